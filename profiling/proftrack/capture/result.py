@@ -1,0 +1,57 @@
+"""What a capture leaves behind: the unprofiled timing, the traces, and the facts around them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+
+class Timing(Struct, frozen=True, kw_only=True):
+    """Steps timed without a profiler. Times in microseconds a step."""
+
+    mode: Literal["throughput", "latency"]
+    """Which of the two step times is the verdict's T."""
+    step_time_us: float
+    """Median over blocks of back-to-back steps with one synchronisation at each block's end."""
+    step_latency_us: float
+    """Median of steps that are each followed by a synchronisation."""
+    step_time_p95_us: float
+    """95th percentile over the synchronised steps (`step_latencies_us`)."""
+    steps_per_block: int
+    block_step_times_us: list[float]
+    """Mean step time of each block, in the order they ran."""
+    step_latencies_us: list[float]
+    build_time_us: float | None = None
+    first_step_time_us: float | None = None
+    """The very first step: holds compilation, autotuning and lazy initialisation."""
+    warmup_steps: int = 0
+
+    @property
+    def verdict_step_time_us(self) -> float:
+        """T, the step time that `mode` chooses."""
+        return self.step_latency_us if self.mode == "latency" else self.step_time_us
+
+
+class Cycle(Struct, frozen=True, kw_only=True):
+    """One active window of the schedule, exported to its own trace."""
+
+    trace: Path
+    expected_steps: int
+
+
+class Capture(Struct, frozen=True, kw_only=True):
+    """Everything `capture` measured; the analysis takes it from here."""
+
+    timing: Timing
+    cycles: list[Cycle]
+    peak_memory_bytes: int | None
+    """Largest memory that torch's allocator held during the steps (CUDA only)."""
+    started_ns: int
+    """Epoch nanoseconds when the capture began; `ended_ns` when it was over."""
+    ended_ns: int
+    device: str
+    """torch device type that the workload ran on: cuda or cpu."""
+    notes: list[str] = []
+    """Sentences about what could not be had (GPU asked for and absent, one cycle short, ...)."""

@@ -1,0 +1,77 @@
+"""The command line: a command is a module, and one line in COMMANDS.
+
+Commands are imported when they are called, so that `--help` stays quick and torch, mlflow and pandas are imported by
+those that need them only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from proftrack import __version__
+from proftrack.errors import ProftrackError
+
+# (command, module that defines `command`, one line of help)
+COMMANDS: tuple[tuple[str, str, str], ...] = (
+    ("run", "proftrack.cli.run", "Profile a workload, judge it, log one MLflow run."),
+    ("analyze", "proftrack.cli.analyze", "Judge an existing trace, without torch."),
+    ("sync", "proftrack.cli.sync", "Log to MLflow what a run kept in a folder."),
+)
+
+
+class _Lazy(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name, _, _ in COMMANDS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        for name, module, _ in COMMANDS:
+            if name == cmd_name:
+                command: click.Command = importlib.import_module(module).command
+                return command
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands from their one-liners: no command is imported for it."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, _, text in COMMANDS])
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="proftrack")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.pass_context
+def group(ctx: click.Context, debug: bool) -> None:
+    """Track torch.profiler results in MLflow: what holds a PyTorch program back, and since when."""
+
+
+def main(args: list[str] | None = None) -> Any:
+    """Entry point of the console script. Exits: 0 done, 1 failed (one line on stderr), 2 usage, 3 and 4 by `gate`."""
+    arguments = sys.argv[1:] if args is None else args
+    debug = "--debug" in arguments
+    try:
+        group.main(args=arguments, prog_name="proftrack", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        click.echo("proftrack: interrupted", err=True)
+        sys.exit(130)
+    except ProftrackError as error:
+        if debug:
+            raise
+        click.echo(f"proftrack: {error}", err=True)
+        sys.exit(error.exit_code)
+    except Exception as error:
+        if debug:
+            raise
+        click.echo(f"proftrack: {type(error).__name__}: {error} (a bug in proftrack: --debug shows where)", err=True)
+        sys.exit(1)
+    sys.exit(0)

@@ -1,0 +1,39 @@
+"""What can go wrong, as one tree. The library raises; only the command line exits.
+
+    ProftrackError               one sentence: the thing, its value, the remedy
+    ├── UsageError               the command or the experiment asks for something that cannot be (exit 2)
+    ├── WorkloadError            the user's own code raised, or is not what a workload must be
+    ├── CaptureError             the profiler did not give what the schedule promised
+    ├── TraceError               a trace cannot be read: file, byte offset and line are named
+    └── StoreError               MLflow's store cannot be reached, read or written
+"""
+
+from __future__ import annotations
+
+
+class ProftrackError(Exception):
+    """Base of every error that proftrack raises on purpose; `str()` is fit for a user."""
+
+    exit_code = 1
+
+
+class UsageError(ProftrackError):
+    """A parameter, a key or an experiment file that cannot be accepted."""
+
+    exit_code = 2
+
+
+class WorkloadError(ProftrackError):
+    """The profiled code failed, or does not follow the contract of a workload."""
+
+
+class CaptureError(ProftrackError):
+    """The profiler recorded less than the schedule promised, or could not run."""
+
+
+class TraceError(ProftrackError):
+    """A trace file that cannot be read whole."""
+
+
+class StoreError(ProftrackError):
+    """MLflow's tracking or artifact store refused or could not be reached."""

@@ -1,0 +1,149 @@
+"""What measuring a trace gives: frozen results, all times in microseconds unless a name says otherwise.
+
+These are also the sections of record.json (DESIGN: `window`, `totals`, `per_step`, `ops`, `kernels`, ...).
+A figure that does not exist is None, never 0 and never NaN.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Window(Struct, frozen=True, kw_only=True):
+    """The stretch of time that the figures are about; sums over the cycles where there are several."""
+
+    steps: int
+    step_names: list[str]
+    duration_us: float | None
+    """First step's start to the later of the last step's end and the end of own GPU work."""
+    device_duration_us: float | None
+    """The device window: what leaked in from earlier steps is cut off at its start."""
+    cycles: int = 1
+
+
+class Totals(Struct, frozen=True, kw_only=True):
+    """Sums over the whole trace; GPU figures are None where the trace holds no GPU work."""
+
+    self_cpu_time_total_us: float
+    self_cuda_time_total_us: float | None
+    gpu_busy_us: float | None
+    gpu_idle_us: float | None
+    gpu_busy_fraction_profiled: float | None
+    gpu_events: int
+    kernels: int
+    launches: int
+    gpu_events_without_launch: int
+
+
+class Step(Struct, frozen=True, kw_only=True):
+    """One ProfilerStep and the GPU work that its own launches caused."""
+
+    step: int
+    host_us: float
+    self_cuda_time_us: float | None
+    gpu_events: int
+    kernels: int
+    launches: int
+
+
+class Op(Struct, frozen=True, kw_only=True):
+    """All host rows (operators, annotations, runtime calls) of one name."""
+
+    name: str
+    category: str
+    calls: int
+    self_cpu_time_us: float
+    cpu_time_us: float
+    self_cuda_time_us: float
+    """GPU work that this row's own launches caused (joined by correlation and External id)."""
+    cuda_time_us: float
+    """The same with the rows nested in it."""
+
+
+class Kernel(Struct, frozen=True, kw_only=True):
+    """All GPU work of one name: kernels, copies and memory sets."""
+
+    name: str
+    kind: str
+    """matmul, convolution, attention, elementwise, reduction, normalization, ... (see measures.kernels)."""
+    calls: int
+    total_us: float
+    mean_us: float
+    min_us: float
+    max_us: float
+    share: float
+    """Of `self_cuda_time_total_us`, 0..1."""
+    limit: str
+    """arithmetic, bandwidth, latency, transfer, communication or unknown."""
+    blocks: int | None = None
+    """Thread blocks of the launch with the longest total time."""
+    small_us: float = 0.0
+    """Time of the launches whose grid fills under half of the multiprocessors."""
+    bytes: int | None = None
+    """Bytes moved, for copies and sets that say so."""
+
+
+class Region(Struct, frozen=True, kw_only=True):
+    """A record_function region (user_annotation) other than ProfilerStep."""
+
+    name: str
+    calls: int
+    cpu_time_us: float
+    gpu_busy_us: float | None
+    launches: int
+
+
+class IdleGap(Struct, frozen=True, kw_only=True):
+    """One stretch in which the device did nothing."""
+
+    start_us: float
+    """Relative to the device window's start."""
+    duration_us: float
+    cause: str
+    during: str
+    """What the host was doing for the most part of it."""
+
+
+class Idle(Struct, frozen=True, kw_only=True):
+    """The device window's idle time by cause."""
+
+    by_cause_us_per_step: dict[str, float]
+    largest: list[IdleGap]
+
+
+class Split(Struct, frozen=True, kw_only=True):
+    """The window as four exclusive parts that add up to `window.duration_us`."""
+
+    compute_us: float
+    exposed_communication_us: float
+    exposed_copy_us: float
+    idle_us: float
+
+
+class Launch(Struct, frozen=True, kw_only=True):
+    """How long work waited between its launch call's end and its start on the device."""
+
+    delay_median_us: float | None
+    delay_p95_us: float | None
+    queue_depth_max: int | None
+    launch_call_mean_us: float | None
+
+
+class Device(Struct, frozen=True, kw_only=True):
+    """The figures of one device of several; `totals` are those of the busiest."""
+
+    device: int
+    name: str | None
+    gpu_events: int
+    kernels: int
+    streams: int
+    self_cuda_time_total_us: float
+    gpu_busy_us: float
+
+
+class Flag(Struct, frozen=True, kw_only=True):
+    """Something about the trace that changes what its figures mean."""
+
+    code: str
+    count: int
+    message: str

@@ -1,0 +1,138 @@
+"""The record: everything known about one profiled run or trace, frozen, with a schema version.
+
+Format history
+    1   first
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from proftrack.capture.result import Timing
+from proftrack.environment import Environment
+from proftrack.errors import ProftrackError
+from proftrack.measures.results import (
+    Device,
+    Flag,
+    Idle,
+    Kernel,
+    Launch,
+    Op,
+    Region,
+    Split,
+    Step,
+    Totals,
+    Window,
+)
+from proftrack.verdict.result import Verdict
+
+SCHEMA_VERSION = 1
+
+
+class SourceFile(Struct, frozen=True, kw_only=True):
+    """One trace file that the record was made from."""
+
+    name: str
+    bytes: int
+    events: int
+
+
+class Source(Struct, frozen=True, kw_only=True):
+    """Where the figures come from."""
+
+    kind: str
+    """run (captured by proftrack) or trace (somebody's file)."""
+    proftrack_version: str
+    files: list[SourceFile]
+
+
+class RunFacts(Struct, frozen=True, kw_only=True):
+    """What was asked for and when; absent for a bare trace."""
+
+    experiment: str
+    params: dict[str, Any]
+    """The workload's parameters, resolved."""
+    variant_params: list[str]
+    schedule: dict[str, int]
+    profiler: dict[str, bool]
+    fingerprint: str
+    """Hash of all that must be equal for two runs to be comparable."""
+    fingerprint_keys: dict[str, Any]
+    started_ns: int
+    ended_ns: int
+    peak_memory_bytes: int | None = None
+    notes: list[str] = []
+
+
+class Times(Struct, frozen=True, kw_only=True):
+    """The three times of a step, and the latency beside them. Microseconds."""
+
+    step_time_us: float | None = None
+    """T: unprofiled where basis is `unprofiled`, else the device window over its steps."""
+    step_latency_us: float | None = None
+    step_time_profiled_us: float | None = None
+    gpu_busy_per_step_us: float | None = None
+    """B: union of GPU work in the device window over the steps."""
+    roofline_time_us: float | None = None
+    """R: the least that this hardware could need."""
+
+
+class Record(Struct, frozen=True, kw_only=True):
+    """record.json; also what `proftrack analyze --json -` prints."""
+
+    schema_version: int = SCHEMA_VERSION
+    source: Source
+    environment: Environment
+    run: RunFacts | None = None
+    timing: Timing | None = None
+    window: Window
+    totals: Totals
+    per_step: list[Step]
+    ops: list[Op]
+    kernels: list[Kernel]
+    regions: list[Region]
+    idle: Idle
+    split: Split | None
+    launch: Launch | None
+    devices: list[Device]
+    times: Times
+    quality: list[Flag]
+    verdict: Verdict
+
+
+def dump(record: Record, *, indent: int = 1) -> bytes:
+    """The record as JSON. NaN and infinity cannot occur: a figure that does not exist is null."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=indent)
+
+
+def save(record: Record, path: Path) -> None:
+    """Write record.json."""
+    path.write_bytes(dump(record) + b"\n")
+
+
+def load(path: Path) -> Record:
+    """Read a saved record.
+
+    Raises ProftrackError where the file is missing, is no record, or was written by a newer version.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ProftrackError(f"{path}: cannot be read ({error.strerror}); name a saved record.json") from error
+    try:
+        version = msgspec.json.decode(data, type=_Versioned).schema_version
+        if version > SCHEMA_VERSION:
+            raise ProftrackError(
+                f"{path}: record of schema version {version}, this proftrack knows up to {SCHEMA_VERSION}; upgrade it"
+            )
+        return msgspec.json.decode(data, type=Record)
+    except msgspec.MsgspecError as error:
+        raise ProftrackError(f"{path}: not a proftrack record ({error}); name a saved record.json") from error
+
+
+class _Versioned(Struct):
+    schema_version: int
