@@ -66,6 +66,8 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     ended_ns: int
     peak_memory_bytes: int | None = None
     notes: list[str] = []
+    display_name: str = ""
+    """Name and parameters on one line."""
 
 
 class Times(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,1 @@
+"""From a trace file to a table of its complete events."""

@@ -1,0 +1,1 @@
+"""What a person sees: text, tables and pictures made of a record. Nothing here measures."""

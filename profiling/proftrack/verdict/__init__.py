@@ -1,0 +1,1 @@
+"""From figures to a regime with its evidence."""

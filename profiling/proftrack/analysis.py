@@ -1,0 +1,137 @@
+"""Joins the stages: traces are read and measured, judged, and become a record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from proftrack import __version__
+from proftrack.capture.result import Capture
+from proftrack.environment import DeviceFacts, Environment
+from proftrack.errors import TraceError
+from proftrack.events.reader import Trace, read
+from proftrack.events.table import EventTable
+from proftrack.experiment import Experiment, fingerprint
+from proftrack.measures import Measures, combine, measure
+from proftrack.record import Record, RunFacts, Source, SourceFile, Times
+from proftrack.verdict.judge import Judgement, judge
+
+
+class Analysis(NamedTuple):
+    """A record, and the event tables that it was made from (one a cycle)."""
+
+    record: Record
+    tables: list[EventTable]
+
+
+def analyze_trace(
+    path: Path, *, step_time_us: float | None = None, salvage: bool = False, max_bytes: int | None = None
+) -> Analysis:
+    """Read, measure and judge somebody's trace.
+
+    Raises TraceError where it cannot be read or holds no events.
+    """
+    trace = read(path, salvage=salvage, max_bytes=max_bytes)
+    if not len(trace.table):
+        raise TraceError(f"{path}: holds no complete events ({trace.events} of other kinds); export the trace again")
+    measures = measure(trace.table)
+    judged = judge(measures, step_time_us=step_time_us)
+    return Analysis(_record(measures, judged, [trace], kind="trace", environment=_environment(trace)), [trace.table])
+
+
+def analyze_capture(capture: Capture, experiment: Experiment, environment: Environment) -> Analysis:
+    """Read, measure and judge what a capture left: every cycle's trace, and the unprofiled timing."""
+    traces = [read(cycle.trace) for cycle in capture.cycles]
+    measures = combine([measure(t.table) for t in traces])
+    judged = judge(measures, timing=capture.timing)
+    run = _run_facts(capture, experiment, environment)
+    record = _record(measures, judged, traces, kind="run", environment=environment, run=run, capture=capture)
+    return Analysis(record, [t.table for t in traces])
+
+
+def _record(
+    measures: Measures,
+    judged: Judgement,
+    traces: list[Trace],
+    *,
+    kind: str,
+    environment: Environment,
+    run: RunFacts | None = None,
+    capture: Capture | None = None,
+) -> Record:
+    return Record(
+        source=Source(
+            kind=kind,
+            proftrack_version=__version__,
+            files=[SourceFile(name=t.path.name, bytes=t.file_bytes, events=t.events) for t in traces],
+        ),
+        environment=environment,
+        run=run,
+        timing=capture.timing if capture else None,
+        window=measures.window,
+        totals=measures.totals,
+        per_step=measures.per_step,
+        ops=measures.ops,
+        kernels=measures.kernels,
+        regions=measures.regions,
+        idle=measures.idle,
+        split=measures.split,
+        launch=measures.launch,
+        devices=measures.devices,
+        times=Times(
+            step_time_us=capture.timing.step_time_us if capture else judged.step_time_us,
+            step_latency_us=capture.timing.step_latency_us if capture else None,
+            step_time_profiled_us=measures.step_time_profiled_us,
+            gpu_busy_per_step_us=measures.gpu_busy_per_step_us,
+        ),
+        quality=[*measures.flags, *judged.flags],
+        verdict=judged.verdict,
+    )
+
+
+def _run_facts(capture: Capture, experiment: Experiment, environment: Environment) -> RunFacts:
+    """What was asked for, and what must be equal for another run to be comparable."""
+    device = environment.device.name if environment.device else capture.device
+    digest, keys = fingerprint(experiment, device)
+    return RunFacts(
+        experiment=experiment.name,
+        params=experiment.params,
+        variant_params=experiment.variant_params,
+        schedule=msgspec.structs.asdict(experiment.schedule),
+        profiler=msgspec.structs.asdict(experiment.profiler),
+        fingerprint=digest,
+        fingerprint_keys=keys,
+        started_ns=capture.started_ns,
+        ended_ns=capture.ended_ns,
+        peak_memory_bytes=capture.peak_memory_bytes,
+        notes=capture.notes,
+        display_name=experiment.display_name,
+    )
+
+
+def _environment(trace: Trace) -> Environment:
+    """What a trace says about where it was made."""
+    meta = trace.table.meta
+    used = [d for d in meta.device_properties if d.get("id") in set(trace.table.device.tolist())]
+    device = None
+    if used:
+        first = used[0]
+        major, minor = first.get("computeMajor"), first.get("computeMinor")
+        device = DeviceFacts(
+            type="cuda",
+            name=str(first.get("name") or "unknown"),
+            count=len(used),
+            sm_count=first.get("numSms") if isinstance(first.get("numSms"), int) else None,
+            memory_bytes=first.get("totalGlobalMem") if isinstance(first.get("totalGlobalMem"), int) else None,
+            compute_capability=f"{major}.{minor}" if major is not None else None,
+        )
+    runtime = meta.fields.get("cuda_runtime_version")
+    driver = meta.fields.get("cuda_driver_version")
+    return Environment(device=device, cuda=_cuda(runtime), driver=None if driver is None else f"CUDA {_cuda(driver)}")
+
+
+def _cuda(version: object) -> str | None:
+    """13000 -> 13.0."""
+    return f"{version // 1000}.{version % 1000 // 10}" if isinstance(version, int) else None

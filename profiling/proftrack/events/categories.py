@@ -1,0 +1,106 @@
+"""What kind of row a trace's category names, over torch's old and new spellings and other accelerators' runtimes."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+
+class Kind(IntEnum):
+    """What a row is, whatever its file calls it."""
+
+    OTHER = 0
+    CPU_OP = 1
+    ANNOTATION = 2
+    RUNTIME = 3
+    DRIVER = 4
+    PYTHON = 5
+    KERNEL = 6
+    MEMCPY = 7
+    MEMSET = 8
+    GPU_ANNOTATION = 9
+    """A user's region as seen on the GPU's lane: never GPU work."""
+    SYNC = 10
+    """cuda_sync rows (waits as the GPU's driver sees them): never GPU work."""
+    OVERHEAD = 11
+    """The profiler's own rows (buffer flushes, requests)."""
+    TRACE = 12
+
+
+_KIND_OF = {
+    "cpu_op": Kind.CPU_OP,
+    "operator": Kind.CPU_OP,
+    "user_annotation": Kind.ANNOTATION,
+    "runtime": Kind.RUNTIME,
+    "driver": Kind.DRIVER,
+    "python_function": Kind.PYTHON,
+    "kernel": Kind.KERNEL,
+    "concurrent_kernel": Kind.KERNEL,
+    "gpu_memcpy": Kind.MEMCPY,
+    "memcpy": Kind.MEMCPY,
+    "gpu_memset": Kind.MEMSET,
+    "memset": Kind.MEMSET,
+    "gpu_user_annotation": Kind.GPU_ANNOTATION,
+    "cuda_sync": Kind.SYNC,
+    "overhead": Kind.OVERHEAD,
+    "trace": Kind.TRACE,
+}
+
+HOST_KINDS = (Kind.CPU_OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.DRIVER)
+"""The rows that self CPU time is counted over."""
+CALL_KINDS = (Kind.RUNTIME, Kind.DRIVER)
+GPU_KINDS = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+"""GPU work; nothing else on a GPU's lane is."""
+
+
+def kind_of(category: str) -> Kind:
+    """The kind of a row from its `cat`: cuda_runtime, hip_runtime, xpu_runtime ... are all runtime calls."""
+    lower = category.lower()
+    known = _KIND_OF.get(lower)
+    if known is not None:
+        return known
+    if lower.endswith("_runtime"):
+        return Kind.RUNTIME
+    if lower.endswith("_driver"):
+        return Kind.DRIVER
+    return Kind.OTHER
+
+
+_LAUNCH = re.compile(
+    r"""^(?:
+      (?:cuda|cu|hip|musa|mu)(?:Ext|Hcc)?(?:Module)?Launch(?:Cooperative)?(?:Kernel|Grid)\w*
+    | (?:cuda|cu|hip|musa|mu)GraphLaunch\w*
+    | (?:cuda|cu|hip|musa|mu)Mem(?:cpy|set)(?!.*(?:Node|Params))\w*
+    | (?:ur|pi)Enqueue\w*(?:Kernel|Memcpy|MemBufferCopy|MemBufferRead|MemBufferWrite|Fill)\w*
+    | zeCommandListAppend(?:Launch\w*Kernel|Memory(?:Copy|Fill))\w*
+    )$""",
+    re.VERBOSE,
+)
+_GRAPH_LAUNCH = re.compile(r"^(?:cuda|cu|hip|musa|mu)GraphLaunch")
+_SYNC_CALL = re.compile(
+    r"^(?:cuda|cu|hip|musa|mu)(?:(?:Device|Stream|Event|Ctx)Synchronize|Mem(?:cpy|set)(?!.*Async)\w*)|^ur(?:QueueFinish|EventWait)"
+)
+_ALLOCATOR_CALL = re.compile(
+    r"^(?:cuda|cu|hip|musa|mu)(?:Malloc|Free|MemAlloc|MemFree|HostAlloc|HostRegister|HostUnregister|FreeHost|"
+    r"MemCreate|MemMap|MemUnmap|MemRelease|MemSetAccess|MemAddressReserve|MemAddressFree)"
+)
+
+
+def is_launch(name: str) -> bool:
+    """Whether a call of this name enqueues GPU work: kernel and graph launches, copies and sets."""
+    return _LAUNCH.match(name) is not None
+
+
+def is_graph_launch(name: str) -> bool:
+    """Whether a call of this name replays a graph: one correlation id for many kernels."""
+    return _GRAPH_LAUNCH.match(name) is not None
+
+
+def is_wait(name: str) -> bool:
+    """Whether a call of this name waits for the GPU: synchronisations and blocking copies."""
+    return _SYNC_CALL.match(name) is not None
+
+
+def is_allocator_call(name: str) -> bool:
+    """Whether a call of this name allocates or frees device or pinned memory."""
+    return _ALLOCATOR_CALL.match(name) is not None

@@ -1,0 +1,304 @@
+"""Typed rows as msgspec decodes them, and their way into numpy columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Raw, Struct, field
+
+from proftrack.events.categories import GPU_KINDS, Kind, kind_of
+from proftrack.events.table import NONE, Codes, EventTable, Ints, Notes, TraceMeta
+
+_ABSENT = Raw()
+
+
+class Args(Struct, gc=False):
+    """The arguments that measures read; msgspec skips all others without building them.
+
+    Any: other tools write numbers as text, and a wrong type in one place must not cost a batch of events.
+    """
+
+    correlation: Any = NONE
+    external_id: Any = field(default=NONE, name="External id")
+    ev_idx: Any = field(default=NONE, name="Ev Idx")
+    device: Any = None
+    stream: Any = None
+    grid: Any = None
+    bytes: Any = None
+    dims: Raw = field(default=_ABSENT, name="Input Dims")
+    types: Raw = field(default=_ABSENT, name="Input type")
+    concrete: Raw = field(default=_ABSENT, name="Concrete Inputs")
+
+
+class Row(Struct, gc=False):
+    """An event whose times fit a float64 without loss."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    ts: int | float | None = None
+    dur: int | float | None = None
+    args: Args | None = None
+
+
+class ExactRow(Struct, gc=False):
+    """The same with the times' text: an epoch time in microseconds with decimals does not fit a float64."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    ts: Raw = _ABSENT
+    dur: Raw = _ABSENT
+    args: Args | None = None
+
+
+ROWS = msgspec.json.Decoder(list[Row])
+EXACT_ROWS = msgspec.json.Decoder(list[ExactRow])
+EXACT_ROW = msgspec.json.Decoder(ExactRow)
+
+FLOAT_IS_EXACT_BELOW_US = 2.0**43
+"""Under this a float64 of microseconds is off by less than half a nanosecond."""
+_INVALID = np.iinfo(np.int64).min
+_LIMIT_NS = 2**62
+_NO_ARGS = Args()
+
+
+def exact_ns(text: bytes) -> int:
+    """Nanoseconds of a JSON number (or string holding one) in microseconds; `_INVALID` where it is none."""
+    text = text.strip(b'"')
+    whole, _, part = text.partition(b".")
+    try:
+        if len(part) == 3:  # what torch writes
+            return _bounded_ns(int(whole + part))
+        if not part:
+            return _bounded_ns(int(whole) * 1000)
+        raise ValueError
+    except ValueError:
+        try:
+            return _bounded_ns(int((Decimal(text.decode("ascii", "replace")) * 1000).to_integral_value()))
+        except (InvalidOperation, OverflowError, ValueError):
+            return _INVALID
+
+
+def _bounded_ns(value: int) -> int:
+    return value if -_LIMIT_NS < value < _LIMIT_NS else _INVALID
+
+
+def needs_exact(rows: Sequence[Row]) -> bool:
+    """Whether these rows hold a time that a float64 cannot keep to the nanosecond."""
+    return any(isinstance(r.ts, float) and abs(r.ts) >= FLOAT_IS_EXACT_BELOW_US for r in rows if r.ph == "X")
+
+
+def _ns_of_floats(values: list[Any]) -> Ints:
+    """Nanoseconds of microseconds; whole and part apart, so that no product exceeds 2**53."""
+    us = np.array([np.nan if v is None else v for v in values] if None in values else values, dtype=np.float64)
+    bad = ~(np.abs(us) < _LIMIT_NS / 1000)
+    us[bad] = 0.0
+    whole = np.floor(us)
+    ns = whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
+    ns[bad] = _INVALID
+    return ns
+
+
+class _Numbering(dict[Any, int]):
+    """Gives each distinct key the next number when it is first asked for."""
+
+    def __missing__(self, key: Any) -> int:
+        number = self[key] = len(self)
+        return number
+
+
+def _int64(values: list[Any]) -> Ints:
+    try:
+        return np.array(values, dtype=np.int64)
+    except (OverflowError, TypeError, ValueError):
+        return np.array([_as_id(v) for v in values], dtype=np.int64)
+
+
+def _as_id(value: Any) -> int:
+    """An id of any type as int64. Ids over 63 bits wrap or hash, which keeps the joins."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return NONE if value is None else hash(value) if isinstance(value, str) else NONE
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def _product(grid: Any) -> int:
+    """Thread blocks of a grid like [4, 2, 1]; NONE where it is anything else."""
+    if not isinstance(grid, list) or not grid or not all(isinstance(extent, int) for extent in grid):
+        return NONE
+    blocks = math.prod(grid)
+    return blocks if 0 <= blocks < _LIMIT_NS else NONE
+
+
+def _size(value: Any) -> int:
+    return int(value) if isinstance(value, (int, float)) and 0 <= value < _LIMIT_NS else NONE
+
+
+class TableBuilder:
+    """Collects batches of rows as columns; `build` makes the table."""
+
+    def __init__(self) -> None:
+        self._names = _Numbering()
+        self._categories = _Numbering()
+        self._pids = _Numbering()
+        self._tids = _Numbering()
+        self._lanes = _Numbering()
+        self._signatures = _Numbering()
+        self._kind_of_category: list[Kind] = []
+        self._columns: dict[str, list[npt.NDArray[Any]]] = {}
+        self.events_seen = 0
+        """Events of any phase, for the record's source."""
+
+    def add(self, decoded: Sequence[Row] | Sequence[ExactRow]) -> None:
+        """Append the complete events among these rows."""
+        self.events_seen += len(decoded)
+        rows: list[Any] = [r for r in decoded if r.ph == "X"]
+        if not rows:
+            return
+        args = [r.args or _NO_ARGS for r in rows]
+        category = self._code(self._categories, [r.cat for r in rows])
+        self._kind_of_category += [kind_of(c) for c in list(self._categories)[len(self._kind_of_category) :]]
+        kind = np.array(self._kind_of_category, dtype=np.int8)[category]
+        if isinstance(rows[0], ExactRow):
+            ts = np.array([exact_ns(bytes(r.ts)) for r in rows], dtype=np.int64)
+            dur = np.array([exact_ns(bytes(r.dur)) for r in rows], dtype=np.int64)
+        else:
+            ts, dur = _ns_of_floats([r.ts for r in rows]), _ns_of_floats([r.dur for r in rows])
+        self._append(
+            ts=ts,
+            dur=dur,
+            name=self._code(self._names, [r.name for r in rows]),
+            category=category,
+            kind=kind,
+            pid=self._code(self._pids, [r.pid for r in rows]),
+            tid=self._code(self._tids, [r.tid for r in rows]),
+            correlation=_int64([a.correlation for a in args]),
+            external_id=_int64([a.external_id for a in args]),
+            ev_idx=_int64([a.ev_idx for a in args]),
+            **self._gpu_columns(rows, args, kind),
+            signature=self._signature_codes(args, kind),
+        )
+
+    def _gpu_columns(self, rows: list[Any], args: list[Args], kind: npt.NDArray[np.int8]) -> dict[str, Any]:
+        """Lane, device, blocks and bytes: of GPU work only. Old traces name the device by pid, the stream by tid."""
+        lane = np.full(len(rows), NONE, dtype=np.int32)
+        device = np.full(len(rows), NONE, dtype=np.int32)
+        blocks = np.full(len(rows), NONE, dtype=np.int64)
+        size = np.full(len(rows), NONE, dtype=np.int64)
+        for i in np.flatnonzero(np.isin(kind, GPU_KINDS)).tolist():
+            a = args[i]
+            where = _as_device(rows[i].pid if a.device is None else a.device)
+            device[i] = where
+            lane[i] = self._lanes[(where, str(rows[i].tid if a.stream is None else a.stream))]
+            blocks[i] = _product(a.grid)
+            size[i] = _size(a.bytes)
+        return {"lane": lane, "device": device, "blocks": blocks, "size": size}
+
+    def _signature_codes(self, args: list[Args], kind: npt.NDArray[np.int8]) -> Codes:
+        codes = np.full(len(args), NONE, dtype=np.int32)
+        for i in np.flatnonzero(kind == Kind.CPU_OP).tolist():
+            a = args[i]
+            if a.dims is not _ABSENT:
+                codes[i] = self._signatures[(bytes(a.dims), bytes(a.types), bytes(a.concrete))]
+        return codes
+
+    @staticmethod
+    def _code(numbering: _Numbering, keys: list[Any]) -> Codes:
+        return np.array([numbering[k] for k in keys], dtype=np.int32)
+
+    def _append(self, **columns: npt.NDArray[Any]) -> None:
+        for name, values in columns.items():
+            self._columns.setdefault(name, []).append(values)
+
+    def build(self, meta: TraceMeta, notes: Notes) -> EventTable:
+        """The table, its times made relative to the first valid event."""
+        if not self._columns:
+            self._append(**{c: np.zeros(0, dtype=np.int64) for c in (*_PLAIN, "pid", "tid")})
+        joined = {name: _concatenate(parts) for name, parts in self._columns.items()}
+        self._columns.clear()
+        ts, dur = joined.pop("ts"), joined.pop("dur")
+        thread, threads = self._threads(joined.pop("pid"), joined.pop("tid"))
+        valid = _valid_times(ts, dur, joined["kind"])
+        origin = int(ts[valid].min()) if valid.any() else 0
+        ts[ts == _INVALID] = origin
+        return EventTable(
+            ts=ts - origin,
+            dur=np.maximum(dur, 0),
+            valid=valid,
+            thread=thread,
+            threads=threads,
+            names=list(self._names),
+            categories=list(self._categories),
+            lanes=list(self._lanes),
+            signatures=list(self._signatures),
+            meta=meta,
+            notes=notes,
+            origin_ns=origin,
+            **{name: joined[name] for name in _PLAIN if name in joined},
+        )
+
+    def _threads(self, pid: Codes, tid: Codes) -> tuple[Codes, list[tuple[str, str]]]:
+        pairs = pid.astype(np.int64) * (len(self._tids) + 1) + tid
+        unique, inverse = np.unique(pairs, return_inverse=True)
+        pids, tids = [str(p) for p in self._pids], [str(t) for t in self._tids]
+        threads = [(pids[p // (len(tids) + 1)], tids[p % (len(tids) + 1)]) for p in unique.tolist()]
+        return inverse.astype(np.int32), threads
+
+
+_PLAIN = (
+    "name",
+    "category",
+    "kind",
+    "device",
+    "lane",
+    "correlation",
+    "external_id",
+    "ev_idx",
+    "blocks",
+    "size",
+    "signature",
+)
+_DTYPES = {"kind": np.int8, "name": np.int32, "category": np.int32, "device": np.int32, "lane": np.int32}
+
+
+def _concatenate(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    parts.clear()
+    return joined
+
+
+def _as_device(value: Any) -> int:
+    return value if isinstance(value, int) and 0 <= value < 1024 else NONE  # more GPUs than any host has
+
+
+BEFORE_NS = 60 * 10**9
+AFTER_NS = 3600 * 10**9
+"""GPU work further than this from the host's rows is not of this recording (kernels at ts 0, overflowed counters)."""
+
+
+def _valid_times(ts: Ints, dur: Ints, kind: npt.NDArray[np.int8]) -> npt.NDArray[np.bool_]:
+    """Rows whose times can be: dur not negative and under an hour, ts within reach of the others."""
+    valid = (ts != _INVALID) & (dur >= 0) & (dur < AFTER_NS)
+    if not valid.any():
+        return np.asarray(valid)
+    anchor = valid & (kind != Kind.TRACE) & ~np.isin(kind, (*GPU_KINDS, Kind.GPU_ANNOTATION))
+    if not anchor.any():
+        anchor = valid
+    middle = np.median(ts[anchor])
+    near = anchor & (np.abs(ts - middle) <= AFTER_NS)
+    if near.any():
+        first, last = int(ts[near].min()), int((ts[near] + dur[near]).max())
+        valid &= (ts >= first - BEFORE_NS) & (ts <= last + AFTER_NS)
+    return np.asarray(valid)

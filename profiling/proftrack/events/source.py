@@ -1,0 +1,122 @@
+"""The bytes of a trace file, decompressed as they are read and bounded in size."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import zlib
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+from proftrack.errors import TraceError
+
+CHUNK_BYTES = 1 << 20
+DEFAULT_MAX_BYTES = 8 << 30
+"""Of JSON, decompressed: a real 5 GB trace passes."""
+MAX_RATIO = 250
+"""Real traces compress 10 to 40 times; deflate's limit, which a bomb comes near, is about 1030."""
+RATIO_FROM_BYTES = 256 << 20
+"""Below this size a high ratio harms nobody."""
+
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+class TruncatedSource(Exception):
+    """The gzip stream ended early or broke: what came before it was delivered."""
+
+
+def read_chunks(path: Path, max_bytes: int | None = None) -> Iterator[bytes]:
+    """Yield the file's bytes, decompressed where it is gzip (by its first bytes, whatever its name).
+
+    Raises TraceError where the file cannot be read or is larger than `max_bytes` (default 8 GiB of JSON, and no more
+    than 250 times its compressed size), and TruncatedSource where a gzip stream ends early.
+    """
+    try:
+        with path.open("rb") as file:
+            magic = file.read(2)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read ({error.strerror})") from error
+    chunks = _gunzip(path) if magic == _GZIP_MAGIC else _plain(path)
+    yield from _bounded(path, chunks, max_bytes)
+
+
+def _plain(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk
+
+
+def _gunzip(path: Path) -> Iterator[bytes]:
+    """All members of a gzip file, decompressed a megabyte at a time."""
+    with path.open("rb") as file:
+        inflate = zlib.decompressobj(wbits=31)
+        pending = b""
+        while True:
+            if not pending:
+                pending = file.read(CHUNK_BYTES // 4)
+            if inflate.eof:
+                pending = pending.lstrip(b"\0")  # tar and tape tools pad with zeros
+                if not pending:
+                    if file.peek(1):
+                        continue
+                    return
+                if not pending.startswith(_GZIP_MAGIC[: len(pending)]):
+                    return  # gzip itself ignores trailing garbage
+                inflate = zlib.decompressobj(wbits=31)
+            elif not pending:
+                raise TruncatedSource("the gzip stream ends early")
+            try:
+                data = inflate.decompress(pending, CHUNK_BYTES)
+            except zlib.error as error:
+                raise TruncatedSource(f"the gzip stream is damaged ({error})") from error
+            pending = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
+            if data:
+                yield data
+
+
+def _bounded(path: Path, chunks: Iterator[bytes], max_bytes: int | None) -> Iterator[bytes]:
+    limit = DEFAULT_MAX_BYTES if max_bytes is None else max_bytes
+    on_disk = max(path.stat().st_size, 1)
+    total = 0
+    for chunk in chunks:
+        total += len(chunk)
+        if total > limit:
+            raise TraceError(f"{path}: more than {limit} bytes of JSON inside; --max-bytes allows more")
+        if max_bytes is None and total > RATIO_FROM_BYTES and total > MAX_RATIO * on_disk:
+            raise TraceError(
+                f"{path}: {on_disk} bytes on disk inflate to over {MAX_RATIO} times as many, which no trace does; "
+                f"--max-bytes allows it"
+            )
+        yield chunk
+
+
+def read_ahead(chunks: Iterator[bytes], depth: int = 8) -> Generator[bytes, None, None]:
+    """The same chunks, produced by a thread: zlib and file reads release the GIL while the caller parses."""
+    ready: queue.Queue[bytes | BaseException | None] = queue.Queue(maxsize=depth)
+    stop = threading.Event()
+
+    def produce() -> None:
+        try:
+            for chunk in chunks:
+                ready.put(chunk)
+                if stop.is_set():
+                    return
+            ready.put(None)
+        except BaseException as error:
+            ready.put(error)
+
+    thread = threading.Thread(target=produce, name="proftrack-read", daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stop.set()
+        while thread.is_alive():
+            try:
+                ready.get(timeout=0.05)
+            except queue.Empty:
+                continue
+        thread.join()

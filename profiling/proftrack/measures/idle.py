@@ -1,0 +1,202 @@
+"""Why the device was idle: every gap of the device window, with one cause."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from proftrack.events.categories import CALL_KINDS, Kind, is_allocator_call, is_wait
+from proftrack.events.table import NONE, Bools, EventTable, Ints
+from proftrack.measures.intervals import Intervals, intersection, union
+from proftrack.measures.links import Links
+from proftrack.measures.results import Idle, IdleGap
+from proftrack.measures.view import View
+from proftrack.measures.window import Ownership, Windows, busy
+
+HOST_STRETCH_NS = 1_000_000
+"""Within a gap, longer stretches without launching operators or runtime calls are the host's own work; shorter ones are
+the Python between launches."""
+LARGEST = 10
+
+CAUSES = ("dispatch", "host", "input", "synchronization", "allocator", "queued", "unknown")
+"""dispatch: the host was launching, too slowly. host: it did something that launches nothing. input: it waited for the
+data loader. synchronization: it had waited for the GPU, which drained the queue. allocator: it allocated or freed
+device memory. queued: the work was launched in time, the delay is the device's. unknown: no launch was recorded."""
+
+_INPUT = re.compile(
+    r"enumerate\(DataLoader\)|DataLoaderIter|dataloader.*__next__|(?:fetch|next|load)_?(?:batch|data)|\bget_batch\b"
+    r"|\[pl\]\[profile\].*(?:train_dataloader_next|dataloader)|prefetcher",
+    re.IGNORECASE,
+)
+
+
+def is_input(name: str) -> bool:
+    """Whether a host row of this name fetches data for the model."""
+    return _INPUT.search(name) is not None
+
+
+class Gaps(NamedTuple):
+    """The idle gaps of the device window."""
+
+    start: Ints
+    end: Ints
+    cause: npt.NDArray[np.int8]
+    """Index into CAUSES."""
+    launch: Ints
+    """Row of the call that launched the work that ended the gap, or NONE."""
+
+    def by_cause(self) -> dict[str, int]:
+        """Nanoseconds of each cause that occurs."""
+        lengths = np.bincount(self.cause, weights=(self.end - self.start), minlength=len(CAUSES))
+        return {c: round(v) for c, v in zip(CAUSES, lengths.tolist(), strict=True) if v > 0}
+
+
+class Host(NamedTuple):
+    """What the launching threads did, as unions of intervals."""
+
+    not_launching: Intervals
+    """What operators that launch, and runtime and driver calls, leave of the window."""
+    input: Intervals
+    allocator: Intervals
+    waits: Intervals
+    """Synchronisations and blocking copies."""
+
+
+def find_gaps(view: View, windows: Windows) -> Gaps:
+    """Each gap with its cause, judged by the call that launched the work which ended it."""
+    table, steps = view.table, view.steps
+    gaps = busy(view.on_device).gaps(windows.device_low, windows.device_high)
+    launch = _next_launch(view.links, view.on_device, gaps)
+    cause = np.full(len(gaps.start), CAUSES.index("unknown"), dtype=np.int8)
+    thread = np.where(launch == NONE, NONE, table.thread[launch])
+    for one in np.unique(thread[thread != NONE]).tolist():
+        mine = np.flatnonzero(thread == one)
+        host = host_activity(view, {int(one), *steps.thread.tolist()}, windows)
+        called = table.end[launch[mine]]
+        cause[mine] = _causes(host, gaps.start[mine], gaps.end[mine], called)
+    return Gaps(gaps.start, gaps.end, cause, launch)
+
+
+def _next_launch(links: Links, owned: Ownership, gaps: Intervals) -> Ints:
+    """The launch call of the work that starts where each gap ends; of several, one that has a launch row."""
+    order = np.lexsort((links.launch == NONE, owned.start))
+    order = order[owned.usable[order] & (owned.end > owned.start)[order]]
+    starts = owned.start[order]
+    index = np.searchsorted(starts, gaps.end, side="left")
+    hit = index < len(starts)
+    hit[hit] = starts[index[hit]] == gaps.end[hit]
+    launch = np.full(len(gaps.end), NONE, dtype=np.int64)
+    launch[hit] = links.launch[order[index[hit]]]
+    return launch
+
+
+def host_activity(view: View, threads: set[int], windows: Windows) -> Host:
+    """What these threads did. The main thread counts with a backward thread: it may be what that one waits for."""
+    table = view.table
+    here = table.valid & np.isin(table.thread, list(threads))
+
+    def joined(mask: Bools) -> Intervals:
+        return union(table.ts[mask], table.end[mask])
+
+    calls = here & table.of_kind(*CALL_KINDS)
+    launching = joined(calls | (here & _launching_operators(view)))
+    return Host(
+        not_launching=launching.gaps(windows.low, windows.high),
+        input=joined(here & table.of_kind(Kind.CPU_OP, Kind.ANNOTATION) & table.named(is_input)),
+        allocator=joined(calls & table.named(is_allocator_call)),
+        waits=joined(calls & table.named(is_wait)),
+    )
+
+
+def _launching_operators(view: View) -> Bools:
+    """Operators (not annotations) that a launch call runs in."""
+    table, forest = view.table, view.forest
+    is_call = np.zeros(len(table), dtype=np.int64)
+    is_call[view.links.calls] = 1
+    launches = forest.subtree_sums(is_call[forest.rows]) if len(forest.rows) else is_call[:0]
+    mask = np.zeros(len(table), dtype=bool)
+    mask[forest.rows[launches > 0]] = True
+    return mask & table.of_kind(Kind.CPU_OP) & ~table.named(is_input) & ~table.named(_is_step)
+
+
+def _is_step(name: str) -> bool:
+    return name.startswith("ProfilerStep")
+
+
+def _causes(host: Host, start: Ints, end: Ints, called: Ints) -> npt.NDArray[np.int8]:
+    """Causes of gaps [start, end) whose next work was launched by a call that ended at `called`."""
+    until = np.clip(called, start, end)  # behind the call the host has done its part
+    length = until - start
+    waiting_for_data = host.input.covered_within(start, until)
+    shares = {
+        "input": waiting_for_data,
+        "host": np.maximum(_long_stretches(host.not_launching, start, until) - waiting_for_data, 0),
+        "allocator": host.allocator.covered_within(start, until),
+        "synchronization": np.minimum(_waited(host.waits, start), length),
+    }
+    cause = np.full(len(start), CAUSES.index("dispatch"), dtype=np.int8)
+    largest = length // 2
+    for name, amount in shares.items():
+        wins = (amount > 0) & (amount >= largest)
+        cause[wins] = CAUSES.index(name)
+        largest = np.where(wins, amount, largest)
+    cause[called <= start] = CAUSES.index("queued")
+    return cause
+
+
+def _waited(waits: Intervals, start: Ints) -> Ints:
+    """How long the host had been waiting when each gap began: so much earlier it could have launched."""
+    if not len(waits.start):
+        return np.zeros(len(start), dtype=np.int64)
+    index = np.searchsorted(waits.start, start, side="right") - 1
+    during = (index >= 0) & (waits.end[np.maximum(index, 0)] >= start)
+    return np.asarray(np.where(during, start - waits.start[np.maximum(index, 0)], 0), dtype=np.int64)
+
+
+def _long_stretches(quiet: Intervals, start: Ints, until: Ints) -> Ints:
+    """For each disjoint [start, until), the length of the long pieces of `quiet` within it."""
+    pieces = intersection(quiet, union(start, until)).longer_than(HOST_STRETCH_NS)
+    return pieces.covered_within(start, until)
+
+
+def summarize(view: View, gaps: Gaps, windows: Windows) -> Idle:
+    """Idle time by cause a step (in sum where there are no steps), and the largest gaps with what the host did."""
+    per_step = max(len(view.steps), 1)
+    order = np.argsort(gaps.start - gaps.end, kind="stable")[:LARGEST]
+    return Idle(
+        by_cause_us_per_step={c: round(ns / 1000 / per_step, 3) for c, ns in gaps.by_cause().items()},
+        largest=[
+            IdleGap(
+                start_us=(int(gaps.start[i]) - windows.device_low) / 1000,
+                duration_us=int(gaps.end[i] - gaps.start[i]) / 1000,
+                cause=CAUSES[gaps.cause[i]],
+                during=_during(view.table, int(gaps.launch[i]), int(gaps.start[i]), int(gaps.end[i])),
+            )
+            for i in order.tolist()
+        ],
+    )
+
+
+def _during(table: EventTable, launch: int, start: int, end: int) -> str:
+    """The host row whose own time fills most of [start, end) on the thread that launched next."""
+    if launch == NONE:
+        return "no launch was recorded"
+    end = max(min(end, int(table.end[launch])), start)
+    rows = np.flatnonzero(
+        (table.thread == table.thread[launch])
+        & table.valid
+        & (table.host | table.of_kind(Kind.PYTHON))
+        & (table.ts < end)
+        & (table.end > start)
+    )
+    if not len(rows):
+        return "nothing that was recorded"
+    low, high = np.maximum(table.ts[rows], start), np.minimum(table.end[rows], end)
+    length = high - low
+    # The innermost row that fills at least half says most; the widest one is only the step.
+    filling = rows[length * 2 >= (end - start)]
+    row = filling[int(np.argmin(table.dur[filling]))] if len(filling) else rows[int(np.argmax(length))]
+    return str(table.names[table.name[row]])

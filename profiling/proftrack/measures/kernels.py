@@ -1,0 +1,75 @@
+"""What a piece of GPU work is, by its name: its kind, and what limits work of that kind."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+# Patterns are tried in this order: the more telling word first (a fused attention kernel names its gemm too).
+_KINDS: tuple[tuple[str, str], ...] = (
+    (
+        "communication",
+        r"nccl|rccl|cross_device_reduce|multimem_|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|"
+        r"nvshmem|deep_?ep|symm_mem",
+    ),
+    ("attention", r"flash|fmha|attention|\bmha_|sdpa|paged_attn|mla_|cudnn_generated_fort_native_sdpa"),
+    ("convolution", r"conv|dgrad|wgrad|winograd|implicit_gemm|im2col|xdlops.*conv|cudnn.*fprop|_fprop"),
+    ("gemv", r"gemv|gemvn|gemvx|gevm"),
+    ("split-k reduction", r"splitk.*reduce|splitkreduce"),
+    (
+        "matmul",
+        r"gemm|nvjet|cutlass|matmul|cublas|cijk_|wgmma|\bmm_kernel|triton_(?:tem_)?\w*mm|triton_tem_|_mm\b|bmm|"
+        r"s\d+816|tensorop|xmma|wmma|dot_product|ck_tile|aiter",
+    ),
+    ("normalization", r"norm|batch_norm|bn_fw|bn_bw|softmax|rms"),
+    ("multi-tensor", r"multi_tensor_apply|adam|foreach|fused_sgd|lamb_"),
+    (
+        "reduction",
+        r"reduce|triton_red_|triton_per_|cumsum|scan|argm(?:ax|in)|\bdot_kernel|nll_loss|cross_entropy|prefix",
+    ),
+    ("sort", r"sort|topk|radix|bitonic"),
+    ("embedding", r"embedding|index|gather|scatter|take_along|masked_fill|where"),
+    ("random", r"distribution|philox|dropout|random|multinomial|exponential_"),
+    ("copy", r"copy|cat_array|catarray|transpose|permute|memcpy|contiguous|fill"),
+    (
+        "elementwise",
+        r"elementwise|pointwise|triton_poi_|cudafunctor|activation|gelu|silu|relu|add|mul|rotary|rope|"
+        r"unrolled|vectorized|sigmoid|tanh|clamp|arange|cast",
+    ),
+)
+_COMPILED = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _KINDS)
+_HOST_COPY = re.compile(r"HtoD|DtoH|Host\s*->|->\s*Host|Pinned|Pageable|H2D|D2H", re.IGNORECASE)
+_PEER_COPY = re.compile(r"PtoP|Peer|P2P", re.IGNORECASE)
+
+# A class's limit stands in until shapes and measured ceilings say more.
+LIMIT_OF_KIND = {
+    "matmul": "arithmetic",
+    "convolution": "arithmetic",
+    "attention": "arithmetic",
+    "communication": "communication",
+    "peer copy": "communication",
+    "host-device copy": "transfer",
+    "unknown": "unknown",
+}
+"""Kinds that are not named here move more than they compute: their limit is bandwidth."""
+
+
+@lru_cache(maxsize=65536)
+def kind_of_kernel(name: str) -> str:
+    """The kind of a kernel by its name; `unknown` where no pattern matches."""
+    for kind, pattern in _COMPILED:
+        if pattern.search(name):
+            return kind
+    return "unknown"
+
+
+def kind_of_copy(name: str) -> str:
+    """The kind of a memcpy by its name: between host and device, between devices, or within one."""
+    if _HOST_COPY.search(name):
+        return "host-device copy"
+    return "peer copy" if _PEER_COPY.search(name) else "copy"
+
+
+def limit_of_kind(kind: str) -> str:
+    """What limits work of this kind: arithmetic, bandwidth, transfer, communication or unknown."""
+    return LIMIT_OF_KIND.get(kind, "bandwidth")

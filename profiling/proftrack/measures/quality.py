@@ -1,0 +1,141 @@
+"""Quality flags: what about a trace changes the meaning of its figures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from proftrack.events.categories import Kind
+from proftrack.events.table import NONE
+from proftrack.measures.results import Flag
+from proftrack.measures.view import View
+from proftrack.measures.window import Windows
+
+FLAGS: dict[str, str] = {
+    "no_steps": "No ProfilerStep rows: the figures are about the whole recording, and none is per step.",
+    "partial_window": "The last step's work is not all in the trace: its figures are too small.",
+    "uneven_steps": "The recorded steps differ much: a mean over them describes none of them.",
+    "launches_without_gpu_work": "Launch calls without recorded GPU work: busy time may be too small.",
+    "gpu_not_measured": "The host launched GPU work and none was recorded: the GPU was not measured, not idle.",
+    "work_before_window": "Work of earlier steps still ran when recording began: only totals hold it, not the steps.",
+    "gpu_before_launch": "GPU work that starts before its launch call: the two clocks differ by as much.",
+    "overlapping_on_stream": "GPU work overlaps on one stream: sums exceed busy time by the overlap.",
+    "gpu_work_without_launch": "GPU work whose launch was not recorded: counted in totals, in no step and no operator.",
+    "invalid_timestamps": "Rows with times that cannot be: counted, but left out of busy and idle time.",
+    "repaired_json": "The file was not valid JSON and was mended where that needed no guess.",
+    "partial_file": "The file is broken and was read in part: every total is too small.",
+    "under_recorded_graphs": "Graph replays with few or no recorded kernels: the GPU did more than the trace shows.",
+    "recompiled_in_window": "Compilation or autotuning ran in the recorded steps: a later step costs less.",
+    "slow_under_profiler": "GPU busy time exceeds the unprofiled step time: the work ran slower under the profiler.",
+    "no_region": "No record_function region in the steps: host time cannot be assigned to parts of the program.",
+}
+"""Every flag and what it does to the figures."""
+
+OVERLAP_NS = 2
+"""Rows of one stream may touch by rounding."""
+UNEVEN = 3.0
+FEW_JOINED = 0.5
+
+_COMPILING = re.compile(
+    r"compile_inner|compile_fx|backend_compile|inductor_compile|dynamo_timed|\bcompile_file\b|nvrtcCompile|autotun"
+    r"|benchmark_all_configs|async_compile|(?:cuda|cu|hip)Module(?:LoadData|Load)\b|create_aot_dispatcher",
+    re.IGNORECASE,
+)
+
+
+def flag(code: str, count: int, detail: str = "") -> Flag:
+    """A flag with its sentence, and what is special about this trace behind it."""
+    return Flag(code=code, count=count, message=FLAGS[code] + (f" {detail}" if detail else ""))
+
+
+def flags(view: View, windows: Windows | None) -> list[Flag]:
+    """All flags that a trace by itself can raise, in the order of FLAGS."""
+    raised = [f for group in (_file, _steps, _gpu, _clocks, _host) for f in group(view, windows)]
+    order = list(FLAGS)
+    return sorted(raised, key=lambda f: order.index(f.code))
+
+
+def _file(view: View, _: Windows | None) -> Iterator[Flag]:
+    notes = view.table.notes
+    if notes.repaired:
+        yield flag("repaired_json", notes.repaired, f"First: {notes.repaired_example}.")
+    if notes.partial:
+        yield flag("partial_file", notes.skipped, f"{notes.partial}.")
+    invalid = int((~view.table.valid).sum())
+    if invalid:
+        gpu = int((~view.table.valid & view.table.gpu_work).sum())
+        yield flag("invalid_timestamps", invalid, f"{gpu} of them GPU work.")
+
+
+def _steps(view: View, windows: Windows | None) -> Iterator[Flag]:
+    steps = view.steps
+    if not len(steps):
+        yield flag("no_steps", 1)
+        return
+    if len(steps) > 1:
+        cuda = np.zeros(len(steps), dtype=np.int64)
+        own = view.owned.step != NONE
+        np.add.at(cuda, view.owned.step[own], view.table.dur[view.links.gpu[own]])
+        host = steps.end - steps.start
+        uneven = int((host > UNEVEN * max(float(np.median(host)), 1.0)).sum())
+        if cuda.any():
+            uneven += int((cuda * UNEVEN < np.median(cuda)).sum() + (cuda > UNEVEN * np.median(cuda)).sum())
+        if uneven:
+            yield flag("uneven_steps", uneven, f"Host time {host.min() / 1000:.1f} to {host.max() / 1000:.1f} us.")
+    if windows is not None and (windows.leaked or windows.unrecorded):
+        detail = "" if windows.leaked else "It is not in the trace: a queue was ahead of the first own work."
+        yield flag("work_before_window", max(windows.leaked, 1), detail)
+
+
+def _gpu(view: View, _: Windows | None) -> Iterator[Flag]:
+    links, steps = view.links, view.steps
+    if len(links.calls) and not len(links.gpu):
+        yield flag("gpu_not_measured", len(links.calls))
+        return
+    silent = links.caused == 0
+    graphs = links.graph_calls
+    if graphs.any():
+        few = links.caused[graphs] * 2 < links.caused[graphs].max(initial=1)
+        if few.any():
+            yield flag("under_recorded_graphs", int(few.sum()), f"Of {int(graphs.sum())} replays.")
+    if (silent & ~graphs).any():
+        yield flag("launches_without_gpu_work", int((silent & ~graphs).sum()), f"Of {len(links.calls)} launch calls.")
+    if len(steps) and len(links.calls) and silent.any():
+        in_last = steps.containing(view.table.ts[links.calls]) == len(steps) - 1
+        if in_last.any() and silent[in_last].mean() > FEW_JOINED and silent[~in_last].mean() < FEW_JOINED:
+            yield flag("partial_window", int((silent & in_last).sum()))
+    lost = int((links.launch == NONE).sum())
+    if lost:
+        yield flag("gpu_work_without_launch", lost, f"Of {len(links.gpu)}.")
+
+
+def _clocks(view: View, _: Windows | None) -> Iterator[Flag]:
+    table, links, owned = view.table, view.links, view.owned
+    joined = (links.launch != NONE) & owned.usable
+    early = int((owned.start[joined] < table.ts[links.launch[joined]]).sum())
+    if early:
+        yield flag("gpu_before_launch", early)
+    usable = owned.usable
+    lane, start, end = table.lane[links.gpu[usable]], owned.start[usable], owned.end[usable]
+    order = np.lexsort((start, lane))
+    lane, start, end = lane[order], start[order], end[order]
+    if len(lane) > 1:
+        overlap = (lane[1:] == lane[:-1]) & (end[:-1] - start[1:] > OVERLAP_NS)
+        if overlap.any():
+            by = (np.minimum(end[:-1], end[1:]) - start[1:])[overlap].sum() / 1000
+            yield flag("overlapping_on_stream", int(overlap.sum()), f"By {by:.1f} us in all.")
+
+
+def _host(view: View, _: Windows | None) -> Iterator[Flag]:
+    table, steps = view.table, view.steps
+    if not len(steps):
+        return
+    inside = table.valid & (table.ts >= steps.start[0]) & (table.ts < steps.end.max())
+    compiling = int((inside & table.host & table.named(lambda n: _COMPILING.search(n) is not None)).sum())
+    if compiling:
+        yield flag("recompiled_in_window", compiling)
+    annotated = table.of_kind(Kind.ANNOTATION) & ~table.named(lambda n: n.startswith("ProfilerStep"))
+    if not (inside & annotated).any():
+        yield flag("no_region", 1)

@@ -1,0 +1,243 @@
+"""The tables of a record: operators, GPU work, steps, regions, devices."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from proftrack.events.categories import Kind
+from proftrack.events.table import NONE, EventTable, Ints
+from proftrack.measures.intervals import union_by_group
+from proftrack.measures.kernels import kind_of_copy, kind_of_kernel, limit_of_kind
+from proftrack.measures.links import Links
+from proftrack.measures.nesting import Forest
+from proftrack.measures.results import Device, Kernel, Launch, Op, Region, Step
+from proftrack.measures.window import Ownership, Steps
+
+SMALL_GRID = 0.5
+"""A grid under this share of the multiprocessors leaves most of the GPU empty. (Persistent kernels launch about one
+block a multiprocessor and fill it.)"""
+
+
+def _sums(group: npt.NDArray[np.integer], values: Ints, count: int) -> Ints:
+    """Exact integer sums by group."""
+    out = np.zeros(count, dtype=np.int64)
+    np.add.at(out, group, values)
+    return out
+
+
+def operators(table: EventTable, forest: Forest, links: Links) -> list[Op]:
+    """All host rows by name and category, largest self CUDA first, then largest self CPU."""
+    gpu_ns = np.zeros(len(forest.rows), dtype=np.int64)
+    owner = _launching_row(table, forest, links)
+    np.add.at(gpu_ns, owner[owner != NONE], table.dur[links.gpu][owner != NONE])
+    total_gpu = forest.subtree_sums(gpu_ns) if len(gpu_ns) else gpu_ns
+    rows = forest.rows
+    codes = table.name[rows].astype(np.int64) * len(table.categories) + table.category[rows]
+    unique, group = np.unique(codes, return_inverse=True)
+    count = len(unique)
+    columns = zip(
+        unique.tolist(),
+        np.bincount(group, minlength=count).tolist(),
+        _sums(group, forest.self_ns, count).tolist(),
+        _sums(group, table.dur[rows], count).tolist(),
+        _sums(group, gpu_ns, count).tolist(),
+        _sums(group, total_gpu, count).tolist(),
+        strict=True,
+    )
+    ops = [
+        Op(
+            name=table.names[code // len(table.categories)],
+            category=table.categories[code % len(table.categories)],
+            calls=calls,
+            self_cpu_time_us=self_cpu / 1000,
+            cpu_time_us=cpu / 1000,
+            self_cuda_time_us=self_cuda / 1000,
+            cuda_time_us=cuda / 1000,
+        )
+        for code, calls, self_cpu, cpu, self_cuda, cuda in columns
+    ]
+    return sorted(ops, key=lambda op: (-op.self_cuda_time_us, -op.self_cpu_time_us, op.name))
+
+
+def _launching_row(table: EventTable, forest: Forest, links: Links) -> Ints:
+    """For each piece of GPU work, the position in the forest of the operator or annotation that launched it.
+
+    The launch call itself stands in where nothing is around it.
+    """
+    position = forest.position_of(len(table))
+    at = np.where(links.launch == NONE, NONE, position[links.launch])
+    if not len(forest.rows):
+        return at
+    is_operator = table.of_kind(Kind.CPU_OP, Kind.ANNOTATION)[forest.rows]
+    operator = forest.nearest(at, is_operator)
+    return np.where(operator == NONE, at, operator)
+
+
+def gpu_work(table: EventTable, links: Links, total_ns: int) -> list[Kernel]:
+    """All GPU work by name, largest total time first."""
+    gpu = links.gpu
+    codes = table.name[gpu].astype(np.int64) * len(Kind) + table.kind[gpu]
+    unique, group = np.unique(codes, return_inverse=True)
+    count = len(unique)
+    dur = table.dur[gpu]
+    calls = np.bincount(group, minlength=count)
+    total = _sums(group, dur, count)
+    low, high = np.full(count, np.iinfo(np.int64).max), np.zeros(count, dtype=np.int64)
+    np.minimum.at(low, group, dur)
+    np.maximum.at(high, group, dur)
+    small = _sums(group, np.where(is_small(table, gpu), dur, 0), count)
+    size = _sums(group, np.maximum(table.size[gpu], 0), count)
+    longest = np.full(count, NONE, dtype=np.int64)
+    order = np.argsort(dur, kind="stable")
+    longest[group[order]] = table.blocks[gpu][order]
+    kernels = []
+    for i, code in enumerate(unique.tolist()):
+        name, kind = table.names[code // len(Kind)], _kind(table.names[code // len(Kind)], code % len(Kind))
+        kernels.append(
+            Kernel(
+                name=name,
+                kind=kind,
+                calls=int(calls[i]),
+                total_us=int(total[i]) / 1000,
+                mean_us=round(int(total[i]) / 1000 / int(calls[i]), 3),
+                min_us=int(low[i]) / 1000,
+                max_us=int(high[i]) / 1000,
+                share=round(int(total[i]) / total_ns, 5) if total_ns else 0.0,
+                limit="latency" if small[i] * 2 > total[i] else limit_of_kind(kind),
+                blocks=int(longest[i]) if longest[i] != NONE else None,
+                small_us=int(small[i]) / 1000,
+                bytes=int(size[i]) if size[i] > 0 else None,
+            )
+        )
+    return sorted(kernels, key=lambda k: (-k.total_us, k.name))
+
+
+def _kind(name: str, kind: int) -> str:
+    if kind == Kind.MEMSET:
+        return "memset"
+    return kind_of_copy(name) if kind == Kind.MEMCPY else kind_of_kernel(name)
+
+
+def is_small(table: EventTable, gpu: Ints) -> npt.NDArray[np.bool_]:
+    """Kernels whose grid leaves more than half of the device's multiprocessors empty."""
+    sms = {d: (table.meta.device(d) or {}).get("numSms") for d in np.unique(table.device[gpu]).tolist()}
+    limit = np.zeros(len(gpu))
+    for device, count in sms.items():
+        if isinstance(count, int):
+            limit[table.device[gpu] == device] = count * SMALL_GRID
+    blocks = table.blocks[gpu]
+    return np.asarray((table.kind[gpu] == Kind.KERNEL) & (blocks != NONE) & (blocks < limit))
+
+
+def per_step(table: EventTable, links: Links, steps: Steps, owned: Ownership) -> list[Step]:
+    """Each recorded step with the GPU work that its launches caused."""
+    count = len(steps)
+    if not count:
+        return []
+    own = owned.step != NONE
+    step, rows = owned.step[own], links.gpu[own]
+    cuda = _sums(step, table.dur[rows], count)
+    events = np.bincount(step, minlength=count)
+    kernels = np.bincount(step[table.kind[rows] == Kind.KERNEL], minlength=count)
+    called = steps.containing(table.ts[links.calls])
+    launches = np.bincount(called[called != NONE], minlength=count)
+    measured = len(links.gpu) > 0
+    return [
+        Step(
+            step=int(steps.number[i]),
+            host_us=int(steps.end[i] - steps.start[i]) / 1000,
+            self_cuda_time_us=int(cuda[i]) / 1000 if measured else None,
+            gpu_events=int(events[i]),
+            kernels=int(kernels[i]),
+            launches=int(launches[i]),
+        )
+        for i in range(count)
+    ]
+
+
+def regions(table: EventTable, links: Links) -> list[Region]:
+    """record_function regions by name, with the GPU work launched during them (by any thread: backward has its own)."""
+    is_region = table.of_kind(Kind.ANNOTATION) & table.valid & ~table.named(lambda n: n.startswith("ProfilerStep"))
+    rows = np.flatnonzero(is_region)
+    if not len(rows):
+        return []
+    unique, group = np.unique(table.name[rows], return_inverse=True)
+    count = len(unique)
+    launched = np.flatnonzero((links.launch != NONE) & table.valid[links.gpu])
+    launched = launched[np.argsort(table.ts[links.launch[launched]], kind="stable")]
+    work, owner = _within(table.ts[links.launch[launched]], table.ts[rows], table.end[rows])
+    members = launched[work]
+    gpu = links.gpu[members]
+    busy = union_by_group(group[owner].astype(np.int64), table.ts[gpu], table.end[gpu], count)
+    called = np.sort(table.ts[links.calls])
+    calls = np.searchsorted(called, table.end[rows]) - np.searchsorted(called, table.ts[rows])
+    host, launches = _sums(group, table.dur[rows], count), _sums(group, calls, count)
+    out = [
+        Region(
+            name=table.names[unique[i]],
+            calls=int(n),
+            cpu_time_us=int(host[i]) / 1000,
+            gpu_busy_us=int(busy[i]) / 1000 if len(links.gpu) else None,
+            launches=int(launches[i]),
+        )
+        for i, n in enumerate(np.bincount(group, minlength=count).tolist())
+    ]
+    return sorted(out, key=lambda r: (-r.cpu_time_us, r.name))
+
+
+def _within(times: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Pairs (index into sorted `times`, index of the interval [start, end) that holds it)."""
+    low, high = np.searchsorted(times, start), np.searchsorted(times, end)
+    count = np.maximum(high - low, 0)
+    owner = np.repeat(np.arange(len(start)), count)
+    offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    return np.repeat(low, count) + offset, owner
+
+
+def devices(table: EventTable, links: Links, owned: Ownership, low: int, high: int) -> list[Device]:
+    """Each device's figures, the busiest first; `gpu_busy_us` within [low, high)."""
+    ids = table.device[links.gpu]
+    unique, group = np.unique(ids, return_inverse=True)
+    start, end = np.maximum(owned.start, low), np.minimum(owned.end, high)
+    end = np.where(owned.usable, end, start)
+    busy = union_by_group(group.astype(np.int64), start, end, len(unique))
+    total = _sums(group, table.dur[links.gpu], len(unique))
+    out = [
+        Device(
+            device=int(d),
+            name=(table.meta.device(int(d)) or {}).get("name") or None,
+            gpu_events=int((group == i).sum()),
+            kernels=int(((group == i) & (table.kind[links.gpu] == Kind.KERNEL)).sum()),
+            streams=len(np.unique(table.lane[links.gpu][group == i])),
+            self_cuda_time_total_us=int(total[i]) / 1000,
+            gpu_busy_us=int(busy[i]) / 1000,
+        )
+        for i, d in enumerate(unique.tolist())
+    ]
+    return sorted(out, key=lambda d: (-d.gpu_busy_us, d.device))
+
+
+def launch_figures(table: EventTable, links: Links, owned: Ownership) -> Launch | None:
+    """Launch delay (GPU start less the launch call's end, at least 0) and queue depth, over joined work."""
+    joined = np.flatnonzero((links.launch != NONE) & owned.usable)
+    if not len(joined):
+        return None
+    called, started = table.end[links.launch[joined]], owned.start[joined]
+    delay = np.maximum(started - called, 0)
+    call_time = table.dur[links.calls]
+    return Launch(
+        delay_median_us=float(np.median(delay)) / 1000,
+        delay_p95_us=float(np.percentile(delay, 95)) / 1000,
+        queue_depth_max=_deepest_queue(table.lane[links.gpu[joined]], called, np.maximum(started, called)),
+        launch_call_mean_us=float(call_time.mean()) / 1000 if len(call_time) else None,
+    )
+
+
+def _deepest_queue(lane: npt.NDArray[np.int32], called: Ints, started: Ints) -> int:
+    """Most work that one stream had launched and not yet started."""
+    lanes = np.concatenate([lane, lane])
+    times = np.concatenate([called, started])
+    change = np.concatenate([np.ones(len(called), dtype=np.int64), -np.ones(len(started), dtype=np.int64)])
+    order = np.lexsort((change, times, lanes))  # at one instant starts come before calls: no queue of zero length
+    return int(np.cumsum(change[order]).max())

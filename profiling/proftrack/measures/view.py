@@ -1,0 +1,54 @@
+"""One trace with its rows nested, joined and assigned: what every measure starts from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from proftrack.events.table import EventTable
+from proftrack.measures.intervals import union_by_group
+from proftrack.measures.links import Links, link
+from proftrack.measures.nesting import Forest, nest
+from proftrack.measures.window import Ownership, Steps, find_steps, own_work
+
+
+class View(NamedTuple):
+    """A trace ready to be measured."""
+
+    table: EventTable
+    forest: Forest
+    links: Links
+    steps: Steps
+    owned: Ownership
+    """GPU work of all devices."""
+    on_device: Ownership
+    """The same with `usable` and `step` on the busiest device only: what windows and idle time are about."""
+    device: int | None
+    """The busiest device, None where there is no GPU work."""
+
+
+def view(table: EventTable) -> View:
+    """Nest, join and assign the rows of a trace."""
+    forest = nest(table, table.host)
+    links = link(table, forest)
+    steps = find_steps(table)
+    owned = own_work(table, links, steps)
+    device = _busiest(table, links, owned)
+    return View(table, forest, links, steps, owned, _restricted(table, links, owned, device), device)
+
+
+def _busiest(table: EventTable, links: Links, owned: Ownership) -> int | None:
+    if not len(links.gpu):
+        return None
+    unique, group = np.unique(table.device[links.gpu], return_inverse=True)
+    end = np.where(owned.usable, owned.end, owned.start)
+    busy = union_by_group(group.astype(np.int64), owned.start, end, len(unique))
+    return int(unique[int(np.argmax(busy))])
+
+
+def _restricted(table: EventTable, links: Links, owned: Ownership, device: int | None) -> Ownership:
+    here = table.device[links.gpu] == device
+    if here.all():
+        return owned
+    return owned._replace(step=np.where(here, owned.step, -1), leaked=owned.leaked & here, usable=owned.usable & here)

@@ -1,0 +1,158 @@
+"""Steps, what belongs to them, and the stretches of time that the figures are about. Nanoseconds.
+
+host    |-- ProfilerStep#2 --|-- ProfilerStep#3 --|
+GPU  leaked|--- own work of #2 ---|  |-- own work of #3 --|
+     |<----------------------- window ------------------->|
+           |<----------------- device window ------------>|
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from proftrack.events.categories import Kind
+from proftrack.events.table import NONE, Bools, EventTable, Ints
+from proftrack.measures.intervals import Intervals, union
+from proftrack.measures.links import Links
+
+_STEP = re.compile(r"ProfilerStep#?\*?\s*(\d+)")
+QUEUE_DELAY_NS = 20_000
+"""Work that starts later than this after its launch call ended had a queue ahead of it."""
+
+
+class Steps(NamedTuple):
+    """The recorded steps in order of time."""
+
+    number: Ints
+    name: list[str]
+    start: Ints
+    end: Ints
+    thread: Ints
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def containing(self, times: Ints) -> Ints:
+        """For each time, the index of the step whose host interval [start, end) holds it, or NONE."""
+        if not len(self.number):
+            return np.full(len(times), NONE, dtype=np.int64)
+        index = np.searchsorted(self.start, times, side="right") - 1
+        inside = (index >= 0) & (times < self.end[np.maximum(index, 0)])
+        return np.where(inside, index, NONE)
+
+
+def find_steps(table: EventTable) -> Steps:
+    """ProfilerStep rows of the host's lane (old traces have them among the operators)."""
+    number_of = {i: int(m[1]) for i, n in enumerate(table.names) if (m := _STEP.match(n))}
+    if not number_of:
+        none = np.zeros(0, dtype=np.int64)
+        return Steps(none, [], none, none, none)
+    rows = np.flatnonzero(
+        table.of_kind(Kind.ANNOTATION, Kind.CPU_OP) & table.valid & np.isin(table.name, list(number_of))
+    )
+    rows = rows[np.argsort(table.ts[rows], kind="stable")]
+    return Steps(
+        np.array([number_of[n] for n in table.name[rows].tolist()], dtype=np.int64),
+        [table.names[n] for n in table.name[rows].tolist()],
+        table.ts[rows],
+        table.end[rows],
+        table.thread[rows].astype(np.int64),
+    )
+
+
+class Ownership(NamedTuple):
+    """Which GPU work belongs to which step. All columns go with `links.gpu`."""
+
+    step: Ints
+    """Index of the step that launched it, or NONE. Without steps: 0 for all."""
+    leaked: Bools
+    """Launched before the steps and still running when they were recorded."""
+    usable: Bools
+    """Its times can be placed on the clock."""
+    start: Ints
+    end: Ints
+
+
+def own_work(table: EventTable, links: Links, steps: Steps) -> Ownership:
+    """GPU work is a step's own if its launch call starts inside the step's host interval, whenever it runs."""
+    usable = table.valid[links.gpu]
+    start, end = table.ts[links.gpu], table.end[links.gpu]
+    if not len(steps):
+        none = np.zeros(len(links.gpu), dtype=bool)
+        return Ownership(np.where(usable, 0, NONE), none, usable, start, end)
+    launched = links.launch != NONE
+    step = np.full(len(links.gpu), NONE, dtype=np.int64)
+    step[launched] = steps.containing(table.ts[links.launch[launched]])
+    return Ownership(step, _leaked(table, links, steps, step, usable), usable, start, end)
+
+
+def _leaked(table: EventTable, links: Links, steps: Steps, step: Ints, usable: Bools) -> Bools:
+    """Work without a launch inside the steps that precedes, on its stream, the first own work.
+
+    On a stream without own work: what was launched before the first step, or without a launch row before any own work.
+    """
+    lane, start = table.lane[links.gpu], table.ts[links.gpu]
+    own = usable & (step != NONE)
+    first_own = np.full(len(table.lanes) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first_own, lane[own], start[own])
+    without = first_own[lane] == np.iinfo(np.int64).max
+    earliest = int(start[own].min()) if own.any() else int(steps.start[0])
+    launched_before = (links.launch != NONE) & (table.ts[links.launch] < steps.start[0])
+    lonely = without & (launched_before | ((links.launch == NONE) & (start < earliest)))
+    return np.asarray(usable & (step == NONE) & ((~without & (start < first_own[lane])) | lonely))
+
+
+class Windows(NamedTuple):
+    """The window and the device window as [low, high)."""
+
+    low: int
+    high: int
+    device_low: int
+    device_high: int
+    leaked: int
+    """GPU work of earlier steps seen in the trace."""
+    unrecorded: bool
+    """No such work was seen, but a queue was ahead of the first own work."""
+
+    @property
+    def duration(self) -> int:
+        """Length of the window."""
+        return self.high - self.low
+
+    @property
+    def device_duration(self) -> int:
+        """Length of the device window."""
+        return self.device_high - self.device_low
+
+
+def find_windows(table: EventTable, links: Links, steps: Steps, owned: Ownership) -> Windows | None:
+    """The windows of DESIGN section 5; None where nothing in the trace has a time."""
+    own = owned.usable & (owned.step != NONE)
+    if not len(steps):
+        rows = table.valid & (table.gpu_work | table.of_kind(Kind.CPU_OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.DRIVER))
+        if not rows.any():
+            return None
+        low, high = int(table.ts[rows].min()), int(table.end[rows].max())
+        return Windows(low, high, low, high, 0, False)
+    low, high = int(steps.start[0]), int(steps.end.max())
+    if not own.any():
+        return Windows(low, high, low, high, int(owned.leaked.sum()), False)
+    own_end = int(owned.end[own].max())
+    device_low, unrecorded = low, False
+    if owned.leaked.any():
+        device_low = max(low, int(owned.end[owned.leaked].max()))
+    else:
+        first = int(np.flatnonzero(own)[np.argmin(owned.start[own])])
+        called = int(table.end[links.launch[first]])
+        unrecorded = int(owned.start[first]) - called > QUEUE_DELAY_NS
+        device_low = max(low, int(owned.start[first])) if unrecorded else low
+    return Windows(low, max(high, own_end), min(device_low, own_end), own_end, int(owned.leaked.sum()), unrecorded)
+
+
+def busy(owned: Ownership, mask: Bools | None = None) -> Intervals:
+    """Union of GPU work (of `mask`) whose times can be."""
+    keep = owned.usable if mask is None else owned.usable & mask
+    return union(owned.start[keep], owned.end[keep])

@@ -1,0 +1,96 @@
+"""The regimes and the rules that tell them apart. Pure arithmetic: microseconds a step in, a word out."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from proftrack.verdict.thresholds import Thresholds
+
+HOST_SIDE = ("input-bound", "sync-bound", "host-bound", "overhead-bound", "mixed")
+GPU_SIDE = (
+    "compute-bound",
+    "memory-bound",
+    "latency-bound",
+    "transfer-bound",
+    "communication-bound",
+)
+REGIMES = (*HOST_SIDE, *GPU_SIDE, "inconclusive")
+
+
+class StepFacts(Struct, frozen=True, kw_only=True):
+    """What the rules look at. Microseconds a step."""
+
+    step_time_us: float
+    """T."""
+    gpu_busy_us: float
+    """B."""
+    idle_by_cause_us: dict[str, float]
+    busy_by_limit_us: dict[str, float]
+    """Parts of B."""
+    waits_over_gpu_us: float
+    """Host waits that overlap GPU work; H = T less these."""
+
+    @property
+    def busy_fraction(self) -> float:
+        """u = B / T."""
+        return self.gpu_busy_us / self.step_time_us
+
+    @property
+    def gap_us(self) -> float:
+        """T - B: what removing overhead can win at most."""
+        return max(self.step_time_us - self.gpu_busy_us, 0.0)
+
+    @property
+    def sync_us(self) -> float:
+        """T - max(H, B): what removing the host's waits would win."""
+        return min(self.waits_over_gpu_us, self.gap_us)
+
+    def explained_us(self) -> dict[str, float]:
+        """Causes of T - B that a regime stands for."""
+        return {
+            "input-bound": self.idle_by_cause_us.get("input", 0.0),
+            "sync-bound": self.sync_us,
+            "host-bound": self.idle_by_cause_us.get("host", 0.0),
+        }
+
+
+def regime(facts: StepFacts, limits: Thresholds) -> str:
+    """The regime of DESIGN section 6's table, without regard to the quality of the data."""
+    if facts.busy_fraction >= limits.gpu_bound_from:
+        return gpu_regime(facts.busy_by_limit_us, limits)
+    for name, explained in facts.explained_us().items():
+        if explained >= limits.cause_share * facts.gap_us:
+            return name
+    return "overhead-bound" if facts.busy_fraction <= limits.overhead_bound_to else "mixed"
+
+
+def gpu_regime(busy_by_limit_us: dict[str, float], limits: Thresholds) -> str:
+    """Which limit takes most of the busy time; inconclusive where that is kernels of unknown kind."""
+    total = sum(busy_by_limit_us.values())
+    share = {k: v / total for k, v in busy_by_limit_us.items()} if total else {}
+    for limit, name in (
+        ("transfer", "transfer-bound"),
+        ("communication", "communication-bound"),
+        ("latency", "latency-bound"),
+    ):
+        if share.get(limit, 0.0) > limits.kernel_share:
+            return name
+    arithmetic, bandwidth = share.get("arithmetic", 0.0), share.get("bandwidth", 0.0)
+    if share.get("unknown", 0.0) > limits.kernel_share or not arithmetic + bandwidth:
+        return "inconclusive"
+    return "compute-bound" if arithmetic >= bandwidth else "memory-bound"
+
+
+def without_inflation(facts: StepFacts, limits: Thresholds) -> StepFacts:
+    """The second reading of a bare trace: dispatch as short as it may be without the profiler."""
+    short = facts.step_time_us < limits.short_step_us
+    factor = limits.inflation_short if short else limits.inflation_long
+    dispatch = facts.idle_by_cause_us.get("dispatch", 0.0)
+    saved = dispatch * (1 - 1 / factor)
+    return StepFacts(
+        step_time_us=max(facts.step_time_us - saved, facts.gpu_busy_us),
+        gpu_busy_us=facts.gpu_busy_us,
+        idle_by_cause_us={**facts.idle_by_cause_us, "dispatch": dispatch - saved},
+        busy_by_limit_us=facts.busy_by_limit_us,
+        waits_over_gpu_us=facts.waits_over_gpu_us,
+    )
