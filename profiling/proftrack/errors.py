@@ -1,11 +1,11 @@
 """What can go wrong, as one tree. The library raises; only the command line exits.
 
-    ProftrackError               one sentence: the thing, its value, the remedy
-    ├── UsageError               the command or the experiment asks for something that cannot be (exit 2)
-    ├── WorkloadError            the user's own code raised, or is not what a workload must be
-    ├── CaptureError             the profiler did not give what the schedule promised
-    ├── TraceError               a trace cannot be read: file, byte offset and line are named
-    └── StoreError               MLflow's store cannot be reached, read or written
+ProftrackError               one sentence: the thing, its value, the remedy
+├── UsageError               the command or the experiment asks for something that cannot be (exit 2)
+├── WorkloadError            the user's own code raised, or is not what a workload must be
+├── CaptureError             the profiler did not give what the schedule promised
+├── TraceError               a trace cannot be read: file, byte offset and line are named
+└── StoreError               MLflow's store cannot be reached, read or written
 """
 
 from __future__ import annotations

@@ -1,0 +1,27 @@
+"""Capture: run a workload, time it, profile it. The only stage that runs the user's code.
+
+    device     what is asked of the device that steps run on
+    timing     warm-up, and steps timed without a profiler
+    profiling  the scheduled profiler, one trace a cycle
+    trace      a cycle's trace: counted, compressed, named
+    session    the order of these, and what is left behind: result.Capture
+
+`proftrack.record` needs the result alone, so torch and the rest are imported when `capture` is first asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from proftrack.capture.session import capture
+
+__all__ = ["capture"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "capture":
+        from proftrack.capture.session import capture
+
+        return capture
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

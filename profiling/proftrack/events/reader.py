@@ -19,11 +19,11 @@ import msgspec
 
 from proftrack.errors import TraceError
 from proftrack.events import repair
-from proftrack.events.rows import EXACT_ROWS, ROWS, TableBuilder, needs_exact
+from proftrack.events.rows import EXACT_ROWS, ROWS, InexactTimes, TableBuilder
 from proftrack.events.source import TruncatedSource, read_ahead, read_chunks
 from proftrack.events.table import EventTable, Notes, TraceMeta
 
-BATCH_BYTES = 4 << 20
+BATCH_BYTES = 1 << 20
 MAX_EVENT_BYTES = 64 << 20
 """An event larger than this is none; bounds what is held while its end is looked for."""
 MAX_HEADER_BYTES = 64 << 20
@@ -155,7 +155,7 @@ class _Parser:
         """Decode one batch; True when the event array ended in it."""
         for cut in _last_boundaries(self.buffer):
             try:
-                self._add(b"[" + self.buffer[:cut] + b"]")
+                self._add(b"".join((b"[", memoryview(self.buffer)[:cut], b"]")))
             except msgspec.ValidationError:
                 break
             except msgspec.DecodeError as error:
@@ -218,11 +218,11 @@ class _Parser:
 
     def _add(self, text: bytes) -> None:
         if not self.exact:
-            rows = ROWS.decode(text)
-            if not needs_exact(rows):
-                self.builder.add(rows)
+            try:
+                self.builder.add(ROWS.decode(text))
                 return
-            self.exact = True
+            except InexactTimes:
+                self.exact = True
         self.builder.add(EXACT_ROWS.decode(text))
 
     def _mend_batch(self, *, at_end: bool) -> bool:

@@ -71,6 +71,9 @@ FLOAT_IS_EXACT_BELOW_US = 2.0**43
 _INVALID = np.iinfo(np.int64).min
 _LIMIT_NS = 2**62
 _NO_ARGS = Args()
+_LARGEST_EXTENT = np.array([2**31 - 1, 65535, 65535])
+"""CUDA's own limits of a grid: their product fits 63 bits."""
+_IS_GPU_WORK = np.isin(np.arange(len(Kind)), GPU_KINDS)
 
 
 def exact_ns(text: bytes) -> int:
@@ -94,17 +97,18 @@ def _bounded_ns(value: int) -> int:
     return value if -_LIMIT_NS < value < _LIMIT_NS else _INVALID
 
 
-def needs_exact(rows: Sequence[Row]) -> bool:
-    """Whether these rows hold a time that a float64 cannot keep to the nanosecond."""
-    return any(isinstance(r.ts, float) and abs(r.ts) >= FLOAT_IS_EXACT_BELOW_US for r in rows if r.ph == "X")
+class InexactTimes(Exception):
+    """These rows hold a time that a float64 cannot keep to the nanosecond: decode them as ExactRow."""
 
 
 def _ns_of_floats(values: list[Any]) -> Ints:
-    """Nanoseconds of microseconds; whole and part apart, so that no product exceeds 2**53."""
-    us = np.array([np.nan if v is None else v for v in values] if None in values else values, dtype=np.float64)
+    """Nanoseconds of microseconds; whole and part apart, so that no product exceeds 2**53. Raises InexactTimes."""
+    us = np.array(values, dtype=np.float64)  # None becomes NaN
     bad = ~(np.abs(us) < _LIMIT_NS / 1000)
     us[bad] = 0.0
     whole = np.floor(us)
+    if ((whole != us) & (np.abs(us) >= FLOAT_IS_EXACT_BELOW_US)).any():
+        raise InexactTimes
     ns = whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
     ns[bad] = _INVALID
     return ns
@@ -142,6 +146,23 @@ def _product(grid: Any) -> int:
     return blocks if 0 <= blocks < _LIMIT_NS else NONE
 
 
+def _products(grids: list[Any]) -> Ints:
+    """`_product` of many; the usual case, three whole numbers each, at once."""
+    blocks: Ints = np.full(len(grids), NONE, dtype=np.int64)
+    given = [i for i, grid in enumerate(grids) if grid is not None]
+    usual = [grids[i] for i in given]
+    try:
+        extents = np.array(usual)
+    except ValueError:  # of unequal lengths
+        extents = np.zeros(0)
+    within = extents.dtype == np.int64 and extents.ndim == 2 and extents.shape[1] <= 3
+    if within and (extents >= 0).all() and (extents <= _LARGEST_EXTENT[: extents.shape[1]]).all():
+        blocks[given] = extents.prod(axis=1)
+    else:
+        blocks[given] = [_product(grid) for grid in usual]
+    return blocks
+
+
 def _size(value: Any) -> int:
     return int(value) if isinstance(value, (int, float)) and 0 <= value < _LIMIT_NS else NONE
 
@@ -162,23 +183,19 @@ class TableBuilder:
         """Events of any phase, for the record's source."""
 
     def add(self, decoded: Sequence[Row] | Sequence[ExactRow]) -> None:
-        """Append the complete events among these rows."""
-        self.events_seen += len(decoded)
+        """Append the complete events among these rows. Raises InexactTimes before anything is appended."""
         rows: list[Any] = [r for r in decoded if r.ph == "X"]
-        if not rows:
+        times = self._times(rows) if rows else None
+        self.events_seen += len(decoded)
+        if times is None:
             return
         args = [r.args or _NO_ARGS for r in rows]
         category = self._code(self._categories, [r.cat for r in rows])
         self._kind_of_category += [kind_of(c) for c in list(self._categories)[len(self._kind_of_category) :]]
         kind = np.array(self._kind_of_category, dtype=np.int8)[category]
-        if isinstance(rows[0], ExactRow):
-            ts = np.array([exact_ns(bytes(r.ts)) for r in rows], dtype=np.int64)
-            dur = np.array([exact_ns(bytes(r.dur)) for r in rows], dtype=np.int64)
-        else:
-            ts, dur = _ns_of_floats([r.ts for r in rows]), _ns_of_floats([r.dur for r in rows])
         self._append(
-            ts=ts,
-            dur=dur,
+            ts=times[0],
+            dur=times[1],
             name=self._code(self._names, [r.name for r in rows]),
             category=category,
             kind=kind,
@@ -191,26 +208,37 @@ class TableBuilder:
             signature=self._signature_codes(args, kind),
         )
 
+    @staticmethod
+    def _times(rows: list[Any]) -> tuple[Ints, Ints]:
+        if not isinstance(rows[0], ExactRow):
+            return _ns_of_floats([r.ts for r in rows]), _ns_of_floats([r.dur for r in rows])
+        ts = np.array([exact_ns(bytes(r.ts)) for r in rows], dtype=np.int64)
+        return ts, np.array([exact_ns(bytes(r.dur)) for r in rows], dtype=np.int64)
+
     def _gpu_columns(self, rows: list[Any], args: list[Args], kind: npt.NDArray[np.int8]) -> dict[str, Any]:
         """Lane, device, blocks and bytes: of GPU work only. Old traces name the device by pid, the stream by tid."""
-        lane = np.full(len(rows), NONE, dtype=np.int32)
-        device = np.full(len(rows), NONE, dtype=np.int32)
-        blocks = np.full(len(rows), NONE, dtype=np.int64)
-        size = np.full(len(rows), NONE, dtype=np.int64)
-        for i in np.flatnonzero(np.isin(kind, GPU_KINDS)).tolist():
-            a = args[i]
-            where = _as_device(rows[i].pid if a.device is None else a.device)
-            device[i] = where
-            lane[i] = self._lanes[(where, str(rows[i].tid if a.stream is None else a.stream))]
-            blocks[i] = _product(a.grid)
-            size[i] = _size(a.bytes)
-        return {"lane": lane, "device": device, "blocks": blocks, "size": size}
+        columns: dict[str, npt.NDArray[Any]] = {
+            "lane": np.full(len(rows), NONE, dtype=np.int32),
+            "device": np.full(len(rows), NONE, dtype=np.int32),
+            "blocks": np.full(len(rows), NONE, dtype=np.int64),
+            "size": np.full(len(rows), NONE, dtype=np.int64),
+        }
+        gpu = np.flatnonzero(_IS_GPU_WORK[kind])
+        work = [(rows[i], args[i]) for i in gpu.tolist()]
+        device = [_as_device(r.pid if a.device is None else a.device) for r, a in work]
+        stream = [str(r.tid if a.stream is None else a.stream) for r, a in work]
+        columns["device"][gpu] = device
+        columns["lane"][gpu] = [self._lanes[lane] for lane in zip(device, stream, strict=True)]
+        columns["blocks"][gpu] = _products([a.grid for _, a in work])
+        columns["size"][gpu] = [NONE if a.bytes is None else _size(a.bytes) for _, a in work]
+        return columns
 
     def _signature_codes(self, args: list[Args], kind: npt.NDArray[np.int8]) -> Codes:
         codes = np.full(len(args), NONE, dtype=np.int32)
-        for i in np.flatnonzero(kind == Kind.CPU_OP).tolist():
-            a = args[i]
-            if a.dims is not _ABSENT:
+        shaped = [i for i, a in enumerate(args) if a.dims is not _ABSENT]
+        for i in shaped:
+            if kind[i] == Kind.CPU_OP:
+                a = args[i]
                 codes[i] = self._signatures[(bytes(a.dims), bytes(a.types), bytes(a.concrete))]
         return codes
 

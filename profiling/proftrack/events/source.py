@@ -10,7 +10,7 @@ from pathlib import Path
 
 from proftrack.errors import TraceError
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 19
 DEFAULT_MAX_BYTES = 8 << 30
 """Of JSON, decompressed: a real 5 GB trace passes."""
 MAX_RATIO = 250

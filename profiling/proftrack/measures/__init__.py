@@ -13,10 +13,10 @@ from typing import TypeVar
 import numpy as np
 
 from proftrack.events.categories import CALL_KINDS, Kind, is_wait
-from proftrack.events.table import NONE, EventTable
+from proftrack.events.table import NONE, Bools, EventTable
 from proftrack.measures import idle, quality, tables
 from proftrack.measures.intervals import EMPTY, Intervals, intersection, union
-from proftrack.measures.kernels import kind_of_copy, kind_of_kernel, limit_of_kind
+from proftrack.measures.kernels import CAN_BE_SMALL, limit_of_kind
 from proftrack.measures.results import (
     Device,
     Flag,
@@ -85,6 +85,7 @@ def measure(table: EventTable) -> Measures:
     windows = find_windows(table, seen.links, seen.steps, seen.on_device)
     has_gpu = len(seen.links.gpu) > 0
     total_ns = int(table.dur[seen.links.gpu].sum())
+    classes = _classes(seen)
     gaps = idle.find_gaps(seen, windows) if windows and has_gpu else None
     in_device_window = busy(seen.on_device).clipped(windows.device_low, windows.device_high) if windows else EMPTY
     return Measures(
@@ -95,12 +96,12 @@ def measure(table: EventTable) -> Measures:
         kernels=tables.gpu_work(table, seen.links, total_ns),
         regions=tables.regions(table, seen.links),
         idle=idle.summarize(seen, gaps, windows) if gaps and windows else Idle(by_cause_us_per_step={}, largest=[]),
-        split=_split(seen, windows) if windows and has_gpu else None,
+        split=_split(seen, windows, classes) if windows and has_gpu else None,
         launch=tables.launch_figures(table, seen.links, seen.owned),
         devices=tables.devices(table, seen.links, seen.owned, windows.low, windows.high) if windows else [],
         flags=quality.flags(seen, windows),
         busy_in_device_window_us=in_device_window.length / 1000 if windows and has_gpu else None,
-        busy_by_limit_us=_by_limit(seen, windows) if windows and has_gpu else {},
+        busy_by_limit_us=_by_limit(seen, windows, classes) if windows and has_gpu else {},
         waits_over_gpu_us=_waits_over_gpu(seen, in_device_window),
         gpu_launching_threads=len(np.unique(table.thread[seen.links.calls])),
     )
@@ -133,26 +134,24 @@ def _totals(seen: View, windows: Windows | None, total_ns: int) -> Totals:
     )
 
 
-def _classes(seen: View) -> dict[str, np.ndarray]:
-    """Limit of each row of `links.gpu`, as masks."""
+def _classes(seen: View) -> dict[str, Bools]:
+    """What limits each row of `links.gpu`, as a mask for each limit that occurs."""
     table, gpu = seen.table, seen.links.gpu
-    limits: dict[int, str] = {}
-    for code, kind in {(int(n), int(k)) for n, k in zip(table.name[gpu], table.kind[gpu], strict=True)}:
-        name = table.names[code]
-        what = kind_of_copy(name) if kind == Kind.MEMCPY else "memset" if kind == Kind.MEMSET else kind_of_kernel(name)
-        limits[code * len(Kind) + kind] = limit_of_kind(what)
     codes = table.name[gpu].astype(np.int64) * len(Kind) + table.kind[gpu]
     unique, group = np.unique(codes, return_inverse=True)
-    names = np.array([limits[c] for c in unique.tolist()], dtype=object)
-    limit = names[group] if len(names) else np.zeros(0, dtype=object)
-    small = tables.is_small(table, gpu) & np.isin(limit, ["arithmetic", "bandwidth", "unknown"])
-    limit = np.where(small, "latency", limit)
-    return {str(name): limit == name for name in np.unique(limit.astype(str)).tolist()}
+    limits = [limit_of_kind(tables.kind_of_work(table.names[c // len(Kind)], c % len(Kind))) for c in unique.tolist()]
+    small = tables.is_small(table, gpu) & np.array([limit in CAN_BE_SMALL for limit in limits], dtype=bool)[group]
+    masks = {}
+    for limit in {*limits, "latency"}:
+        of_limit = np.array([found == limit for found in limits], dtype=bool)[group]
+        mask = small if limit == "latency" else of_limit & ~small
+        if mask.any():
+            masks[limit] = mask
+    return masks
 
 
-def _by_limit(seen: View, windows: Windows) -> dict[str, float]:
+def _by_limit(seen: View, windows: Windows, classes: dict[str, Bools]) -> dict[str, float]:
     """Busy time of the device window by limit, adding up to it: kernels first, then collectives, then copies."""
-    classes = _classes(seen)
     out: dict[str, float] = {}
     covered = EMPTY
     compute = [c for c in classes if c not in ("communication", "transfer")]
@@ -170,14 +169,14 @@ def _by_limit(seen: View, windows: Windows) -> dict[str, float]:
     return {k: v for k, v in out.items() if v > 0}
 
 
-def _clip(seen: View, classes: dict[str, np.ndarray], names: Iterable[str], windows: Windows) -> Intervals:
+def _clip(seen: View, classes: dict[str, Bools], names: Iterable[str], windows: Windows) -> Intervals:
     mask = np.zeros(len(seen.links.gpu), dtype=bool)
     for name in names:
         mask |= classes[name]
     return busy(seen.on_device, mask).clipped(windows.device_low, windows.device_high)
 
 
-def _clip_sum(seen: View, mask: np.ndarray, windows: Windows) -> int:
+def _clip_sum(seen: View, mask: Bools, windows: Windows) -> int:
     keep = mask & seen.on_device.usable
     start = np.maximum(seen.on_device.start[keep], windows.device_low)
     end = np.minimum(seen.on_device.end[keep], windows.device_high)
@@ -188,10 +187,9 @@ def _joined(a: Intervals, b: Intervals) -> Intervals:
     return union(np.concatenate([a.start, b.start]), np.concatenate([a.end, b.end]))
 
 
-def _split(seen: View, windows: Windows) -> Split:
+def _split(seen: View, windows: Windows, classes: dict[str, Bools]) -> Split:
     """Compute, then communication and copies as far as nothing above hides them, then idle."""
     table, gpu = seen.table, seen.links.gpu
-    classes = _classes(seen)
     communicates = classes.get("communication", np.zeros(len(gpu), dtype=bool))
     kernel = table.kind[gpu] == Kind.KERNEL
     low, high = windows.low, windows.high

@@ -53,6 +53,9 @@ LIMIT_OF_KIND = {
 }
 """Kinds that are not named here move more than they compute: their limit is bandwidth."""
 
+CAN_BE_SMALL = ("arithmetic", "bandwidth", "unknown")
+"""Limits that give way to latency where the grid leaves most of the GPU empty."""
+
 
 @lru_cache(maxsize=65536)
 def kind_of_kernel(name: str) -> str:

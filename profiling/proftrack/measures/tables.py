@@ -93,7 +93,8 @@ def gpu_work(table: EventTable, links: Links, total_ns: int) -> list[Kernel]:
     longest[group[order]] = table.blocks[gpu][order]
     kernels = []
     for i, code in enumerate(unique.tolist()):
-        name, kind = table.names[code // len(Kind)], _kind(table.names[code // len(Kind)], code % len(Kind))
+        name = table.names[code // len(Kind)]
+        kind = kind_of_work(name, code % len(Kind))
         kernels.append(
             Kernel(
                 name=name,
@@ -113,7 +114,8 @@ def gpu_work(table: EventTable, links: Links, total_ns: int) -> list[Kernel]:
     return sorted(kernels, key=lambda k: (-k.total_us, k.name))
 
 
-def _kind(name: str, kind: int) -> str:
+def kind_of_work(name: str, kind: int) -> str:
+    """The kind of a piece of GPU work by its name and its row's kind."""
     if kind == Kind.MEMSET:
         return "memset"
     return kind_of_copy(name) if kind == Kind.MEMCPY else kind_of_kernel(name)

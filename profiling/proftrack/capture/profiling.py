@@ -1,0 +1,237 @@
+"""The scheduled profiler: one trace for each cycle of the schedule.
+
+    step     0     1       2       3       4       5     6       7       8       9
+    torch    wait  warmup  record  record  record  wait  warmup  record  record  record
+                        (*)|                     ^ trace of cycle 1 is written
+                           ^ the device is synchronised, then recording starts
+
+(*) On a GPU the last step before a window is run again, unrecorded, for a tenth of a second: starting the profiler and
+writing a trace leave the GPU idle for so long that its clocks fall, and the first kernels would be recorded slow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from proftrack.capture.device import Device
+from proftrack.capture.trace import Counts, export, file_name, region_name
+from proftrack.errors import CaptureError, ProftrackError
+from proftrack.experiment import Experiment, Schedule
+from proftrack.workload import first_line
+
+REWARM_SECONDS = 0.1
+REWARM_STEPS = 2000
+_KINETO_LEVEL = "KINETO_LOG_LEVEL"
+_SILENT = "6"  # one above the last severity that kineto has
+
+
+class Window(Struct, frozen=True):
+    """One active window of a schedule: the numbers of its steps, from 0 on."""
+
+    first: int
+    end: int
+
+    @property
+    def steps(self) -> set[int]:
+        """The numbers that the trace's ProfilerStep rows must have."""
+        return set(range(self.first, self.end))
+
+
+class Recorded(Struct, frozen=True):
+    """A cycle whose trace was written: its window, where the trace is and what it holds."""
+
+    window: Window
+    trace: Path
+    counts: Counts
+
+
+def windows(schedule: Schedule) -> list[Window]:
+    """The active windows of a schedule, in order."""
+    length = schedule.wait + schedule.warmup + schedule.active
+    ends = [schedule.skip_first + (cycle + 1) * length for cycle in range(schedule.repeat)]
+    return [Window(end - schedule.active, end) for end in ends]
+
+
+def refuse_running_profiler() -> None:
+    """Raise CaptureError where a profiler is on already: torch would let both run and record nothing in one of them."""
+    import torch
+
+    if torch.autograd._profiler_enabled():
+        raise CaptureError(
+            "a torch profiler is already running in this process and two cannot record at once; "
+            "stop it (or take it out of the workload) before proftrack profiles"
+        )
+
+
+@contextlib.contextmanager
+def no_other_profiler(experiment: Experiment) -> Iterator[None]:
+    """Raise CaptureError from the workload's own call where it starts a profiler.
+
+    Inside ours it would take the recording away without an error, or end the process in torch's C++ code (2.13).
+    """
+    from torch.autograd.profiler import profile
+
+    prepare = getattr(profile, "_prepare_trace", None)
+    if prepare is None:  # a torch to come; a cycle that was disturbed is still found by its step count
+        yield
+        return
+
+    def guarded(session: Any) -> Any:
+        if not _ours.get():
+            raise CaptureError(
+                f"{experiment.name}: the workload starts a torch profiler of its own and two cannot record at once; "
+                "take it out of the workload"
+            )
+        return prepare(session)
+
+    profile._prepare_trace = guarded
+    try:
+        yield
+    finally:
+        profile._prepare_trace = prepare
+
+
+def throw_away_session(device: Device) -> None:
+    """Open and close a profiler: the first one of a process loads CUPTI, which takes seconds."""
+    import torch
+    from torch.profiler import profile
+
+    refuse_running_profiler()
+    with _quiet(), _running(profile(activities=device.activities())):
+        _torch(lambda: torch.ones(1, device=device.torch_device))
+        _torch(device.synchronize)
+
+
+def profile_steps(
+    step: Callable[[], Any],
+    device: Device,
+    experiment: Experiment,
+    folder: Path,
+    *,
+    step_seconds: float,
+    tick: Callable[[], None] = lambda: None,
+) -> list[Recorded]:
+    """Run the experiment's schedule under the profiler; each cycle's trace is written to `folder` as it ends.
+
+    `step_seconds`, the unprofiled step time, says how many steps keep the GPU's clocks up. `tick` is called after each
+    step that is not recorded. Raises CaptureError where the profiler fails or a trace cannot be written.
+    """
+    from torch.profiler import record_function
+
+    active = windows(experiment.schedule)
+    starts = {window.first for window in active}
+    recording = {number for window in active for number in window.steps}
+    again = _rewarm_steps(device, step_seconds)
+    name = region_name(experiment.name)
+    recorded: list[Recorded] = []
+    number, between = 0, False
+
+    def on_trace_ready(profiler: Any) -> None:
+        if not between:
+            return  # a step raised, and torch hands out what there is of its window
+        cycle = next(index for index, window in enumerate(active) if number < window.end)
+        target = folder / file_name(experiment.name, cycle + 1)
+        recorded.append(Recorded(active[cycle], target, export(profiler.export_chrome_trace, target)))
+
+    refuse_running_profiler()
+    device.synchronize()
+    with _quiet(), _running(_scheduled(experiment, device, on_trace_ready)) as profiler:
+        for number in range(experiment.schedule.total_steps):
+            if number in recording:
+                with record_function(name):
+                    step()
+            else:
+                step()
+                tick()
+            if number + 1 in starts:
+                for _ in range(0 if number in recording else again):
+                    step()
+                device.synchronize()
+            between = True
+            try:
+                _torch(profiler.step)
+            finally:
+                between = False
+    return recorded
+
+
+def _scheduled(experiment: Experiment, device: Device, on_trace_ready: Callable[[Any], None]) -> Any:
+    from torch.profiler import profile, schedule
+
+    plan, options = experiment.schedule, experiment.profiler
+    # acc_events stays off: it would keep every cycle's operators in memory and parse them at each cycle's end, for
+    # key_averages() alone; the exported trace holds the last cycle either way.
+    return profile(
+        activities=device.activities(),
+        schedule=schedule(
+            skip_first=plan.skip_first, wait=plan.wait, warmup=plan.warmup, active=plan.active, repeat=plan.repeat
+        ),
+        on_trace_ready=on_trace_ready,
+        record_shapes=options.record_shapes,
+        with_stack=options.with_stack,
+        profile_memory=options.profile_memory,
+    )
+
+
+def _rewarm_steps(device: Device, step_seconds: float) -> int:
+    if not device.is_gpu or step_seconds >= REWARM_SECONDS:
+        return 0
+    return min(REWARM_STEPS, math.ceil(REWARM_SECONDS / max(step_seconds, 1e-9)))
+
+
+@contextlib.contextmanager
+def _running(profiler: Any) -> Iterator[Any]:
+    """The profiler on, and off again whatever happens; an error in stopping it does not hide the one before."""
+    _torch(profiler.__enter__)
+    try:
+        yield profiler
+    except BaseException:
+        with contextlib.suppress(Exception):
+            profiler.__exit__(None, None, None)
+        raise
+    _torch(lambda: profiler.__exit__(None, None, None))
+
+
+def _torch(call: Callable[[], Any]) -> None:
+    """A call of our profiler; its failures are not the workload's."""
+    token = _ours.set(True)
+    try:
+        call()
+    except ProftrackError:
+        raise
+    except Exception as error:
+        raise CaptureError(f"torch's profiler failed with {type(error).__name__}: {first_line(error)}") from error
+    finally:
+        _ours.reset(token)
+
+
+_ours: ContextVar[bool] = ContextVar("ours", default=False)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch's remarks on profiling from the user: what matters of them becomes a note."""
+    level = os.environ.get(_KINETO_LEVEL)
+    if level is None:
+        os.environ[_KINETO_LEVEL] = _SILENT  # read when the process first profiles
+    try:
+        with warnings.catch_warnings():
+            for message in (
+                ".*Profiler clears events at the end of each cycle",
+                "Profiler won't be using warmup",
+                "Device profiling activity collection was stopped early",
+            ):
+                warnings.filterwarnings("ignore", message=message)
+            yield
+    finally:
+        if level is None:
+            del os.environ[_KINETO_LEVEL]

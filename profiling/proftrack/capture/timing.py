@@ -1,0 +1,196 @@
+"""Timing steps without a profiler.
+
+Back to back: a block is several steps with one synchronisation at its end, and its step time the mean over them. The
+host may run ahead of the GPU inside a block, as it does in real use; only the block's first step finds an empty queue,
+which is why a block holds at least ten steps unless they are slow.
+
+    |s|s|s|s|s|s|s|s|s|s| sync  |s|s|s|s|s|s|s|s|s|s| sync ...      step_time_us    = median over blocks
+    |s| sync |s| sync |s| sync ...                                  step_latency_us = median over steps
+
+Nothing but the step and the synchronisation is done between two readings of the clock.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from proftrack.capture.device import Device
+from proftrack.capture.result import Timing
+from proftrack.experiment import TimingOptions
+
+BLOCKS = 10
+FEWEST_BLOCKS = 5
+STEPS_PER_BLOCK = 10
+"""At least, where time allows: what an empty queue costs is paid once a block."""
+BLOCK_SECONDS = 0.005
+"""At least: clock and synchronisation (some 10 us) are nothing against it."""
+FEWEST_STEPS = 3
+"""Timed whatever a step costs."""
+MOST_BLOCKS = 200
+MOST_LATENCIES = 1000
+
+
+class Stopwatch:
+    """Runs steps and times them. `clock` gives monotonic nanoseconds, `tick` is called between measurements."""
+
+    def __init__(
+        self,
+        step: Callable[[], Any],
+        device: Device,
+        *,
+        clock: Callable[[], int] = time.perf_counter_ns,
+        tick: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.step, self.device, self.clock, self.tick = step, device, clock, tick
+
+    def block(self, steps: int) -> float:
+        """Seconds for `steps` steps back to back and one synchronisation."""
+        step, device, clock = self.step, self.device, self.clock
+        begin = clock()
+        for _ in range(steps):
+            step()
+        device.synchronize()
+        seconds = (clock() - begin) / 1e9
+        self.tick()
+        return seconds
+
+
+class WarmUp(Struct, frozen=True, kw_only=True):
+    """When steps are warm: after `min_seconds`, once the last `settled_blocks` agree within `tolerance`."""
+
+    min_steps: int = 3
+    """CUDA graphs of torch.compile run warm, record, then replay."""
+    min_seconds: float = 0.1
+    max_seconds: float = 5.0
+    block_seconds: float = 0.02
+    settled_blocks: int = 4
+    tolerance: float = 0.05
+
+
+GPU_WARM_UP = WarmUp(min_seconds=0.3)  # on an H200 kernels ran 10 % slow in the first 50 ms
+CPU_WARM_UP = WarmUp(min_seconds=0.1, max_seconds=2.0, tolerance=0.1)
+
+
+class Warm(Struct, frozen=True):
+    """How the warm-up went: steps run, the last block's step time, and whether the block times settled."""
+
+    steps: int
+    step_seconds: float
+    settled: bool
+
+
+def warm_up(watch: Stopwatch, limits: WarmUp) -> Warm:
+    """Run steps until clocks are up and block times have settled, or `limits.max_seconds` are over."""
+    steps, size, recent = 0, 1, list[float]()
+    begin = watch.clock()
+    while True:
+        duration = watch.block(size)
+        steps += size
+        recent = [*recent, duration / size][-limits.settled_blocks :]
+        elapsed = (watch.clock() - begin) / 1e9
+        settled = len(recent) == limits.settled_blocks and max(recent) <= min(recent) * (1 + limits.tolerance)
+        if elapsed >= limits.max_seconds:
+            # So slow a step cannot be run often enough to see whether it settled.
+            return Warm(steps, recent[-1], settled or len(recent) < limits.settled_blocks)
+        if settled and elapsed >= limits.min_seconds and steps >= limits.min_steps:
+            return Warm(steps, recent[-1], True)
+        if duration < limits.block_seconds:
+            size, recent = size * 2, []
+
+
+def plan(step_seconds: float, options: TimingOptions) -> tuple[int, int]:
+    """Blocks, and steps in each, for steps that take about `step_seconds`.
+
+    The step count is bounded by `max_seconds` before anything else, and never under FEWEST_STEPS.
+    """
+    step_seconds = max(step_seconds, 1e-9)
+    affordable = max(FEWEST_STEPS, int(options.max_seconds / step_seconds))
+    block_seconds = max(BLOCK_SECONDS, options.min_seconds / BLOCKS)
+    wanted = max(STEPS_PER_BLOCK, math.ceil(options.min_steps / BLOCKS), math.ceil(block_seconds / step_seconds))
+    if wanted * BLOCKS <= affordable:
+        return BLOCKS, wanted
+    blocks = min(affordable, max(FEWEST_BLOCKS, min(BLOCKS, affordable // STEPS_PER_BLOCK)))
+    per_block = affordable // blocks
+    return (blocks, per_block) if per_block > 1 else (affordable, 1)
+
+
+def time_steps(watch: Stopwatch, options: TimingOptions, step_seconds: float) -> tuple[Timing, list[str]]:
+    """Time warm steps in both ways; `step_seconds` is the warm-up's guess.
+
+    Returns the timing, and a note for each thing that had to be left short.
+    """
+    per_block, blocks = _throughput(watch, options, step_seconds)
+    # A block of one step is a step with a synchronisation after it: slow steps are not run again for the same figure.
+    latencies = list(blocks) if per_block == 1 else _latencies(watch, options)
+    timing = Timing(
+        mode=options.mode,
+        step_time_us=statistics.median(blocks),
+        step_latency_us=statistics.median(latencies),
+        step_time_p95_us=percentile(latencies, 0.95),
+        steps_per_block=per_block,
+        block_step_times_us=blocks,
+        step_latencies_us=latencies,
+    )
+    return timing, _notes(timing, options)
+
+
+def percentile(values: list[float], fraction: float) -> float:
+    """Linear interpolation between the two values around the rank (numpy's default)."""
+    ordered = sorted(values)
+    rank = fraction * (len(ordered) - 1)
+    low = math.floor(rank)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (rank - low)
+
+
+def _throughput(watch: Stopwatch, options: TimingOptions, step_seconds: float) -> tuple[int, list[float]]:
+    count, per_block = plan(step_seconds, options)
+    times: list[float] = []
+    total = 0.0
+    watch.device.synchronize()
+    while len(times) < MOST_BLOCKS:
+        duration = watch.block(per_block)
+        times.append(duration / per_block * 1e6)
+        total += duration
+        steps = len(times) * per_block
+        if total >= options.max_seconds and steps >= FEWEST_STEPS:
+            break  # slower than the warm-up promised
+        if len(times) < count:
+            continue
+        if total + duration > options.max_seconds or (total >= options.min_seconds and steps >= options.min_steps):
+            break
+    return per_block, times
+
+
+def _latencies(watch: Stopwatch, options: TimingOptions) -> list[float]:
+    times: list[float] = []
+    total = 0.0
+    watch.device.synchronize()
+    while len(times) < max(MOST_LATENCIES, options.min_steps):
+        duration = watch.block(1)
+        times.append(duration * 1e6)
+        total += duration
+        if total >= options.min_seconds and len(times) >= options.min_steps:
+            break
+        if total >= options.max_seconds and len(times) >= FEWEST_STEPS:
+            break
+    return times
+
+
+def _notes(timing: Timing, options: TimingOptions) -> list[str]:
+    notes = []
+    steps = len(timing.block_step_times_us) * timing.steps_per_block
+    if steps < options.min_steps:
+        seconds = f"{options.max_seconds:g} s (timing.max_seconds)"
+        notes.append(f"Only {steps} of {options.min_steps} steps were timed: more would have taken over {seconds}.")
+    if timing.steps_per_block == 1:
+        notes.append(
+            "Steps are so slow that each was timed alone: step_time_us and step_latency_us are the same figures."
+        )
+    return notes

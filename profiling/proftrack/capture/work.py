@@ -1,0 +1,175 @@
+"""Counts what one step must at least do, by running it once under a dispatch counter.
+
+FLOPs are torch's own (torch.utils.flop_counter). Bytes are the least that a perfect implementation moves: each
+external input and parameter read once, each external tensor that is changed written once, each output written once.
+What the step makes and uses up itself costs nothing: a fused step never moves it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from proftrack.capture.device import Device
+from proftrack.hardware import StepWork
+
+# Of these the first argument is looked up in, not read whole: what comes out is what is read.
+_LOOKUPS = ("embedding", "index_select", "gather", "index", "take", "embedding_bag")
+
+
+def count_step(step: Callable[[], Any], device: Device) -> tuple[StepWork | None, str | None]:
+    """The work of one step, and a note where it could not be counted.
+
+    Compiled code runs eagerly for this one step: its operators are what has to be done, however they are fused. A
+    replayed CUDA graph dispatches nothing and gives None.
+    """
+    counter = _counter_class()(device.type)
+    try:
+        with _eager(), counter:
+            result = step()
+        device.synchronize()
+    except Exception as error:  # the user's step may not bear a dispatch mode; it did run before
+        return None, f"The step's work could not be counted: {type(error).__name__}: {str(error)[:200]}"
+    if not counter.calls:
+        return None, "The step dispatches no operator (a replayed graph?): its work could not be counted."
+    return counter.result(result), None
+
+
+@contextlib.contextmanager
+def _eager() -> Iterator[None]:
+    import torch
+
+    stance = getattr(torch.compiler, "set_stance", None)
+    if stance is None:
+        yield
+        return
+    with stance("force_eager"):
+        yield
+
+
+def _counter_class() -> Any:
+    """The counter, defined when it is first used: its base class lies in torch."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.flop_counter import flop_registry
+
+    class Counter(TorchDispatchMode):
+        """Counts FLOPs by dtype and bytes of external storages."""
+
+        def __init__(self, device_type: str) -> None:
+            super().__init__()
+            self.device_type = device_type
+            self.calls = 0
+            self.flops: dict[str, float] = {}
+            self.traffic = _Traffic(device_type)
+            self.unknown: set[str] = set()
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            out = func(*args, **kwargs)
+            self.calls += 1
+            self.traffic.operator(func, args, kwargs, out)
+            self._count_flops(func, args, kwargs, out)
+            return out
+
+        def _count_flops(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+            formula = flop_registry.get(func._overloadpacket)
+            if formula is None:
+                if not func.is_view and func.namespace != "profiler":
+                    self.unknown.add(str(func._overloadpacket))
+                return
+            dtype = _dtype(args)
+            self.flops[dtype] = self.flops.get(dtype, 0.0) + float(formula(*args, **kwargs, out_val=out))
+
+        def result(self, returned: Any) -> StepWork:
+            self.traffic.returned(returned)
+            return StepWork(
+                flops_by_dtype=self.flops,
+                bytes=float(self.traffic.total()),
+                source="counted",
+                uncounted_ops=sorted(self.unknown)[:50],
+            )
+
+    return Counter
+
+
+def _dtype(args: Any) -> str:
+    for tensor in _tensors(args):
+        if tensor.is_floating_point() or tensor.is_complex():
+            return str(tensor.dtype).removeprefix("torch.")
+    return "other"
+
+
+def _tensors(tree: Any) -> list[Any]:
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+class _Traffic:
+    """Bytes of storages that a step did not make itself, each view once, never more than the storage holds."""
+
+    def __init__(self, device_type: str) -> None:
+        self._device_type = device_type
+        self._made: set[int] = set()
+        self._read: dict[int, dict[Any, int]] = {}
+        self._written: dict[int, dict[Any, int]] = {}
+        self._capacity: dict[int, int] = {}
+        self._outputs = 0
+
+    def operator(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Note what one operator reads, changes and makes."""
+        if not func.is_view:
+            looked_up = func._overloadpacket.__name__ in _LOOKUPS
+            for index, value in enumerate([*args, *kwargs.values()]):
+                for tensor in _tensors(value):
+                    self._note(self._read, tensor, out if looked_up and index == 0 else tensor)
+            for tensor in _changed(func, args, kwargs):
+                self._note(self._written, tensor, tensor)
+        given = {_key(t) for t in _tensors((args, kwargs))}
+        self._made.update(key for t in _tensors(out) if (key := _key(t)) not in given)
+
+    def returned(self, result: Any) -> None:
+        """Note what the step gives back, where it made it."""
+        for tensor in {_key(t): t for t in _tensors(result)}.values():
+            if tensor.device.type == self._device_type and _key(tensor) in self._made:
+                self._outputs += _bytes(tensor)
+
+    def total(self) -> int:
+        """Reads, writes and outputs."""
+        return self._outputs + sum(
+            min(sum(views.values()), self._capacity[key])
+            for noted in (self._read, self._written)
+            for key, views in noted.items()
+        )
+
+    def _note(self, noted: dict[int, dict[Any, int]], tensor: Any, moved: Any) -> None:
+        key = _key(tensor)
+        if tensor.device.type != self._device_type or key in self._made:
+            return
+        self._capacity[key] = tensor.untyped_storage().nbytes()
+        view = (tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
+        noted.setdefault(key, {})[view] = sum(map(_bytes, _tensors(moved)))
+
+
+def _key(tensor: Any) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _bytes(tensor: Any) -> int:
+    """Bytes of a tensor's own elements: those that an expanded view repeats count once."""
+    size = tensor.element_size()
+    for extent, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        size *= extent if stride else min(extent, 1)
+    return int(size)
+
+
+def _changed(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """Tensors that the operator writes into, by its schema."""
+    changed = []
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[index] if index < len(args) else kwargs.get(argument.name)
+            changed += _tensors(value)
+    return changed

@@ -1,0 +1,95 @@
+"""Finding an experiment's YAML file and reading it into plain keys and values."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from proftrack.errors import UsageError
+from proftrack.experiment.sentences import meant
+
+_SUFFIXES = (".yaml", ".yml")
+
+
+def find(reference: str) -> Path:
+    """The file that `reference` names: a path, or a bare name under experiments/.
+
+    Raises UsageError, with the names that are known there.
+    """
+    if not reference.strip():
+        raise UsageError("the experiment's name is empty; give a YAML file or a name under experiments/")
+    given = Path(reference.strip()).expanduser()
+    bare = len(given.parts) == 1
+    for candidate in _candidates(given, bare):
+        if candidate.is_file():
+            return candidate
+    if given.is_file():
+        raise UsageError(f"{reference}: not a YAML file; an experiment is a .yaml file that names its workload")
+    known = sorted({path.stem for folder in _folders() for path in folder.glob("*") if path.suffix in _SUFFIXES})
+    have = f"known: {', '.join(known)}" if known else "there is no experiments/ folder with YAML files here"
+    problem = f"no experiment {reference!r}{' under experiments/' if bare else ''}; {have}"
+    raise UsageError(problem + meant(given.stem, known))
+
+
+def _folders() -> list[Path]:
+    """Where bare names are looked for; the project's own folder lies beside the source root `profiling/`."""
+    return [Path("experiments"), Path(__file__).resolve().parents[3] / "experiments"]
+
+
+def _candidates(given: Path, bare: bool) -> list[Path]:
+    named = given.suffix in _SUFFIXES
+    files = [given] if named else [given.with_name(given.name + suffix) for suffix in _SUFFIXES]
+    here = files if named or not bare else []
+    return here + ([folder / file for folder in _folders() for file in files] if bare else [])
+
+
+def read(path: Path) -> dict[Any, Any]:
+    """The document's keys and values. Raises UsageError naming file and line where it is not a YAML mapping."""
+    try:
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UsageError(f"{path}{line}: not valid YAML: {error.problem or error.context}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if document is None:
+        raise UsageError(f"{path}: empty; an experiment needs at least `workload: file.py:build`")
+    if not isinstance(document, dict):
+        found = type(document).__name__
+        raise UsageError(f"{path}: holds a {found}, not keys and values such as `workload: file.py:build`")
+    return document
+
+
+def scalar(text: str) -> Any:
+    """One value as YAML would read it; text where YAML cannot."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError):
+        return text
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, which also refuses a key that is given twice: one of the values would be lost in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    problem = f"key {key.value!r} is given twice"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+# YAML 1.1, which PyYAML reads, takes 1e-3 for text; everybody who writes it means the number.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)

@@ -1,0 +1,106 @@
+"""Experiment: what an experiment file says, resolved and frozen."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+_DISPLAY_LIMIT = 200
+_SAYS_NOTHING_ALONE = ("", "none", "default", "auto", "true", "false")
+
+
+class Schedule(Struct, frozen=True, kw_only=True):
+    """`torch.profiler.schedule`, in steps; `repeat` is the number of cycles, each with a trace of its own."""
+
+    skip_first: int = 0
+    wait: int = 1
+    warmup: int = 1
+    active: int = 3
+    repeat: int = 1
+
+    @property
+    def total_steps(self) -> int:
+        """Steps that the whole schedule takes."""
+        return self.skip_first + self.repeat * (self.wait + self.warmup + self.active)
+
+
+class ProfilerOptions(Struct, frozen=True, kw_only=True):
+    """What `torch.profiler.profile` records beside names and times."""
+
+    record_shapes: bool = True
+    with_stack: bool = False
+    profile_memory: bool = False
+
+
+class TimingOptions(Struct, frozen=True, kw_only=True):
+    """How long steps are timed without a profiler, and which of the two step times is the verdict's.
+
+    The limits hold for each of the two timings: steps back to back, and steps one by one.
+    """
+
+    mode: Literal["throughput", "latency"] = "throughput"
+    min_steps: int = 30
+    min_seconds: float = 0.5
+    max_seconds: float = 20.0
+    """Goes before `min_steps`: slow steps are timed fewer times, three at the least."""
+
+
+class Experiment(Struct, frozen=True, kw_only=True):
+    """An experiment with its values resolved. `path` is the absolute path of its YAML file."""
+
+    name: str
+    path: Path
+    workload: str
+    description: str = ""
+    params: dict[str, Any] = {}
+    variant_params: list[str] = []
+    """Parameters that may differ between runs that are compared."""
+    sweep: dict[str, list[Any]] = {}
+    schedule: Schedule = Schedule()
+    profiler: ProfilerOptions = ProfilerOptions()
+    timing: TimingOptions = TimingOptions()
+    device: str = "auto"
+    """auto (a GPU where there is one), cuda or cpu."""
+
+    @property
+    def display_name(self) -> str:
+        """Name and parameters on one line: `matmul_add n=4096 bfloat16 eager`.
+
+        Numbers are written key=value, strings alone unless they say nothing without their key; the seed is left out.
+        """
+        words = [self.name, *(_word(key, value) for key, value in self.params.items() if key != "seed")]
+        text = " ".join(words)
+        return text if len(text) <= _DISPLAY_LIMIT else text[: _DISPLAY_LIMIT - 3] + "..."
+
+
+def fingerprint(experiment: Experiment, device_name: str) -> tuple[str, dict[str, Any]]:
+    """Short hash of all that must be equal for two runs to be comparable, and those keys with their values.
+
+    Left out are the parameters in `variant_params`, how long steps were timed, and where the files lie.
+    """
+    keys: dict[str, Any] = {"experiment": experiment.name, "workload": experiment.workload}
+    for key, value in sorted(experiment.params.items()):
+        if key not in experiment.variant_params:
+            keys[f"params.{key}"] = value
+    for section in ("schedule", "profiler"):
+        for key, value in msgspec.structs.asdict(getattr(experiment, section)).items():
+            keys[f"{section}.{key}"] = value
+    keys["timing.mode"] = experiment.timing.mode
+    keys["device"] = device_name
+    text = json.dumps(keys, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12], keys
+
+
+def _word(key: str, value: Any) -> str:
+    if key == "compile" and value == "none":
+        return "eager"
+    if isinstance(value, str) and value.lower() not in _SAYS_NOTHING_ALONE:
+        return value
+    if isinstance(value, list):
+        return f"{key}={','.join(map(str, value))}"
+    return f"{key}={str(value).lower() if isinstance(value, bool) else value}"

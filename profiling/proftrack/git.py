@@ -1,0 +1,124 @@
+"""State of the Git repository that holds the profiled code. Git is only asked; nothing is written, nothing printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import IO
+
+from msgspec import Struct
+
+_TIMEOUT_S = 30
+_UNTRACKED_SHOWN = 1000
+# Hooks, pagers, prompts and external diff programs of the user's configuration stay out of it.
+_GIT = ("git", "--no-optional-locks", "--no-pager", "-c", "core.fsmonitor=false", "-c", "core.quotepath=off")
+_DIFF = ("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color", "--submodule=short")
+_ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE", "GIT_PREFIX")
+
+
+class Git(Struct, frozen=True, kw_only=True):
+    """State of the repository that holds the experiment; None of it where there is no repository."""
+
+    commit: str
+    branch: str | None = None
+    dirty: bool = False
+    remote: str | None = None
+    """Without credentials."""
+
+
+def git_state(code: Path) -> Git | None:
+    """Commit, branch, whether the tree differs from the commit (untracked files included, ignored ones not), remote.
+
+    None without Git, without a repository and before its first commit.
+    """
+    root = _root(code)
+    commit = _ask(root, "rev-parse", "--verify", "--quiet", "HEAD") if root else None
+    if root is None or not commit:
+        return None
+    status = _ask(root, "status", "--porcelain", "--untracked-files=normal")
+    remote = _ask(root, "config", "--get", "remote.origin.url")
+    return Git(
+        commit=commit.strip(),
+        branch=(_ask(root, "symbolic-ref", "--short", "--quiet", "HEAD") or "").strip() or None,
+        dirty=status is None or bool(status.strip()),  # a tree that cannot be looked at is not known to be clean
+        remote=without_credentials(remote.strip()) if remote and remote.strip() else None,
+    )
+
+
+def git_diff(code: Path, max_bytes: int) -> str | None:
+    """What makes the tree dirty: the tracked changes against HEAD, then the names of untracked files.
+
+    At most about `max_bytes`; a line says where it was cut. None where the tree is clean or there is no repository.
+    """
+    root = _root(code)
+    if root is None:
+        return None
+    parts = [_capped(root, max_bytes)]
+    names = (_ask(root, "ls-files", "--others", "--exclude-standard", "-z") or "").split("\0")
+    names = sorted(name for name in names if name)
+    if names:
+        more = len(names) - _UNTRACKED_SHOWN
+        shown = [f"#   {name!r}" if not name.isprintable() else f"#   {name}" for name in names[:_UNTRACKED_SHOWN]]
+        parts.append(
+            "\n".join(["# untracked files, contents not recorded:", *shown, *([f"#   and {more} more"] * (more > 0))])
+        )
+    text = "\n".join(part for part in parts if part)
+    return text + "\n" if text else None
+
+
+def without_credentials(remote: str) -> str:
+    """The URL less user, password and query; `git@host:path` has no secret in it and stays."""
+    match = re.match(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<rest>.*)", remote, re.DOTALL)
+    if match is None:
+        return remote
+    host, slash, path = match["rest"].partition("/")
+    path = re.split(r"[?#]", path)[0]
+    return f"{match['scheme']}{host.rpartition('@')[2]}{slash}{path}"
+
+
+def _root(code: Path) -> Path | None:
+    folder = code if code.is_dir() else code.parent
+    top = _ask(folder, "rev-parse", "--show-toplevel")
+    return Path(top.rstrip("\n")) if top and top.strip() else None
+
+
+def _capped(root: Path, max_bytes: int) -> str:
+    with tempfile.TemporaryFile() as output:
+        if not _run(root, _DIFF, output):
+            return ""
+        size = output.tell()
+        output.seek(0)
+        text = output.read(max_bytes).decode(errors="replace").rstrip("\n")
+    return text if size <= max_bytes else f"{text}\n# diff cut here: {max_bytes} of {size} bytes"
+
+
+def _ask(folder: Path, *arguments: str) -> str | None:
+    with tempfile.TemporaryFile() as output:
+        if not _run(folder, arguments, output):
+            return None
+        output.seek(0)
+        return output.read().decode(errors="surrogateescape")
+
+
+def _run(folder: Path, arguments: tuple[str, ...], output: IO[bytes]) -> bool:
+    """Run git in `folder`; False where it is missing, fails or takes too long."""
+    variables = {key: value for key, value in os.environ.items() if key not in _ELSEWHERE}
+    variables |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", "GIT_EXTERNAL_DIFF": ""}
+    try:
+        done = subprocess.run(
+            [*_GIT, *arguments],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.DEVNULL,
+            env=variables,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    output.seek(0, os.SEEK_END)
+    return done.returncode == 0

@@ -1,0 +1,58 @@
+"""What a device can do at most, as measured on it: never a data sheet's figure, never a stand-in."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Ceilings(Struct, frozen=True, kw_only=True):
+    """Attainable rates of one device with one driver and one torch."""
+
+    device: str
+    flops_per_s: dict[str, float]
+    """By torch's dtype name: a large matmul of random values, the best of several sizes (dense, no sparsity)."""
+    bytes_per_s: float
+    """Bytes read and written a second by a large copy within the device's memory."""
+    dispatch_us: float | None = None
+    """CPU: what one operator costs that has next to nothing to do."""
+    dispatch_profiled_us: float | None = None
+    """The same inside torch.profiler."""
+    measured_ns: int = 0
+    """Epoch nanoseconds."""
+
+    def time_us(self, flops: float, size: float, dtype: str) -> float | None:
+        """Roofline time of so much work; None where the rate for this dtype is not known and FLOPs matter."""
+        rate = self.flops_per_s.get(dtype)
+        moving = size / self.bytes_per_s * 1e6
+        if rate is None:
+            return moving if flops <= size else None
+        return max(flops / rate * 1e6, moving)
+
+
+class StepWork(Struct, frozen=True, kw_only=True):
+    """What one step must at least do."""
+
+    flops_by_dtype: dict[str, float]
+    bytes: float | None
+    """Least: each external input, parameter and output of the step once."""
+    source: str
+    """counted: by running one step under a dispatch counter; shapes: from the operators' shapes in the trace."""
+    uncounted_ops: list[str] = []
+    """Operators that the counter knows no FLOPs of (they may have none)."""
+
+    @property
+    def flops(self) -> float:
+        """Of all dtypes."""
+        return sum(self.flops_by_dtype.values())
+
+    def roofline_time_us(self, ceilings: Ceilings) -> float | None:
+        """R: the larger of FLOPs / attainable rate and least bytes / attainable bandwidth (Williams et al., 2009)."""
+        arithmetic = 0.0
+        for dtype, flops in self.flops_by_dtype.items():
+            rate = ceilings.flops_per_s.get(dtype)
+            if rate is None:
+                return None
+            arithmetic += flops / rate * 1e6
+        if self.bytes is None:
+            return None
+        return max(arithmetic, self.bytes / ceilings.bytes_per_s * 1e6) or None
