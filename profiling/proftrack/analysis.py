@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -13,10 +13,14 @@ from proftrack.environment import DeviceFacts, Environment
 from proftrack.errors import TraceError
 from proftrack.events.reader import Trace, read
 from proftrack.events.table import EventTable
-from proftrack.experiment import Experiment, fingerprint
+from proftrack.hardware import StepWork
 from proftrack.measures import Measures, combine, measure
-from proftrack.record import Record, RunFacts, Source, SourceFile, Times
+from proftrack.record import Rates, Record, RunFacts, Source, SourceFile, Times
+from proftrack.verdict.context import Context
 from proftrack.verdict.judge import Judgement, judge
+
+if TYPE_CHECKING:
+    from proftrack.experiment import Experiment
 
 
 class Analysis(NamedTuple):
@@ -37,15 +41,16 @@ def analyze_trace(
     if not len(trace.table):
         raise TraceError(f"{path}: holds no complete events ({trace.events} of other kinds); export the trace again")
     measures = measure(trace.table)
-    judged = judge(measures, step_time_us=step_time_us)
+    judged = judge(measures, Context(step_time_us=step_time_us))
     return Analysis(_record(measures, judged, [trace], kind="trace", environment=_environment(trace)), [trace.table])
 
 
 def analyze_capture(capture: Capture, experiment: Experiment, environment: Environment) -> Analysis:
     """Read, measure and judge what a capture left: every cycle's trace, and the unprofiled timing."""
     traces = [read(cycle.trace) for cycle in capture.cycles]
-    measures = combine([measure(t.table) for t in traces])
-    judged = judge(measures, timing=capture.timing)
+    measures = combine([measure(t.table, capture.ceilings) for t in traces])
+    context = Context(timing=capture.timing, ceilings=capture.ceilings, work=capture.work, gpu=capture.gpu)
+    judged = judge(measures, context)
     run = _run_facts(capture, experiment, environment)
     record = _record(measures, judged, traces, kind="run", environment=environment, run=run, capture=capture)
     return Analysis(record, [t.table for t in traces])
@@ -85,14 +90,42 @@ def _record(
             step_latency_us=capture.timing.step_latency_us if capture else None,
             step_time_profiled_us=measures.step_time_profiled_us,
             gpu_busy_per_step_us=measures.gpu_busy_per_step_us,
+            roofline_time_us=judged.roofline_us,
         ),
+        rates=_rates(capture, measures, judged),
+        ceilings=capture.ceilings if capture else None,
+        work=_work(capture, measures),
+        gpu_state=capture.gpu if capture else None,
+        cpu=measures.cpu,
         quality=[*measures.flags, *judged.flags],
         verdict=judged.verdict,
     )
 
 
+def _work(capture: Capture | None, measures: Measures) -> StepWork | None:
+    return Context(work=capture.work if capture else None).work_of(measures)
+
+
+def _rates(capture: Capture | None, measures: Measures, judged: Judgement) -> Rates | None:
+    """What a step attained, over T; only where T was measured without the profiler."""
+    work, time = _work(capture, measures), judged.step_time_us
+    if capture is None or work is None or not time:
+        return None
+    ceilings = capture.ceilings
+    arithmetic = StepWork(flops_by_dtype=work.flops_by_dtype, bytes=None, source=work.source)
+    least = arithmetic.roofline_time_us(ceilings) if ceilings else None
+    return Rates(
+        tflops=work.flops / time / 1e6 if work.flops else None,
+        gbytes_per_s=work.bytes / time / 1e3 if work.bytes else None,
+        mfu=least / time if least else None,
+        mbu=work.bytes / ceilings.bytes_per_s * 1e6 / time if work.bytes and ceilings else None,
+    )
+
+
 def _run_facts(capture: Capture, experiment: Experiment, environment: Environment) -> RunFacts:
     """What was asked for, and what must be equal for another run to be comparable."""
+    from proftrack.experiment import fingerprint
+
     device = environment.device.name if environment.device else capture.device
     digest, keys = fingerprint(experiment, device)
     return RunFacts(

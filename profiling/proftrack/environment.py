@@ -110,7 +110,7 @@ def collect(device_type: str, *, code: Path) -> Environment:
     on_gpu = device_type != "cpu" and torch.cuda.is_available()
     return Environment(
         device=_gpu() if on_gpu else _cpu_device(),
-        driver=_driver() if on_gpu and torch.version.hip is None else None,
+        driver=driver_version() if on_gpu and torch.version.hip is None else None,
         cuda=torch.version.cuda,
         torch=str(torch.__version__),
         python=platform.python_version(),
@@ -168,7 +168,7 @@ def _usable_cpus() -> int | None:
     return os.cpu_count()
 
 
-def _driver() -> str | None:
+def driver_version() -> str | None:
     """NVIDIA's driver version, from NVML where its package is installed, else from nvidia-smi."""
     with contextlib.suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")

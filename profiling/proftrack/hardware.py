@@ -46,13 +46,14 @@ class StepWork(Struct, frozen=True, kw_only=True):
         return sum(self.flops_by_dtype.values())
 
     def roofline_time_us(self, ceilings: Ceilings) -> float | None:
-        """R: the larger of FLOPs / attainable rate and least bytes / attainable bandwidth (Williams et al., 2009)."""
+        """R: the larger of FLOPs / attainable rate and least bytes / attainable bandwidth (Williams et al., 2009).
+
+        None where a rate is not known, or nothing was counted. Without bytes it is the arithmetic alone.
+        """
         arithmetic = 0.0
         for dtype, flops in self.flops_by_dtype.items():
             rate = ceilings.flops_per_s.get(dtype)
             if rate is None:
                 return None
             arithmetic += flops / rate * 1e6
-        if self.bytes is None:
-            return None
-        return max(arithmetic, self.bytes / ceilings.bytes_per_s * 1e6) or None
+        return max(arithmetic, (self.bytes or 0.0) / ceilings.bytes_per_s * 1e6) or None

@@ -12,10 +12,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from proftrack.capture.gpu_state import GpuState
 from proftrack.capture.result import Timing
 from proftrack.environment import Environment
 from proftrack.errors import ProftrackError
+from proftrack.hardware import Ceilings, StepWork
 from proftrack.measures.results import (
+    CpuWork,
     Device,
     Flag,
     Idle,
@@ -83,6 +86,18 @@ class Times(Struct, frozen=True, kw_only=True):
     """R: the least that this hardware could need."""
 
 
+class Rates(Struct, frozen=True, kw_only=True):
+    """What a step attained: its counted work over T, and its share of what the device can do."""
+
+    tflops: float | None = None
+    gbytes_per_s: float | None = None
+    """Least bytes of the step over T."""
+    mfu: float | None = None
+    """FLOPs over T times the attainable rate (measured, not the data sheet's)."""
+    mbu: float | None = None
+    """The same of bytes."""
+
+
 class Record(Struct, frozen=True, kw_only=True):
     """record.json; also what `proftrack analyze --json -` prints."""
 
@@ -104,6 +119,11 @@ class Record(Struct, frozen=True, kw_only=True):
     times: Times
     quality: list[Flag]
     verdict: Verdict
+    rates: Rates | None = None
+    ceilings: Ceilings | None = None
+    work: StepWork | None = None
+    gpu_state: GpuState | None = None
+    cpu: CpuWork | None = None
 
 
 def dump(record: Record, *, indent: int = 1) -> bytes:

@@ -12,7 +12,7 @@ import hashlib
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def _facts(device: Device) -> dict[str, Any]:
 
     from proftrack.environment import driver_version
 
-    facts: dict[str, Any] = {"device": device.name, "torch": torch.__version__, "type": device.type, "format": 1}
+    facts: dict[str, Any] = {"device": device.name, "torch": str(torch.__version__), "type": device.type, "format": 1}
     if device.is_gpu:
         properties = torch.cuda.get_device_properties(device.torch_device)
         facts |= {
@@ -164,20 +164,14 @@ def _dispatch(device: Device) -> tuple[float, float]:
     import torch
     from torch.profiler import profile
 
+    from proftrack.capture.profiling import quiet
+
     x = torch.ones(1, device=device.torch_device)
     plain = _best(device, lambda: torch.add(x, x)) * 1e6
-    with _silent(), profile(activities=device.activities()) as profiler:
+    with quiet(), profile(activities=device.activities()) as profiler:
         for _ in range(_DISPATCHES):
             torch.add(x, x)
     durations = sorted(
         event.duration_ns() for event in profiler.profiler.kineto_results.events() if event.name() == "aten::add"
     )
     return plain, durations[len(durations) // 2] / 1e3 if durations else plain
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    from proftrack.capture.profiling import _quiet
-
-    with _quiet():
-        yield

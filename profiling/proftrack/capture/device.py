@@ -35,6 +35,9 @@ class Device(Protocol):
     def reset_peak_memory(self) -> None:
         """Forget the largest memory so far."""
 
+    def release_memory(self) -> None:
+        """Give back what torch's allocator holds and does not use."""
+
     def peak_memory_bytes(self) -> int | None:
         """Largest memory that torch's allocator held on one device; None where torch does not count it."""
 
@@ -70,6 +73,9 @@ class CpuDevice:
 
     def reset_peak_memory(self) -> None:
         """Nothing is counted."""
+
+    def release_memory(self) -> None:
+        """Nothing is held."""
 
     def peak_memory_bytes(self) -> int | None:
         """Not counted by torch."""
@@ -117,6 +123,10 @@ class CudaDevice:
         """On every GPU in use."""
         for index in self._used():
             self._cuda.reset_peak_memory_stats(index)
+
+    def release_memory(self) -> None:
+        """Empty the caching allocator."""
+        self._cuda.empty_cache()
 
     def peak_memory_bytes(self) -> int | None:
         """Of the fullest GPU."""

@@ -106,7 +106,7 @@ def throw_away_session(device: Device) -> None:
     from torch.profiler import profile
 
     refuse_running_profiler()
-    with _quiet(), _running(profile(activities=device.activities())):
+    with quiet(), _running(profile(activities=device.activities())):
         _torch(lambda: torch.ones(1, device=device.torch_device))
         _torch(device.synchronize)
 
@@ -144,7 +144,7 @@ def profile_steps(
 
     refuse_running_profiler()
     device.synchronize()
-    with _quiet(), _running(_scheduled(experiment, device, on_trace_ready)) as profiler:
+    with quiet(), _running(_scheduled(experiment, device, on_trace_ready)) as profiler:
         for number in range(experiment.schedule.total_steps):
             if number in recording:
                 with record_function(name):
@@ -218,7 +218,7 @@ _ours: ContextVar[bool] = ContextVar("ours", default=False)
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep torch's remarks on profiling from the user: what matters of them becomes a note."""
     level = os.environ.get(_KINETO_LEVEL)
     if level is None:

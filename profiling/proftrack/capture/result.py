@@ -7,6 +7,9 @@ from typing import Literal
 
 from msgspec import Struct
 
+from proftrack.capture.gpu_state import GpuState
+from proftrack.hardware import Ceilings, StepWork
+
 
 class Timing(Struct, frozen=True, kw_only=True):
     """Steps timed without a profiler. Times in microseconds a step."""
@@ -53,5 +56,11 @@ class Capture(Struct, frozen=True, kw_only=True):
     ended_ns: int
     device: str
     """torch device type that the workload ran on: cuda or cpu."""
+    ceilings: Ceilings | None = None
+    """Attainable rates of the device; None where they were not asked for."""
+    work: StepWork | None = None
+    """What one step must at least do; None where it could not be counted."""
+    gpu: GpuState | None = None
+    """Clocks and neighbours of the GPU right behind the timed steps."""
     notes: list[str] = []
     """Sentences about what could not be had (GPU asked for and absent, one cycle short, ...)."""

@@ -1,6 +1,6 @@
 """The order of a capture. Each part is there for the next, and nothing is timed once the profiler has run.
 
-throw-away profiler   build   first step   warm-up   timing without a profiler   scheduled profiler
+throw-away profiler   ceilings   build   first step   counted step   warm-up   timing without a profiler   profiler
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from typing import Any, Protocol
 import msgspec
 
 from proftrack import workload
+from proftrack.capture.ceilings import ceilings_of
 from proftrack.capture.device import Device, open_device
+from proftrack.capture.gpu_state import gpu_state
 from proftrack.capture.profiling import (
     Recorded,
     no_other_profiler,
@@ -29,8 +31,10 @@ from proftrack.capture.profiling import (
 from proftrack.capture.result import Capture, Cycle, Timing
 from proftrack.capture.timing import CPU_WARM_UP, GPU_WARM_UP, Stopwatch, Warm, time_steps, warm_up
 from proftrack.capture.trace import file_name
+from proftrack.capture.work import count_step
 from proftrack.errors import CaptureError, UsageError, WorkloadError
 from proftrack.experiment import Experiment
+from proftrack.hardware import Ceilings, StepWork
 
 
 class Progress(Protocol):
@@ -43,9 +47,10 @@ class Progress(Protocol):
         """Some more of the present phase is done. Called only where time is not measured."""
 
 
-def capture(experiment: Experiment, *, output: Path, progress: Progress) -> Capture:
+def capture(experiment: Experiment, *, output: Path, progress: Progress, calibrate: bool = True) -> Capture:
     """Run an experiment: its timing, and a trace for each cycle in `output`/trace.
 
+    With `calibrate` the device's ceilings are measured (or taken from the user's cache) and one step's work is counted.
     The user's code runs in this process and thread. Raises UsageError (a GPU that is not there, a parameter that the
     workload refuses, traces in `output` already), WorkloadError (the user's code raised), CaptureError (the profiler
     cannot run or recorded less than one whole cycle). Ctrl-C passes; the profiler is stopped and the workload closed in
@@ -58,6 +63,7 @@ def capture(experiment: Experiment, *, output: Path, progress: Progress) -> Capt
     folder = _trace_folder(output, experiment)
     with progress.phase("start the profiler"):
         throw_away_session(device)
+    ceilings = _ceilings(device, progress) if calibrate else None
     with contextlib.ExitStack() as stack:
         with progress.phase("build"):
             begin = time.perf_counter_ns()
@@ -66,8 +72,10 @@ def capture(experiment: Experiment, *, output: Path, progress: Progress) -> Capt
                 device.synchronize()
             build_us = (time.perf_counter_ns() - begin) / 1e3
         first_us = _first_step(step, device, experiment, progress)
+        work = _work(step, device, progress, notes) if calibrate else None
         stack.enter_context(no_other_profiler(experiment))  # not before: autotuning may profile while it compiles
         timing, peak = _timed(step, device, experiment, progress, notes)
+        state = gpu_state(device.torch_device.index) if device.type == "cuda" else None
         gc.collect()
         with _phase(progress, experiment, "profiling", _unrecorded_steps(experiment)):
             seconds = timing.step_time_us / 1e6
@@ -80,8 +88,25 @@ def capture(experiment: Experiment, *, output: Path, progress: Progress) -> Capt
         started_ns=started,
         ended_ns=time.time_ns(),
         device=device.type,
+        ceilings=ceilings,
+        work=work,
+        gpu=state,
         notes=notes,
     )
+
+
+def _ceilings(device: Device, progress: Progress) -> Ceilings:
+    with progress.phase("ceilings of the device"):
+        ceilings = ceilings_of(device)
+        device.release_memory()
+    return ceilings
+
+
+def _work(step: Callable[[], Any], device: Device, progress: Progress, notes: list[str]) -> StepWork | None:
+    with progress.phase("count a step's work"):
+        work, note = count_step(step, device)
+    notes += [note] if note else []
+    return work
 
 
 def _trace_folder(output: Path, experiment: Experiment) -> Path:

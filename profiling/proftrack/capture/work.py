@@ -53,7 +53,7 @@ def _counter_class() -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import flop_registry
 
-    class Counter(TorchDispatchMode):
+    class Counter(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed
         """Counts FLOPs by dtype and bytes of external storages."""
 
         def __init__(self, device_type: str) -> None:

@@ -76,3 +76,16 @@ def kind_of_copy(name: str) -> str:
 def limit_of_kind(kind: str) -> str:
     """What limits work of this kind: arithmetic, bandwidth, transfer, communication or unknown."""
     return LIMIT_OF_KIND.get(kind, "bandwidth")
+
+
+_ARITHMETIC_OPERATOR = re.compile(
+    r"(?:^|::)_?(?:scaled_)?(?:mm|addmm|bmm|baddbmm|matmul|linear|einsum)\b|conv|attention|gemm"
+)
+
+
+@lru_cache(maxsize=65536)
+def limit_of_operator(name: str) -> str:
+    """What limits a kernel whose own name tells nothing, by the operator that launched it."""
+    if _ARITHMETIC_OPERATOR.search(name):
+        return "arithmetic"
+    return "bandwidth" if name.startswith("aten::") else "unknown"

@@ -42,7 +42,7 @@ class Forest(NamedTuple):
 
     def nearest(self, position: Ints, wanted: Bools) -> Ints:
         """For each position, itself or its nearest ancestor for which `wanted` holds; NONE where there is none."""
-        answer = position.copy()
+        answer: Ints = position.copy()
         while True:
             climb = (answer != NONE) & ~wanted[answer]
             if not climb.any():

@@ -29,6 +29,11 @@ FLAGS: dict[str, str] = {
     "under_recorded_graphs": "Graph replays with few or no recorded kernels: the GPU did more than the trace shows.",
     "recompiled_in_window": "Compilation or autotuning ran in the recorded steps: a later step costs less.",
     "slow_under_profiler": "GPU busy time exceeds the unprofiled step time: the work ran slower under the profiler.",
+    "roofline_above_busy": "The roofline time exceeds the busy time: the ceilings were measured too low, R is out.",
+    "gpu_throttled": "The GPU was throttled while steps were timed: a cooler or better fed one is faster.",
+    "clocks_low": "The GPU's clock was under nine tenths of its maximum while steps were timed.",
+    "gpu_shared": "Other processes used the GPU while steps were timed: times may be longer than the program's own.",
+    "work_not_counted": "A part of the GPU's work has no known FLOPs or bytes: rooflines of its kernels are missing.",
     "no_region": "No record_function region in the steps: host time cannot be assigned to parts of the program.",
 }
 """Every flag and what it does to the figures."""
@@ -36,6 +41,9 @@ FLAGS: dict[str, str] = {
 OVERLAP_NS = 2
 """Rows of one stream may touch by rounding."""
 UNEVEN = 3.0
+"""A step this many times the median (or the median that many times a step) is another kind of step."""
+UNEVEN_HOST_NS = 2_000_000
+"""Under this more than the median, a host interval is only the profiler's own start in the first step."""
 FEW_JOINED = 0.5
 
 _COMPILING = re.compile(
@@ -79,7 +87,8 @@ def _steps(view: View, windows: Windows | None) -> Iterator[Flag]:
         own = view.owned.step != NONE
         np.add.at(cuda, view.owned.step[own], view.table.dur[view.links.gpu[own]])
         host = steps.end - steps.start
-        uneven = int((host > UNEVEN * max(float(np.median(host)), 1.0)).sum())
+        median = float(np.median(host))
+        uneven = int(((host > UNEVEN * median) & (host > median + UNEVEN_HOST_NS)).sum())
         if cuda.any():
             uneven += int((cuda * UNEVEN < np.median(cuda)).sum() + (cuda > UNEVEN * np.median(cuda)).sum())
         if uneven:

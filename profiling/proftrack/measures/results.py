@@ -79,8 +79,17 @@ class Kernel(Struct, frozen=True, kw_only=True):
     """Thread blocks of the launch with the longest total time."""
     small_us: float = 0.0
     """Time of the launches whose grid fills under half of the multiprocessors."""
+    flops: int | None = None
+    """By its operators' shapes; None where not every launch could be counted."""
     bytes: int | None = None
-    """Bytes moved, for copies and sets that say so."""
+    """The least its operators must move; for copies and sets what they moved."""
+    roofline_us: float | None = None
+    """Least time for that on this device; None without ceilings."""
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOPs a byte."""
+        return self.flops / self.bytes if self.flops is not None and self.bytes else None
 
 
 class Region(Struct, frozen=True, kw_only=True):
@@ -127,6 +136,27 @@ class Launch(Struct, frozen=True, kw_only=True):
     delay_p95_us: float | None
     queue_depth_max: int | None
     launch_call_mean_us: float | None
+
+
+class TraceWork(Struct, frozen=True, kw_only=True):
+    """Work of all steps as far as the operators' recorded shapes tell it."""
+
+    flops_by_dtype: dict[str, float]
+    uncounted_us: float
+    """GPU time of work whose operators' cost is not known."""
+    uncounted: list[str]
+    """The operators (or kernels) with most of it."""
+
+
+class CpuWork(Struct, frozen=True, kw_only=True):
+    """Where a CPU's steps spend their time, in microseconds over all steps."""
+
+    operators: int
+    """Calls of operators, those within others included."""
+    operators_us: float
+    """Their self time."""
+    working_us: dict[str, float]
+    """The part of it that does what has to be done, by limit (arithmetic, bandwidth, unknown)."""
 
 
 class Device(Struct, frozen=True, kw_only=True):

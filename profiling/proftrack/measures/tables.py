@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from proftrack.events.categories import Kind
-from proftrack.events.table import NONE, EventTable, Ints
+from proftrack.events.table import NONE, Bools, EventTable, Ints
 from proftrack.measures.intervals import union_by_group
-from proftrack.measures.kernels import kind_of_copy, kind_of_kernel, limit_of_kind
+from proftrack.measures.kernels import kind_of_copy, kind_of_kernel
 from proftrack.measures.links import Links
 from proftrack.measures.nesting import Forest
 from proftrack.measures.results import Device, Kernel, Launch, Op, Region, Step
 from proftrack.measures.window import Ownership, Steps
+from proftrack.measures.work import GpuCosts
 
 SMALL_GRID = 0.5
 """A grid under this share of the multiprocessors leaves most of the GPU empty. (Persistent kernels launch about one
@@ -29,7 +32,7 @@ def _sums(group: npt.NDArray[np.integer], values: Ints, count: int) -> Ints:
 def operators(table: EventTable, forest: Forest, links: Links) -> list[Op]:
     """All host rows by name and category, largest self CUDA first, then largest self CPU."""
     gpu_ns = np.zeros(len(forest.rows), dtype=np.int64)
-    owner = _launching_row(table, forest, links)
+    owner = launching_row(table, forest, links)
     np.add.at(gpu_ns, owner[owner != NONE], table.dur[links.gpu][owner != NONE])
     total_gpu = forest.subtree_sums(gpu_ns) if len(gpu_ns) else gpu_ns
     rows = forest.rows
@@ -60,7 +63,7 @@ def operators(table: EventTable, forest: Forest, links: Links) -> list[Op]:
     return sorted(ops, key=lambda op: (-op.self_cuda_time_us, -op.self_cpu_time_us, op.name))
 
 
-def _launching_row(table: EventTable, forest: Forest, links: Links) -> Ints:
+def launching_row(table: EventTable, forest: Forest, links: Links) -> Ints:
     """For each piece of GPU work, the position in the forest of the operator or annotation that launched it.
 
     The launch call itself stands in where nothing is around it.
@@ -74,44 +77,69 @@ def _launching_row(table: EventTable, forest: Forest, links: Links) -> Ints:
     return np.where(operator == NONE, at, operator)
 
 
-def gpu_work(table: EventTable, links: Links, total_ns: int) -> list[Kernel]:
+def gpu_work(table: EventTable, links: Links, limit: dict[str, Bools], costs: GpuCosts) -> list[Kernel]:
     """All GPU work by name, largest total time first."""
     gpu = links.gpu
+    if not len(gpu):
+        return []
     codes = table.name[gpu].astype(np.int64) * len(Kind) + table.kind[gpu]
     unique, group = np.unique(codes, return_inverse=True)
     count = len(unique)
-    dur = table.dur[gpu]
+    dur, total_ns = table.dur[gpu], int(table.dur[gpu].sum())
     calls = np.bincount(group, minlength=count)
     total = _sums(group, dur, count)
     low, high = np.full(count, np.iinfo(np.int64).max), np.zeros(count, dtype=np.int64)
     np.minimum.at(low, group, dur)
     np.maximum.at(high, group, dur)
     small = _sums(group, np.where(is_small(table, gpu), dur, 0), count)
-    size = _sums(group, np.maximum(table.size[gpu], 0), count)
     longest = np.full(count, NONE, dtype=np.int64)
     order = np.argsort(dur, kind="stable")
     longest[group[order]] = table.blocks[gpu][order]
+    work = _work_by_group(table, gpu, group, count, costs)
+    names = list(limit)
+    largest = np.argmax([_sums(group, np.where(limit[name], dur, 0), count) for name in names], axis=0)
     kernels = []
     for i, code in enumerate(unique.tolist()):
         name = table.names[code // len(Kind)]
-        kind = kind_of_work(name, code % len(Kind))
         kernels.append(
             Kernel(
                 name=name,
-                kind=kind,
+                kind=kind_of_work(name, code % len(Kind)),
                 calls=int(calls[i]),
                 total_us=int(total[i]) / 1000,
                 mean_us=round(int(total[i]) / 1000 / int(calls[i]), 3),
                 min_us=int(low[i]) / 1000,
                 max_us=int(high[i]) / 1000,
                 share=round(int(total[i]) / total_ns, 5) if total_ns else 0.0,
-                limit="latency" if small[i] * 2 > total[i] else limit_of_kind(kind),
+                limit=names[int(largest[i])] if total[i] else "unknown",
                 blocks=int(longest[i]) if longest[i] != NONE else None,
                 small_us=int(small[i]) / 1000,
-                bytes=int(size[i]) if size[i] > 0 else None,
+                **work[i],
             )
         )
     return sorted(kernels, key=lambda k: (-k.total_us, k.name))
+
+
+def _work_by_group(
+    table: EventTable, gpu: Ints, group: npt.NDArray[np.integer], count: int, costs: GpuCosts
+) -> list[dict[str, Any]]:
+    """FLOPs, bytes and roofline time of each kernel name, where every launch of it could be counted."""
+    counted = np.bincount(group, weights=costs.known, minlength=count) == np.bincount(group, minlength=count)
+    flops = np.bincount(group, weights=costs.flops, minlength=count)
+    size = np.bincount(group, weights=costs.bytes, minlength=count)
+    least = np.bincount(group, weights=np.nan_to_num(costs.roofline_us, nan=np.inf), minlength=count)
+    said = _sums(group, np.maximum(table.size[gpu], 0), count)
+    out: list[dict[str, Any]] = []
+    for i in range(count):
+        known = bool(counted[i])
+        out.append(
+            {
+                "flops": round(float(flops[i])) if known else None,
+                "bytes": round(float(size[i])) if known else int(said[i]) or None,
+                "roofline_us": round(float(least[i]), 3) if known and np.isfinite(least[i]) else None,
+            }
+        )
+    return out
 
 
 def kind_of_work(name: str, kind: int) -> str:

@@ -12,6 +12,7 @@ from proftrack.events.table import NONE, Bools, EventTable, Ints
 from proftrack.hardware import Ceilings
 from proftrack.measures.costs import Cost, cost_of
 from proftrack.measures.nesting import Forest
+from proftrack.measures.results import CpuWork, TraceWork
 
 Floats = npt.NDArray[np.float64]
 
@@ -67,19 +68,21 @@ class GpuCosts(NamedTuple):
 
 
 def gpu_costs(table: EventTable, gpu: Ints, owner: Ints, costs: OperatorCosts, ceilings: Ceilings | None) -> GpuCosts:
-    """Costs of GPU work from those of the operators at `owner` (positions in the forest, NONE without)."""
+    """Costs of kernels from those of the operators at `owner` (positions in the forest, NONE without).
+
+    Copies and sets that an operator launches beside its kernels have no part in its cost.
+    """
+    if not len(costs.known):
+        nothing, unknown = np.zeros(len(gpu)), np.full(len(gpu), np.nan)
+        return GpuCosts(np.zeros(len(gpu), dtype=bool), nothing, nothing, unknown, unknown)
     at = np.maximum(owner, 0)
-    known = (owner != NONE) & costs.known[at] if len(costs.known) else np.zeros(len(gpu), dtype=bool)
-    share = np.zeros(len(gpu))
-    if known.any():
-        time = np.zeros(len(costs.known))
-        np.add.at(time, owner[known], table.dur[gpu[known]])
-        share[known] = table.dur[gpu[known]] / np.maximum(time[owner[known]], 1)
-    flops = np.where(known, costs.flops[at] * share, 0.0) if len(costs.known) else np.zeros(len(gpu))
-    size = np.where(known, costs.bytes[at] * share, 0.0) if len(costs.known) else np.zeros(len(gpu))
-    rate = _rates(costs, ceilings)[costs.dtype[at]] if len(costs.known) else np.full(len(gpu), np.nan)
+    known = (owner != NONE) & costs.known[at] & (table.kind[gpu] == Kind.KERNEL)
+    time = np.zeros(len(costs.known))
+    np.add.at(time, owner[known], table.dur[gpu[known]])
+    share = np.where(known, table.dur[gpu] / np.maximum(time[at], 1), 0.0)
+    flops, size = costs.flops[at] * share, costs.bytes[at] * share
     with np.errstate(invalid="ignore"):
-        arithmetic = np.where(known, flops / rate * 1e6, np.nan)
+        arithmetic = np.where(known, flops / _rates(costs, ceilings)[costs.dtype[at]] * 1e6, np.nan)
     bandwidth = np.where(known, size / ceilings.bytes_per_s * 1e6, np.nan) if ceilings else np.full(len(gpu), np.nan)
     return GpuCosts(known, flops, size, arithmetic, bandwidth)
 
@@ -88,3 +91,58 @@ def _rates(costs: OperatorCosts, ceilings: Ceilings | None) -> Floats:
     """FLOP/s by dtype code. Types without a measured rate do no arithmetic that could limit a GPU (indices, flags)."""
     known = ceilings.flops_per_s if ceilings else {}
     return np.array([known.get(d, np.inf if d == "other" else np.nan) for d in costs.dtypes])
+
+
+class Owned(NamedTuple):
+    """GPU work, the operators that launched it and what is known of their costs."""
+
+    gpu: Ints
+    """Rows of GPU work in the event table."""
+    owner: Ints
+    """Positions in the forest of the operators that launched it, NONE without."""
+    operators: OperatorCosts
+    costs: GpuCosts
+
+
+def trace_work(table: EventTable, forest: Forest, owned: Owned, own: Bools) -> TraceWork:
+    """FLOPs of the steps' `own` GPU work, and what could not be counted of all GPU work."""
+    gpu, owner, operators, costs = owned
+    flops: dict[str, float] = {}
+    for code, dtype in enumerate(operators.dtypes):
+        mine = own & costs.known & (operators.dtype[np.maximum(owner, 0)] == code)
+        if (total := float(costs.flops[mine].sum())) > 0:
+            flops[dtype] = total
+    missing = ~costs.known & (table.kind[gpu] == Kind.KERNEL)
+    rows = np.where(owner == NONE, gpu, forest.rows[np.maximum(owner, 0)])[missing]
+    unique, group = np.unique(table.name[rows], return_inverse=True)
+    lost = np.bincount(group, weights=table.dur[gpu[missing]], minlength=len(unique))
+    largest = [table.names[unique[i]] for i in np.argsort(-lost)[:5].tolist()]
+    return TraceWork(flops_by_dtype=flops, uncounted_us=float(lost.sum()) / 1000, uncounted=largest)
+
+
+NEAR_ENOUGH = 2.5
+"""An operator that takes longer than this many times its roofline time is held up by something else: dispatch, setting
+up a primitive, too little for the threads to share."""
+
+
+def cpu_work(table: EventTable, forest: Forest, costs: OperatorCosts, ceilings: Ceilings) -> CpuWork:
+    """What of the operators' self time is work, by the limit of that work.
+
+    Work is self time less one dispatch as it costs under the profiler, and at most 2.5 times the roofline time where that
+    is known. An operator that only calls others has next to no self time, and so no work of its own.
+    """
+    is_op = table.kind[forest.rows] == Kind.CPU_OP
+    self_us = forest.self_ns[is_op] / 1000
+    work = np.maximum(self_us - (ceilings.dispatch_profiled_us or 0.0), 0.0)
+    arithmetic = costs.flops[is_op] / _rates(costs, ceilings)[costs.dtype[is_op]] * 1e6
+    bandwidth = costs.bytes[is_op] / ceilings.bytes_per_s * 1e6
+    least = np.fmax(arithmetic, bandwidth)
+    known = costs.known[is_op] & ~np.isnan(least)
+    work = np.where(known, np.minimum(work, NEAR_ENOUGH * least), work)
+    limit = np.where(known, np.where(arithmetic >= bandwidth, "arithmetic", "bandwidth"), "unknown")
+    sums = {name: float(work[limit == name].sum()) for name in np.unique(limit).tolist()}
+    return CpuWork(
+        operators=int(is_op.sum()),
+        operators_us=float(self_us.sum()),
+        working_us={name: us for name, us in sums.items() if us > 0},
+    )

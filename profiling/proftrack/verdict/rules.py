@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from proftrack.verdict.thresholds import Thresholds
 
@@ -53,6 +53,16 @@ class StepFacts(Struct, frozen=True, kw_only=True):
             "host-bound": self.idle_by_cause_us.get("host", 0.0),
         }
 
+    def scaled(self, *, step_time_us: float, gpu_busy_us: float) -> StepFacts:
+        """The same step with another T and B; what B is made of keeps its shares."""
+        factor = gpu_busy_us / self.gpu_busy_us if self.gpu_busy_us else 1.0
+        return structs.replace(
+            self,
+            step_time_us=step_time_us,
+            gpu_busy_us=gpu_busy_us,
+            busy_by_limit_us={k: v * factor for k, v in self.busy_by_limit_us.items()},
+        )
+
 
 def regime(facts: StepFacts, limits: Thresholds) -> str:
     """The regime of DESIGN section 6's table, without regard to the quality of the data."""
@@ -87,10 +97,8 @@ def without_inflation(facts: StepFacts, limits: Thresholds) -> StepFacts:
     factor = limits.inflation_short if short else limits.inflation_long
     dispatch = facts.idle_by_cause_us.get("dispatch", 0.0)
     saved = dispatch * (1 - 1 / factor)
-    return StepFacts(
+    return structs.replace(
+        facts,
         step_time_us=max(facts.step_time_us - saved, facts.gpu_busy_us),
-        gpu_busy_us=facts.gpu_busy_us,
         idle_by_cause_us={**facts.idle_by_cause_us, "dispatch": dispatch - saved},
-        busy_by_limit_us=facts.busy_by_limit_us,
-        waits_over_gpu_us=facts.waits_over_gpu_us,
     )

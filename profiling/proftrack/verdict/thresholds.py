@@ -33,6 +33,13 @@ class Thresholds(Struct, frozen=True, kw_only=True):
     invalid_share: float = 0.05
     """Share of GPU work without usable times above which the figures do not carry a verdict."""
 
+    roofline_slack: float = 1.05
+    """R over B times this cannot be: the ceilings are off."""
+    uncounted_share: float = 0.2
+    """Share of GPU time without known FLOPs and bytes that is worth a flag."""
+    low_clock: float = 0.9
+    """Share of the highest clock under which the GPU did not run as fast as it can."""
+
     def as_dict(self) -> dict[str, float]:
         """For the record."""
         return {k: float(v) for k, v in msgspec.structs.asdict(self).items()}

@@ -1,0 +1,111 @@
+"""What limits GPU work, and how the busy time divides among the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from proftrack.events.categories import Kind
+from proftrack.events.table import NONE, Bools
+from proftrack.measures import tables
+from proftrack.measures.intervals import EMPTY, Intervals, union
+from proftrack.measures.kernels import CAN_BE_SMALL, limit_of_kind, limit_of_operator
+from proftrack.measures.results import Split
+from proftrack.measures.view import View
+from proftrack.measures.window import Windows, busy
+from proftrack.measures.work import GpuCosts
+
+FAR_FROM_ROOFLINE = 0.25
+"""A kernel with a small grid that still reaches this share of its roofline is not limited by latency."""
+STREAMING_INTENSITY = 8.0
+"""FLOPs a byte: below this every GPU since 2016 waits for its memory (their float32 ridges begin at about 14)."""
+
+
+def classes_of(seen: View, costs: GpuCosts) -> dict[str, Bools]:
+    """What limits each row of `links.gpu`, as a mask for each limit that occurs.
+
+    By its arithmetic intensity against the ridge where its operator's cost and the ceilings are known, else by the kind
+    that its name (or its operator's) tells. A grid that leaves most of the GPU empty is limited by latency, unless the
+    kernel is near its roofline all the same.
+    """
+    limit = _by_name(seen)
+    computes = np.isin(limit, CAN_BE_SMALL)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        near = costs.roofline_us * 1000 >= FAR_FROM_ROOFLINE * np.maximum(seen.table.dur[seen.links.gpu], 1)
+        streams = (costs.flops > 0) & (costs.flops < STREAMING_INTENSITY * costs.bytes)
+    judged = computes & costs.known & ~np.isnan(costs.arithmetic_us) & ~np.isnan(costs.bandwidth_us)
+    limit = np.where(computes & costs.known & streams, "bandwidth", limit)
+    limit = np.where(judged, np.where(costs.arithmetic_us >= costs.bandwidth_us, "arithmetic", "bandwidth"), limit)
+    small = tables.is_small(seen.table, seen.links.gpu) & computes & ~(judged & near)
+    limit = np.where(small, "latency", limit)
+    return {name: limit == name for name in np.unique(limit).tolist()}
+
+
+def _by_name(seen: View) -> npt.NDArray[np.str_]:
+    """Limit of each row of `links.gpu` by its own name, else by the name of the operator that launched it."""
+    table, gpu = seen.table, seen.links.gpu
+    codes = table.name[gpu].astype(np.int64) * len(Kind) + table.kind[gpu]
+    unique, group = np.unique(codes, return_inverse=True)
+    names = [limit_of_kind(tables.kind_of_work(table.names[c // len(Kind)], c % len(Kind))) for c in unique.tolist()]
+    limit = np.array(names or ["unknown"], dtype="<U16")[group]
+    owner = tables.launching_row(table, seen.forest, seen.links)
+    lost = np.flatnonzero((limit == "unknown") & (owner != NONE))
+    operators, which = np.unique(table.name[seen.forest.rows[owner[lost]]], return_inverse=True)
+    limit[lost] = np.array([limit_of_operator(table.names[o]) for o in operators.tolist()], dtype="<U16")[which]
+    return limit
+
+
+def by_limit(seen: View, windows: Windows, classes: dict[str, Bools]) -> dict[str, float]:
+    """Busy time of the device window by limit, adding up to it: kernels first, then collectives, then copies."""
+    out: dict[str, float] = {}
+    covered = EMPTY
+    compute = [c for c in classes if c not in ("communication", "transfer")]
+    joint = _clip(seen, classes, compute, windows)
+    sums = {c: _clip_sum(seen, classes[c], windows) for c in compute}
+    whole = sum(sums.values())
+    for name in compute:  # kernels that overlap share the time they overlap in
+        out[name] = joint.length / 1000 * (sums[name] / whole) if whole else 0.0
+    covered = joint
+    for name in ("communication", "transfer"):
+        if name in classes:
+            both = _joined(covered, _clip(seen, classes, [name], windows))
+            out[name] = (both.length - covered.length) / 1000
+            covered = both
+    return {k: v for k, v in out.items() if v > 0}
+
+
+def _clip(seen: View, classes: dict[str, Bools], names: Iterable[str], windows: Windows) -> Intervals:
+    mask = np.zeros(len(seen.links.gpu), dtype=bool)
+    for name in names:
+        mask |= classes[name]
+    return busy(seen.on_device, mask).clipped(windows.device_low, windows.device_high)
+
+
+def _clip_sum(seen: View, mask: Bools, windows: Windows) -> int:
+    keep = mask & seen.on_device.usable
+    start = np.maximum(seen.on_device.start[keep], windows.device_low)
+    end = np.minimum(seen.on_device.end[keep], windows.device_high)
+    return int(np.maximum(end - start, 0).sum())
+
+
+def _joined(a: Intervals, b: Intervals) -> Intervals:
+    return union(np.concatenate([a.start, b.start]), np.concatenate([a.end, b.end]))
+
+
+def split(seen: View, windows: Windows, classes: dict[str, Bools]) -> Split:
+    """Compute, then communication and copies as far as nothing above hides them, then idle."""
+    table, gpu = seen.table, seen.links.gpu
+    communicates = classes.get("communication", np.zeros(len(gpu), dtype=bool))
+    kernel = table.kind[gpu] == Kind.KERNEL
+    low, high = windows.low, windows.high
+    compute = busy(seen.on_device, kernel & ~communicates).clipped(low, high)
+    with_communication = _joined(compute, busy(seen.on_device, communicates).clipped(low, high))
+    everything = busy(seen.on_device).clipped(low, high)
+    return Split(
+        compute_us=compute.length / 1000,
+        exposed_communication_us=(with_communication.length - compute.length) / 1000,
+        exposed_copy_us=(everything.length - with_communication.length) / 1000,
+        idle_us=(windows.duration - everything.length) / 1000,
+    )

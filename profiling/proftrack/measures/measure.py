@@ -1,0 +1,167 @@
+"""The figures of one trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from proftrack.events.categories import CALL_KINDS, Kind, is_wait
+from proftrack.events.table import NONE, Bools, EventTable
+from proftrack.hardware import Ceilings
+from proftrack.measures import idle, limits, quality, tables, work
+from proftrack.measures.intervals import Intervals, intersection, union
+from proftrack.measures.results import (
+    CpuWork,
+    Device,
+    Flag,
+    Idle,
+    Kernel,
+    Launch,
+    Op,
+    Region,
+    Split,
+    Step,
+    Totals,
+    TraceWork,
+    Window,
+)
+from proftrack.measures.view import View, view
+from proftrack.measures.window import Windows, busy, find_windows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measures:
+    """The figures of a trace, or of several cycles of one run. Times in microseconds."""
+
+    window: Window
+    totals: Totals
+    per_step: list[Step]
+    ops: list[Op]
+    kernels: list[Kernel]
+    regions: list[Region]
+    idle: Idle
+    split: Split | None
+    launch: Launch | None
+    devices: list[Device]
+    flags: list[Flag]
+    busy_in_device_window_us: float | None
+    """Union of GPU work in the device window; B times the steps."""
+    busy_by_limit_us: dict[str, float]
+    """The same by what limits the work; kernels hide copies and collectives that run beside them."""
+    waits_over_gpu_us: float
+    """Host waits inside the steps that overlap GPU work: what H leaves out of T."""
+    work: TraceWork | None = None
+    """None where no shapes were recorded."""
+    cpu: CpuWork | None = None
+    """Only for a trace without GPU work, and with ceilings."""
+
+    @property
+    def steps(self) -> int:
+        """Recorded steps."""
+        return self.window.steps
+
+    @property
+    def gpu_busy_per_step_us(self) -> float | None:
+        """B. Without steps: the whole recording counts as one."""
+        return self._per_step(self.busy_in_device_window_us)
+
+    @property
+    def step_time_profiled_us(self) -> float | None:
+        """Device window over its steps; without steps, the whole recording."""
+        return self._per_step(self.window.device_duration_us)
+
+    def _per_step(self, total_us: float | None) -> float | None:
+        """A step's share, to the nanosecond: finer than that the trace is not."""
+        return None if total_us is None else round(total_us / max(self.steps, 1), 3)
+
+
+def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
+    """All figures of one trace; with `ceilings` each kernel's limit and distance from its roofline, too."""
+    seen = view(table)
+    windows = find_windows(table, seen.links, seen.steps, seen.on_device)
+    owner = tables.launching_row(table, seen.forest, seen.links)
+    operators = work.operator_costs(table, seen.forest)
+    costs = work.gpu_costs(table, seen.links.gpu, owner, operators, ceilings)
+    classes = limits.classes_of(seen, costs)
+    gpu = _gpu_part(seen, windows, classes)
+    shapes = len(table.signatures) > 0 and len(seen.forest.rows) > 0
+    owned = work.Owned(seen.links.gpu, owner, operators, costs)
+    own = seen.owned.step != NONE
+    return Measures(
+        window=_window(seen, windows),
+        totals=_totals(seen, windows),
+        per_step=tables.per_step(table, seen.links, seen.steps, seen.owned),
+        ops=tables.operators(table, seen.forest, seen.links),
+        kernels=tables.gpu_work(table, seen.links, classes, costs),
+        regions=tables.regions(table, seen.links),
+        launch=tables.launch_figures(table, seen.links, seen.owned),
+        devices=tables.devices(table, seen.links, seen.owned, windows.low, windows.high) if windows else [],
+        flags=quality.flags(seen, windows),
+        work=work.trace_work(table, seen.forest, owned, own) if shapes else None,
+        cpu=work.cpu_work(table, seen.forest, operators, ceilings) if ceilings and not len(seen.links.gpu) else None,
+        **gpu,
+    )
+
+
+def _gpu_part(seen: View, windows: Windows | None, classes: dict[str, Bools]) -> dict[str, Any]:
+    """The figures that need GPU work and a window."""
+    if windows is None or not len(seen.links.gpu):
+        return {
+            "idle": Idle(by_cause_us_per_step={}, largest=[]),
+            "split": None,
+            "busy_in_device_window_us": None,
+            "busy_by_limit_us": {},
+            "waits_over_gpu_us": 0.0,
+        }
+    in_device_window = busy(seen.on_device).clipped(windows.device_low, windows.device_high)
+    return {
+        "idle": idle.summarize(seen, idle.find_gaps(seen, windows), windows),
+        "split": limits.split(seen, windows, classes),
+        "busy_in_device_window_us": in_device_window.length / 1000,
+        "busy_by_limit_us": limits.by_limit(seen, windows, classes),
+        "waits_over_gpu_us": _waits_over_gpu(seen, in_device_window),
+    }
+
+
+def _window(seen: View, windows: Windows | None) -> Window:
+    return Window(
+        steps=len(seen.steps),
+        step_names=seen.steps.name,
+        duration_us=windows.duration / 1000 if windows else None,
+        device_duration_us=windows.device_duration / 1000 if windows else None,
+    )
+
+
+def _totals(seen: View, windows: Windows | None) -> Totals:
+    table, links = seen.table, seen.links
+    total_ns = int(table.dur[links.gpu].sum())
+    measured = windows is not None and len(links.gpu) > 0
+    busy_ns = busy(seen.on_device).clipped(windows.low, windows.high).length if windows else 0
+    duration = windows.duration if windows else 0
+    return Totals(
+        self_cpu_time_total_us=int(seen.forest.self_ns.sum()) / 1000,
+        self_cuda_time_total_us=total_ns / 1000 if len(links.gpu) else None,
+        gpu_busy_us=busy_ns / 1000 if measured else None,
+        gpu_idle_us=(duration - busy_ns) / 1000 if measured else None,
+        gpu_busy_fraction_profiled=round(busy_ns / duration, 5) if measured and duration else None,
+        gpu_events=len(links.gpu),
+        kernels=int((table.kind[links.gpu] == Kind.KERNEL).sum()),
+        launches=len(links.calls),
+        gpu_events_without_launch=int((links.launch == NONE).sum()),
+    )
+
+
+def _waits_over_gpu(seen: View, gpu_busy: Intervals) -> float:
+    """Time that launching threads spent waiting inside the steps while the GPU worked, in microseconds."""
+    table, steps = seen.table, seen.steps
+    waits = np.flatnonzero(
+        table.of_kind(*CALL_KINDS)
+        & table.valid
+        & table.named(is_wait)
+        & np.isin(table.thread, np.unique(table.thread[seen.links.calls]))
+    )
+    if len(steps):
+        waits = waits[steps.containing(table.ts[waits]) != NONE]
+    return intersection(union(table.ts[waits], table.end[waits]), gpu_busy).length / 1000

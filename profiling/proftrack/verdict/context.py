@@ -1,0 +1,41 @@
+"""What a verdict may know beside the trace."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from proftrack.capture.gpu_state import GpuState
+from proftrack.capture.result import Timing
+from proftrack.hardware import Ceilings, StepWork
+from proftrack.measures import Measures
+
+
+class Context(Struct, frozen=True, kw_only=True):
+    """Everything that was measured outside the profiler. All of it may be missing for a bare trace."""
+
+    timing: Timing | None = None
+    step_time_us: float | None = None
+    """An unprofiled step time that somebody gave; `timing` wins."""
+    ceilings: Ceilings | None = None
+    work: StepWork | None = None
+    gpu: GpuState | None = None
+
+    @property
+    def unprofiled_us(self) -> float | None:
+        """T, where it was measured without the profiler."""
+        return self.timing.verdict_step_time_us if self.timing is not None else self.step_time_us
+
+    def work_of(self, measures: Measures) -> StepWork | None:
+        """A step's work: as counted, else by the operators' shapes in the trace."""
+        if self.work is not None:
+            return self.work
+        shapes, steps = measures.work, max(measures.steps, 1)
+        if shapes is None or not shapes.flops_by_dtype:
+            return None
+        flops = {dtype: total / steps for dtype, total in shapes.flops_by_dtype.items()}
+        return StepWork(flops_by_dtype=flops, bytes=None, source="shapes", uncounted_ops=shapes.uncounted)
+
+    def roofline_us(self, measures: Measures) -> float | None:
+        """R, where ceilings and work are known."""
+        work = self.work_of(measures)
+        return None if work is None or self.ceilings is None else work.roofline_time_us(self.ceilings)
