@@ -16,6 +16,8 @@ _UNTRACKED_SHOWN = 1000
 # Hooks, pagers, prompts and external diff programs of the user's configuration stay out of it.
 _GIT = ("git", "--no-optional-locks", "--no-pager", "-c", "core.fsmonitor=false", "-c", "core.quotepath=off")
 _DIFF = ("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color", "--submodule=short")
+# What a run itself leaves in the working directory does not make the code another one.
+_NOT_OURS = ("--", ".", *(f":(exclude,glob)**/{made}" for made in ("mlflow.db*", "mlruns/**", "proftrack-runs/**")))
 _ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE", "GIT_PREFIX")
 
 
@@ -38,7 +40,7 @@ def git_state(code: Path) -> Git | None:
     commit = _ask(root, "rev-parse", "--verify", "--quiet", "HEAD") if root else None
     if root is None or not commit:
         return None
-    status = _ask(root, "status", "--porcelain", "--untracked-files=normal")
+    status = _ask(root, "status", "--porcelain", "--untracked-files=all", *_NOT_OURS)
     remote = _ask(root, "config", "--get", "remote.origin.url")
     return Git(
         commit=commit.strip(),
@@ -57,7 +59,7 @@ def git_diff(code: Path, max_bytes: int) -> str | None:
     if root is None:
         return None
     parts = [_capped(root, max_bytes)]
-    names = (_ask(root, "ls-files", "--others", "--exclude-standard", "-z") or "").split("\0")
+    names = (_ask(root, "ls-files", "--others", "--exclude-standard", "-z", *_NOT_OURS) or "").split("\0")
     names = sorted(name for name in names if name)
     if names:
         more = len(names) - _UNTRACKED_SHOWN

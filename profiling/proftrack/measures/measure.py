@@ -92,7 +92,7 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
     return Measures(
         window=_window(seen, windows),
         totals=_totals(seen, windows),
-        per_step=tables.per_step(table, seen.links, seen.steps, seen.owned),
+        per_step=tables.per_step(table, seen.forest, seen.links, seen.steps, seen.owned),
         ops=tables.operators(table, seen.forest, seen.links),
         kernels=tables.gpu_work(table, seen.links, classes, costs),
         regions=tables.regions(table, seen.links),

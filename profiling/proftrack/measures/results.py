@@ -40,6 +40,8 @@ class Step(Struct, frozen=True, kw_only=True):
 
     step: int
     host_us: float
+    self_cpu_time_us: float | None = None
+    """Self CPU time of the host rows that start in it, on all threads."""
     self_cuda_time_us: float | None
     gpu_events: int
     kernels: int

@@ -160,7 +160,7 @@ def is_small(table: EventTable, gpu: Ints) -> npt.NDArray[np.bool_]:
     return np.asarray((table.kind[gpu] == Kind.KERNEL) & (blocks != NONE) & (blocks < limit))
 
 
-def per_step(table: EventTable, links: Links, steps: Steps, owned: Ownership) -> list[Step]:
+def per_step(table: EventTable, forest: Forest, links: Links, steps: Steps, owned: Ownership) -> list[Step]:
     """Each recorded step with the GPU work that its launches caused."""
     count = len(steps)
     if not count:
@@ -173,10 +173,13 @@ def per_step(table: EventTable, links: Links, steps: Steps, owned: Ownership) ->
     called = steps.containing(table.ts[links.calls])
     launches = np.bincount(called[called != NONE], minlength=count)
     measured = len(links.gpu) > 0
+    running = steps.containing(table.ts[forest.rows])
+    self_cpu = _sums(running[running != NONE], forest.self_ns[running != NONE], count)
     return [
         Step(
             step=int(steps.number[i]),
             host_us=int(steps.end[i] - steps.start[i]) / 1000,
+            self_cpu_time_us=int(self_cpu[i]) / 1000,
             self_cuda_time_us=int(cuda[i]) / 1000 if measured else None,
             gpu_events=int(events[i]),
             kernels=int(kernels[i]),

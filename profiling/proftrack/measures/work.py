@@ -128,8 +128,8 @@ up a primitive, too little for the threads to share."""
 def cpu_work(table: EventTable, forest: Forest, costs: OperatorCosts, ceilings: Ceilings) -> CpuWork:
     """What of the operators' self time is work, by the limit of that work.
 
-    Work is self time less one dispatch as it costs under the profiler, and at most 2.5 times the roofline time where that
-    is known. An operator that only calls others has next to no self time, and so no work of its own.
+    Work is self time less one dispatch as it costs under the profiler, and at most 2.5 times the roofline time, where
+    that is known. An operator that only calls others has next to no self time, and so no work of its own.
     """
     is_op = table.kind[forest.rows] == Kind.CPU_OP
     self_us = forest.self_ns[is_op] / 1000

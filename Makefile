@@ -1,0 +1,71 @@
+# make profile N=4096                              profile, judge and log one run (sets up .venv the first time)
+# make profile N=64 PARAMS="dtype=float32 active=5"
+# make profile EXPERIMENT=/path/to/own.yaml PARAMS="batch=8"
+# make ui                                          MLflow's UI on this folder's store, on loopback
+# make test | check | bench | clean
+
+PYTHON ?= python3
+EXPERIMENT ?= matmul_add
+PARAMS ?=
+PORT ?= 5000
+TESTS ?= tests
+
+ifeq ($(EXPERIMENT),matmul_add)
+N ?= 4096
+endif
+
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime
+DEV := $(VENV)/.dev
+# Quoted for the shell: the folder may have blanks in its name.
+WITH_VENV := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)"
+ASKED = $(if $(filter-out matmul_add,$(EXPERIMENT)),-P experiment='$(EXPERIMENT)') $(if $(N),-P n=$(N)) \
+  $(foreach pair,$(PARAMS),-P '$(pair)')
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: profile test check bench ui setup store clean
+.DEFAULT_GOAL := profile
+
+# The store is made by us, whole, before anything writes to it: runs that touch a new one at once would break it.
+profile: $(RUNTIME) store
+	@$(WITH_VENV) $(BIN)/mlflow run . --env-manager local $(ASKED)
+
+store: $(RUNTIME)
+	@$(BIN)/python -m proftrack.cli.store
+
+ui: $(RUNTIME)
+	@$(WITH_VENV) $(BIN)/python -m proftrack.cli.store --serve $(PORT)
+
+test: $(DEV)
+	@$(BIN)/python -m pytest $(TESTS) -q
+
+check: $(DEV)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: $(DEV)
+	@shopt -s nullglob; set -e; for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
+
+setup: $(DEV)
+
+# The stamps make the second call start at once. The pins are those of conda.yaml: the lines with `==`.
+$(RUNTIME): conda.yaml pyproject.toml
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "proftrack needs Python 3.10 or newer; name one with PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "Making $(VENV) ..."; "$(PYTHON)" -m venv $(VENV); }
+	@sed -n "s/^ *- *\"\{0,1\}\([A-Za-z0-9_.-]*==[^\"]*\)\"\{0,1\} *$$/\1/p" conda.yaml > $(VENV)/pins.txt
+	@echo "Installing PyTorch, MLflow and the rest into $(VENV); this takes minutes, once ..."
+	@$(BIN)/python -m pip install --quiet --requirement $(VENV)/pins.txt
+	@$(BIN)/python -m pip install --quiet --no-deps --editable .
+	@touch $@
+
+$(DEV): $(RUNTIME) requirements-dev.txt
+	@echo "Installing the tools for tests and checks ..."
+	@$(BIN)/python -m pip install --quiet --requirement requirements-dev.txt
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

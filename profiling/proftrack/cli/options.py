@@ -1,0 +1,72 @@
+"""Options whose names only the experiment knows: `--n 4096` and `--n=4096` mean `-P n=4096`.
+
+`mlflow run` appends what MLproject does not declare as `--KEY VALUE`, so both ways of writing must do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+
+from proftrack.errors import UsageError
+
+
+class ParameterCommand(click.Command):
+    """A command that takes options it does not know as parameters of its experiment, `-P KEY=VALUE`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Write unknown options as -P before click sees them."""
+        return super().parse_args(ctx, self._rewrite(ctx, args))
+
+    def _rewrite(self, ctx: click.Context, args: list[str]) -> list[str]:
+        flags, valued = self._own_options(ctx)
+        rewritten: list[str] = []
+        rest = iter(args)
+        for argument in rest:
+            name, equals, value = argument.partition("=")
+            if argument == "--":
+                return [*rewritten, argument, *rest]
+            if argument in valued:
+                rewritten += [argument, _value_of(argument, rest)]
+            elif not name.startswith("--") or name in flags | valued:
+                rewritten.append(argument)
+            else:
+                key = name.removeprefix("--")
+                rewritten += ["-P", f"{key}={value if equals else _value_of(name, rest)}"]
+        return rewritten
+
+    def _own_options(self, ctx: click.Context) -> tuple[set[str], set[str]]:
+        """The option strings that take no value, and those that take one."""
+        flags: set[str] = set(ctx.help_option_names)
+        valued: set[str] = set()
+        for parameter in self.params:
+            if isinstance(parameter, click.Option):
+                names = {*parameter.opts, *parameter.secondary_opts}
+                (flags if parameter.is_flag else valued).update(names)
+        return flags, valued
+
+
+def _value_of(option: str, rest: Iterable[str]) -> str:
+    value = next(iter(rest), None)
+    if value is None or value.startswith("--"):
+        raise UsageError(
+            f"{option} has no value; write {option} VALUE, or {option}=VALUE for a value that starts with --"
+        )
+    return value
+
+
+def parameters(pairs: Iterable[str]) -> dict[str, str]:
+    """`key=value` texts as a mapping.
+
+    Raises UsageError for a text without a key or without `=`, and for two values of one key.
+    """
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        key = key.strip()
+        if not (key and equals):
+            raise UsageError(f"-P {pair}: not a parameter; write it as -P name=value")
+        if found.setdefault(key, value) != value:
+            raise UsageError(f"{key} is given twice, as {found[key]} and as {value}; give it once")
+    return found

@@ -1,0 +1,54 @@
+"""`proftrack sync`: log what runs kept in folders."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from proftrack.errors import ProftrackError
+from proftrack.tracking import runs, spool, where
+from proftrack.tracking import store as stores
+from proftrack.tracking import sync as syncing
+from proftrack.tracking.signals import Interrupted
+from proftrack.tracking.store import Store
+
+_SAID = {"logged": "logged", "finished": "logged (the rest of a run begun earlier)", "known": "in this store already"}
+
+
+@click.command("sync", epilog="Without FOLDER: what runs kept in ./proftrack-runs (or $PROFTRACK_SPOOL) is logged.")
+@click.argument("folder", required=False, type=click.Path(path_type=Path), metavar="[FOLDER]")
+def command(folder: Path | None) -> None:
+    """Log what was kept in a folder: no MLflow on that machine, or the store was away.
+
+    FOLDER is a run's folder or holds several. Each is logged once, with the times and the environment of its run.
+    """
+    found = spool.find(folder if folder is not None else spool.spool_root())
+    store = stores.resolve()
+    client = stores.connect(store)
+    runs.close_dead_runs(store, client)
+    failures: list[ProftrackError] = []
+    last: syncing.Outcome | None = None
+    for each in found:
+        try:
+            last = syncing.sync_folder(store, client, each)
+        except Interrupted as stop:
+            click.echo(f"proftrack: stopped by {stop.reason}; sync goes on from here", err=True)
+            sys.exit(stop.exit_code)
+        except ProftrackError as error:
+            failures.append(error)
+            click.echo(f"proftrack: {error}", err=True)
+            continue
+        click.echo(f"{_SAID[last.did]}: {each} as run {last.run_id}")
+        if folder is None:
+            spool.discard(each)
+    _show(store, last)
+    if failures:
+        sys.exit(max(error.exit_code for error in failures))
+
+
+def _show(store: Store, last: syncing.Outcome | None) -> None:
+    if last is not None:
+        for line in where.lines(store, last.experiment_id, last.run_id, last.artifact_uri):
+            click.echo(line)

@@ -1,0 +1,213 @@
+"""Record -> params, metrics and tags of an MLflow run. Plain functions; the names are a contract, pinned by a test.
+
+A figure that does not exist is absent: never 0, NaN or infinity. Names of operators and kernels never become keys;
+per-kernel figures are in tables.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Struct
+
+from proftrack.record import Record
+
+# MLflow's own limits; a longer param is cut by it with a warning only.
+PARAM_CHARS = 6000
+KEY_CHARS = 250
+TAG_CHARS = 500
+
+METRICS = (
+    "self_cpu_time_total_us",
+    "self_cuda_time_total_us",
+    "self_cpu_time_per_step_us",
+    "self_cuda_time_per_step_us",
+    "step_time_us",
+    "step_latency_us",
+    "step_time_p95_us",
+    "step_time_profiled_us",
+    "first_step_time_us",
+    "profiler_overhead_ratio",
+    "gpu_busy_fraction",
+    "gpu_busy_fraction_profiled",
+    "gpu_busy_per_step_us",
+    "gpu_idle_per_step_us",
+    "kernels_per_step",
+    "launches_per_step",
+    "roofline_time_us",
+    "tflops",
+    "gbytes_per_s",
+    "mfu",
+    "mbu",
+    "peak_memory_bytes",
+    "recorded_steps",
+)
+
+
+class Point(Struct, frozen=True):
+    """One value of one metric. `step` is the ProfilerStep number for figures of a step, else 0."""
+
+    key: str
+    value: float
+    step: int = 0
+
+
+def params(record: Record) -> dict[str, str]:
+    """What was asked for: experiment, the workload's params, schedule.*, timing.mode."""
+    if record.run is None:
+        return {}
+    values: dict[str, Any] = dict(record.run.params)
+    values["experiment"] = record.run.experiment
+    values |= {f"schedule.{name}": value for name, value in record.run.schedule.items()}
+    if record.timing is not None:
+        values["timing.mode"] = record.timing.mode
+    return {_key(name): cut(str(value), PARAM_CHARS) for name, value in values.items()}
+
+
+def metrics(record: Record) -> list[Point]:
+    """Every figure that exists, in the order of METRICS."""
+    figures = {**_totals(record), **_times(record), **_derived(record), **_means(record), **_rates(record)}
+    points = [Point(name, float(value)) for name, value in figures.items() if value is not None]
+    points += _series(record)
+    order = {name: index for index, name in enumerate(METRICS)}
+    return sorted((point for point in points if math.isfinite(point.value)), key=lambda point: order[point.key])
+
+
+def tags(record: Record) -> dict[str, str]:
+    """Tags that history and comparison search by, and MLflow's own source tags."""
+    verdict, environment = record.verdict, record.environment
+    git = environment.git
+    found: dict[str, str | None] = {
+        "regime": verdict.regime,
+        "regime.cause": verdict.cause,
+        "regime.confidence": verdict.confidence,
+        "regime.basis": verdict.basis,
+        "device.name": environment.device.name if environment.device else None,
+        "proftrack.version": record.source.proftrack_version,
+        "proftrack.experiment": record.run.experiment if record.run else None,
+        "proftrack.fingerprint": record.run.fingerprint if record.run else None,
+    }
+    if git is not None:
+        found |= {"git.commit": git.commit, "git.branch": git.branch, "git.dirty": str(git.dirty).lower()}
+    return bounded(found)
+
+
+def source_tags(record: Record) -> dict[str, str]:
+    """MLflow's own source tags. A dirty tree never looks clean: the commit comes with `dirty` beside it."""
+    git = record.environment.git
+    found: dict[str, str | None] = {"mlflow.source.name": "proftrack", "mlflow.source.type": "LOCAL"}
+    if git is not None:
+        found |= {
+            "mlflow.source.git.commit": git.commit,
+            "mlflow.source.git.branch": git.branch,
+            "mlflow.source.git.repoURL": git.remote,
+            "mlflow.source.git.dirty": str(git.dirty).lower(),
+        }
+    return bounded(found)
+
+
+def run_name(record: Record) -> str:
+    """A name that tells runs apart in a list: `matmul_add n=4096 bfloat16 eager`."""
+    if record.run is None:
+        return "trace"
+    return one_line(record.run.display_name or record.run.experiment)
+
+
+def bounded(values: dict[str, str | None]) -> dict[str, str]:
+    """Tags that exist, on one line each and no longer than TAG_CHARS."""
+    return {name: cut(one_line(value), TAG_CHARS) for name, value in values.items() if value}
+
+
+def one_line(text: str) -> str:
+    """Text without line breaks and control characters: names in traces are untrusted."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+
+
+def cut(text: str, chars: int) -> str:
+    """Text of at most `chars` characters; an ellipsis shows that something is missing."""
+    return text if len(text) <= chars else text[: chars - 1] + "…"
+
+
+def _totals(record: Record) -> dict[str, float | None]:
+    totals = record.totals
+    return {
+        "self_cpu_time_total_us": totals.self_cpu_time_total_us,
+        "self_cuda_time_total_us": totals.self_cuda_time_total_us,
+        "gpu_busy_fraction_profiled": totals.gpu_busy_fraction_profiled,
+        "recorded_steps": record.window.steps or None,
+        "peak_memory_bytes": record.run.peak_memory_bytes if record.run else None,
+    }
+
+
+def _times(record: Record) -> dict[str, float | None]:
+    times, timing = record.times, record.timing
+    found = {
+        "step_time_us": _unprofiled_step_time_us(record),
+        "step_latency_us": times.step_latency_us,
+        "step_time_profiled_us": times.step_time_profiled_us,
+        "gpu_busy_per_step_us": times.gpu_busy_per_step_us,
+        "roofline_time_us": times.roofline_time_us,
+    }
+    if timing is not None:
+        found |= {
+            "step_time_us": timing.step_time_us,
+            "step_latency_us": timing.step_latency_us,
+            "step_time_p95_us": timing.step_time_p95_us,
+            "first_step_time_us": timing.first_step_time_us,
+        }
+    return found
+
+
+def _derived(record: Record) -> dict[str, float | None]:
+    step, busy, profiled = (
+        _unprofiled_step_time_us(record),
+        record.times.gpu_busy_per_step_us,
+        record.times.step_time_profiled_us,
+    )
+    return {
+        "gpu_busy_fraction": record.verdict.gpu_busy_fraction,
+        # B may exceed T by what the clocks differ; the device is then never idle.
+        "gpu_idle_per_step_us": max(0.0, step - busy) if step is not None and busy is not None else None,
+        "profiler_overhead_ratio": profiled / step if step and profiled is not None else None,
+    }
+
+
+def _unprofiled_step_time_us(record: Record) -> float | None:
+    """T, but only where it was measured without the profiler."""
+    if record.timing is not None:
+        return record.timing.verdict_step_time_us
+    return record.times.step_time_us if record.verdict.basis == "unprofiled" else None
+
+
+def _means(record: Record) -> dict[str, float | None]:
+    """Means over the recorded steps."""
+    steps = record.per_step
+    if not steps or record.totals.self_cuda_time_total_us is None:
+        return {}
+    return {
+        "kernels_per_step": sum(step.kernels for step in steps) / len(steps),
+        "launches_per_step": sum(step.launches for step in steps) / len(steps),
+    }
+
+
+def _rates(record: Record) -> dict[str, float | None]:
+    rates = record.rates
+    if rates is None:
+        return {}
+    return {"tflops": rates.tflops, "gbytes_per_s": rates.gbytes_per_s, "mfu": rates.mfu, "mbu": rates.mbu}
+
+
+def _series(record: Record) -> Iterator[Point]:
+    """One value per recorded step, at the step's number."""
+    for step in record.per_step:
+        if step.self_cpu_time_us is not None:
+            yield Point("self_cpu_time_per_step_us", step.self_cpu_time_us, step.step)
+        if step.self_cuda_time_us is not None:
+            yield Point("self_cuda_time_per_step_us", step.self_cuda_time_us, step.step)
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[^\w.\-/ ]", "_", name).strip("/ .")[:KEY_CHARS] or "_"

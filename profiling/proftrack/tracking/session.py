@@ -1,0 +1,184 @@
+"""One MLflow run, from its start to its last status.
+
+    under `mlflow run` (MLFLOW_RUN_ID)     that run; its parent has the last word, from our exit code
+    a run of the caller's is active        a child of it; the caller's stays active
+    alone                                  a run of its own
+
+    FINISHED   only after `complete()`: everything is in the store
+    FAILED     an exception, or the block ended without `complete()`
+    KILLED     SIGTERM, SIGINT, SIGHUP or the end of `mlflow run`; tag proftrack.ended_by says which
+
+Everything goes through a client of the store: MLflow's global state (tracking URI, active run, experiment) is read and
+never changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from proftrack.errors import ProftrackError, StoreError
+from proftrack.tracking import process, runs
+from proftrack.tracking import store as stores
+from proftrack.tracking.faults import TRACKING_VARIABLE, explained, quick_retries, quiet
+from proftrack.tracking.signals import Interrupted, Interrupts
+from proftrack.tracking.store import Store
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+RUN_ID_VARIABLE = "MLFLOW_RUN_ID"
+
+
+class Session:
+    """An open run. Made by `open_run` and `keep`; `log` writes into it."""
+
+    def __init__(self, store: Store, client: MlflowClient, run: Run, end_ms: int | None = None) -> None:
+        self.store = store
+        self.client = client
+        self.run_id = str(run.info.run_id)
+        self.experiment_id = str(run.info.experiment_id)
+        self.artifact_uri = str(run.info.artifact_uri)
+        self.is_project = run.data.tags.get("mlflow.source.type") == "PROJECT"
+        self._end_ms = end_ms
+        self._complete = False
+
+    def complete(self) -> None:
+        """Say that everything is in the store: only then does the run end as FINISHED."""
+        self._complete = True
+
+    def end(self, error: BaseException | None) -> None:
+        """Give the run its last status.
+
+        Raises StoreError where that of a complete run cannot be written; after an error, the error is what matters.
+        """
+        if error is None and self._complete:
+            with explained(self.store, "given the run's status"), quiet():
+                self.client.set_terminated(self.run_id, "FINISHED", self._end_ms)
+            return
+        status, tags = "FAILED", {runs.ERROR_TAG: runs.describe(error) if error else "ended without a result"}
+        if isinstance(error, KeyboardInterrupt):
+            status, tags = "KILLED", {runs.ENDED_BY_TAG: error.reason if isinstance(error, Interrupted) else "SIGINT"}
+        with contextlib.suppress(StoreError), quick_retries():
+            runs.end_run(self.store, self.client, self.run_id, status, tags)
+
+
+@contextlib.contextmanager
+def open_run(experiment: str, name: str, *, parent: process.Parent | None = None) -> Iterator[Session]:
+    """The MLflow run of what this process profiles now; the head of this file says which run that is.
+
+    `experiment` names the MLflow experiment where MLflow has not chosen one, `name` a run of our own. `parent` is the
+    process whose end ends the run of an `mlflow run`. What dead processes left RUNNING is closed first.
+    Raises StoreError: before the block where the store cannot be used, after it where the run could not be ended.
+    """
+    store = stores.resolve()
+    run_id = os.environ.get(RUN_ID_VARIABLE)
+    client = _connect_for(store, run_id)
+    runs.close_dead_runs(store, client)
+    tags = {**runs.owner_tags(), runs.EXPERIMENT_TAG: experiment}
+    if run_id:
+        run = _given_run(store, client, run_id)
+        parent = parent if run.data.tags.get("mlflow.source.type") == "PROJECT" else None
+        with keep(store, client, lambda: runs.reopen(store, client, run, tags), parent=parent) as session:
+            yield session
+    else:
+        experiment_id, tags = _place(store, client, experiment, tags)
+        with keep(store, client, lambda: runs.create(store, client, experiment_id, name, tags)) as session:
+            yield session
+
+
+@contextlib.contextmanager
+def keep(
+    store: Store,
+    client: MlflowClient,
+    obtain: Callable[[], Run],
+    *,
+    parent: process.Parent | None = None,
+    end_ms: int | None = None,
+) -> Iterator[Session]:
+    """Obtain a run, keep it for the block, and end it whatever happens in the block.
+
+    `end_ms`: end time of a run that finishes, where that is not now (epoch milliseconds).
+    """
+    session: Session | None = None
+
+    def last_resort(reason: str) -> None:
+        if session is not None:
+            session.end(Interrupted(reason, 1))
+
+    with Interrupts(last_resort, parent) as interrupts:
+        try:
+            with interrupts.shield():
+                session = Session(store, client, obtain(), end_ms)
+            yield session
+        except BaseException as error:
+            if session is not None:
+                with interrupts.shield():
+                    session.end(error)
+            raise
+        with interrupts.shield():
+            session.end(None)
+
+
+def note_refusal(error: ProftrackError) -> None:
+    """Under `mlflow run`, tag the waiting run with why nothing was started; its parent makes it FAILED.
+
+    Nothing is raised: the refusal itself is what the user must see.
+    """
+    run_id = os.environ.get(RUN_ID_VARIABLE)
+    if run_id:
+        with contextlib.suppress(StoreError, ImportError), quick_retries():
+            store = stores.resolve()
+            client = _connect_for(store, run_id)
+            with explained(store, "written to"), quiet():
+                runs.set_tags(client, run_id, {runs.ERROR_TAG: runs.describe(error)})
+
+
+def _connect_for(store: Store, run_id: str | None) -> MlflowClient:
+    """Connect; a store that must hold `run_id` is not made anew where it is missing."""
+    if run_id and store.database is not None and not store.database.is_file():
+        raise StoreError(_lost_run(store, run_id))
+    return stores.connect(store)
+
+
+def _given_run(store: Store, client: MlflowClient, run_id: str) -> Run:
+    """The run that MLFLOW_RUN_ID names, fit to be written to."""
+    from mlflow.exceptions import MlflowException
+
+    with explained(store, "read"), quiet():
+        try:
+            run = client.get_run(run_id)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            raise StoreError(_lost_run(store, run_id)) from error
+    if run.info.lifecycle_stage != "active":
+        raise StoreError(f"{store.public}: run {run_id} is deleted; unset {RUN_ID_VARIABLE}, or restore the run")
+    if runs.RECORD_TAG in run.data.tags:
+        raise StoreError(f"{store.public}: run {run_id} holds a profile already; unset {RUN_ID_VARIABLE} for a new run")
+    stores.check_artifact_location(store, run.info.artifact_uri, f"run {run_id}")
+    return run
+
+
+def _lost_run(store: Store, run_id: str) -> str:
+    text = f"{store.given}: no run {run_id} ({RUN_ID_VARIABLE}) in this store"
+    if store.database is not None and not store.given.startswith("sqlite:////"):
+        return (
+            f"{text}; a relative URI means another file in another working directory (here {store.database}): set "
+            f"{TRACKING_VARIABLE}=sqlite:////absolute/path/mlflow.db"
+        )
+    return f"{text}; set {TRACKING_VARIABLE} to the store of `mlflow run`, or unset {RUN_ID_VARIABLE}"
+
+
+def _place(store: Store, client: MlflowClient, experiment: str, tags: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """Experiment id and tags of a new run: a child where the caller has a run open, in that run's experiment."""
+    import mlflow
+
+    active = mlflow.active_run()
+    if active is None:
+        return stores.experiment_for(store, client, experiment), tags
+    stores.check_artifact_location(store, active.info.artifact_uri, f"run {active.info.run_id}")
+    return str(active.info.experiment_id), {**tags, "mlflow.parentRunId": active.info.run_id}

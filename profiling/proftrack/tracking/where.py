@@ -1,0 +1,22 @@
+"""Where a logged run is: the store, the run, its traces, and how to look at it. Local paths are absolute."""
+
+from __future__ import annotations
+
+from proftrack.tracking.faults import public
+from proftrack.tracking.store import Store
+
+
+def lines(store: Store, experiment_id: str, run_id: str, artifact_uri: str) -> list[str]:
+    """Lines for the terminal, no credentials in them."""
+    found = [
+        f"Store   {store.public}",
+        f"Run     {run_id}",
+        f"Traces  {public(artifact_uri).removeprefix('file://').rstrip('/')}/trace",
+    ]
+    command = store.open_command()
+    if command is not None:
+        found.append(f"Open    {command}")
+        found.append(f"        then {store.run_url(experiment_id, run_id)}")
+    elif store.is_server:
+        found.append(f"Open    {store.run_url(experiment_id, run_id)}")
+    return found

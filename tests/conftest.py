@@ -1,0 +1,83 @@
+"""What every test gets: no MLflow of the machine's, nothing left running afterwards. And run folders made by hand."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from run_folders import make_record, write_folder
+
+from proftrack.record import Record
+
+
+@pytest.fixture(autouse=True)
+def _isolated(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable of the machine's MLflow reaches a test; its store and its spool would be temporary folders."""
+    for name in list(os.environ):
+        if name.startswith(("MLFLOW_", "_MLFLOW_", "PROFTRACK_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    store = tmp_path_factory.getbasetemp() / f"store-{os.urandom(6).hex()}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store}/mlflow.db")
+    monkeypatch.setenv("PROFTRACK_SPOOL", str(store / "spool"))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(_isolated: None) -> Iterator[None]:
+    """No MLflow run and no profiler is active after a test."""
+    yield
+    # Neither is imported for this: a test that did not use them left nothing.
+    if "mlflow.tracking.fluent" in sys.modules:
+        import mlflow
+
+        active = mlflow.active_run()
+        while mlflow.active_run() is not None:
+            mlflow.end_run()
+        assert active is None, f"the test left the MLflow run {active.info.run_id} active"
+    if "torch" in sys.modules:
+        import torch
+
+        assert not torch.autograd._profiler_enabled(), "the test left a profiler running"
+
+
+@pytest.fixture(scope="session")
+def _empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sqlite store with its schema: made once, copied for each test."""
+    from proftrack.tracking import store
+
+    database = tmp_path_factory.mktemp("empty-store") / "mlflow.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
+        store.connect(store.resolve())
+    return database
+
+
+@pytest.fixture
+def store_uri(_empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """MLFLOW_TRACKING_URI: a store of this test's own, with nothing in it."""
+    database = tmp_path / "store" / "mlflow.db"
+    database.parent.mkdir()
+    shutil.copyfile(_empty_store, database)
+    uri = f"sqlite:///{database}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    return uri
+
+
+@pytest.fixture
+def record() -> Record:
+    """A whole record of a GPU run with known figures."""
+    return make_record()
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Callable[..., Path]:
+    """Writes run folders: `run_folder("name", record)`."""
+
+    def write(name: str = "run", record: Record | None = None) -> Path:
+        return write_folder(tmp_path / name, record or make_record())
+
+    return write

@@ -1,0 +1,291 @@
+"""`proftrack run` and `proftrack sync` as a user calls them; the capture is replaced by a run folder made by hand."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from run_folders import make_record, write_folder
+
+from proftrack.cli import main
+from proftrack.cli import run as cli_run
+from proftrack.cli.options import parameters
+from proftrack.errors import UsageError, WorkloadError
+from proftrack.record import Record
+from proftrack.tracking import log, runs, spool, store
+
+if TYPE_CHECKING:
+    from proftrack.experiment import Experiment
+
+Asked = list["Experiment"]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Asked:
+    """What `run` would have profiled; an experiment `small` is there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "small.yaml").write_text("workload: small.py:build\nparams: {n: 64, kind: a}\n")
+    seen: Asked = []
+
+    def measure(experiment: Experiment, folder: Path) -> Record:
+        seen.append(experiment)
+        record = make_record()
+        write_folder(folder, record)
+        return record
+
+    monkeypatch.setattr(cli_run, "_measure", measure)
+    return seen
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    return int(stop.value.code or 0)
+
+
+def all_runs() -> list[Any]:
+    found = store.resolve()
+    return runs.search(store.connect(found), "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["small", "-P", "n=4096", "-P", "kind=b"],
+        ["small", "--n", "4096", "--kind", "b"],
+        ["small", "--n=4096", "--kind=b"],
+        ["--n", "4096", "small", "--kind=b"],  # as `mlflow run` and people write it
+        ["small", "--param", "n=4096", "-Pkind=b"],
+        ["small", "--n", "4096", "-P", "n=4096", "--kind", "b"],
+    ],
+)
+def test_parameters(asked: Asked, arguments: list[str]) -> None:
+    assert call("run", "--no-mlflow", *arguments) == 0
+    assert asked[0].name == "small"
+    assert asked[0].params == {"n": 4096, "kind": "b"}
+
+
+def test_settings_and_the_device(asked: Asked) -> None:
+    assert call("run", "--no-mlflow", "small", "--active", "5", "--min-steps", "7", "--device", "cpu") == 0
+    assert (asked[0].schedule.active, asked[0].timing.min_steps, asked[0].device) == (5, 7, "cpu")
+
+
+def test_a_negative_value_is_a_value(asked: Asked) -> None:
+    assert call("run", "--no-mlflow", "small", "--n", "-3") == 0
+    assert asked[0].params["n"] == -3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--n"], "--n has no value; write --n VALUE"),
+        (["--n", "--kind", "b"], "--n has no value"),
+        (["--output"], "--output has no value"),
+        (["-P", "n"], "-P n: not a parameter; write it as -P name=value"),
+        (["-P", "=4"], "-P =4: not a parameter"),
+        (["-P", "n=1", "--n", "2"], "n is given twice, as 1 and as 2; give it once"),
+        (["--n", "abc"], "n=abc is not allowed"),
+        (["--nn", "1"], "unknown parameter nn=1"),
+        (["--device", "tpu"], "device=tpu is not allowed"),
+    ],
+)
+def test_a_refusal_is_one_sentence_and_starts_nothing(
+    asked: Asked, capsys: pytest.CaptureFixture[str], store_uri: str, arguments: list[str], sentence: str
+) -> None:
+    assert call("run", "small", *arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("proftrack: ")
+    assert sentence in shown.err
+    assert shown.err.count("\n") == 1
+    assert asked == []
+    assert all_runs() == []
+    assert not spool.spool_root().exists()
+
+
+def test_a_parameter_without_an_equals_sign_in_its_value() -> None:
+    assert parameters(["a=b=c", "empty="]) == {"a": "b=c", "empty": ""}
+    with pytest.raises(UsageError, match="twice"):
+        parameters(["a=1", "a=2"])
+
+
+def test_without_mlflow_everything_stays_in_the_folder(
+    asked: Asked, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "kept"
+    assert call("run", "small", "--no-mlflow", "--output", str(folder)) == 0
+    assert spool.load(folder).run is not None
+    assert spool.logged(folder) == []
+    shown = capsys.readouterr().out
+    assert f"Kept    {folder}" in shown
+    assert f"proftrack sync {folder}" in shown
+
+
+def test_with_mlflow_the_temporary_folder_is_gone_and_the_result_says_where_all_is(
+    asked: Asked, capsys: pytest.CaptureFixture[str], store_uri: str, tmp_path: Path
+) -> None:
+    assert call("run", "small") == 0
+    (found,) = all_runs()
+    assert found.info.status == "FINISHED"
+    assert not spool.spool_root().exists()
+    shown = capsys.readouterr().out
+    assert f"Store   {store_uri}\n" in shown
+    assert f"Run     {found.info.run_id}\n" in shown
+    (traces,) = re.findall(r"Traces  (.*)\n", shown)
+    assert [path.name for path in Path(traces).iterdir()] == ["matmul_add.pt.trace.json.gz"]
+    assert f"server --backend-store-uri {store_uri}" in shown
+    assert shown.index("GPU work") < shown.index("Store   ")  # the verdict and the kernels come first
+
+
+def test_with_output_the_folder_stays_and_knows_where_it_was_logged(
+    asked: Asked, store_uri: str, tmp_path: Path
+) -> None:
+    assert call("run", "small", "--output", str(tmp_path / "kept")) == 0
+    (found,) = all_runs()
+    entry = spool.Logged(store=store_uri, run_id=found.info.run_id, complete=True)
+    assert spool.logged(tmp_path / "kept") == [entry]
+
+
+def test_nothing_measured_is_lost_when_logging_fails(
+    asked: Asked, capsys: pytest.CaptureFixture[str], store_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "_log_figures", fail)
+        assert call("run", "small") == 1
+    (folder,) = spool.find(spool.spool_root())
+    lines = capsys.readouterr().err.splitlines()
+    expected = (
+        f"proftrack: nothing is lost, everything measured is in {folder}; log it later with: proftrack sync {folder}"
+    )
+    assert lines[0] == expected
+    assert re.fullmatch(r"proftrack: sqlite:.*: could not be written to: no space left", lines[1])
+    (failed,) = all_runs()
+    assert failed.info.status == "FAILED"
+
+    # Without a folder: what is in the spool, which is empty afterwards.
+    assert call("sync") == 0
+    (whole,) = all_runs()
+    assert (whole.info.run_id, whole.info.status) == (failed.info.run_id, "FINISHED")
+    assert not spool.spool_root().exists()
+
+
+def test_a_workload_that_raises(
+    asked: Asked, capsys: pytest.CaptureFixture[str], store_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise WorkloadError("small.py:build raised ValueError: odd")
+
+    monkeypatch.setattr(cli_run, "_measure", fail)
+    assert call("run", "small") == 1
+    assert capsys.readouterr().err == "proftrack: small.py:build raised ValueError: odd\n"
+    (found,) = all_runs()
+    assert (found.info.status, found.data.tags["proftrack.error"]) == (
+        "FAILED",
+        "small.py:build raised ValueError: odd",
+    )
+    assert not spool.spool_root().exists()
+
+
+def test_traces_are_kept_when_what_follows_fails(
+    asked: Asked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object, folder: Path) -> None:
+        (folder / "trace").mkdir()
+        (folder / "trace" / "x.pt.trace.json.gz").write_bytes(b"")
+        raise ValueError("a bug in the analysis")
+
+    monkeypatch.setattr(cli_run, "_measure", fail)
+    assert call("run", "small", "--no-mlflow") == 1
+    (kept,) = spool.spool_root().glob("small-*")
+    assert f"the traces recorded so far are in {kept / 'trace'}" in capsys.readouterr().err
+
+
+def test_a_store_that_cannot_be_used_is_found_out_first(
+    asked: Asked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite://")
+    assert call("run", "small") == 1
+    assert "in memory is gone" in capsys.readouterr().err
+    assert asked == []
+
+
+# ---- sync ------------------------------------------------------------------------------------------------------------
+
+
+def test_sync_of_several_folders(
+    run_folder: Callable[..., Path], store_uri: str, capsys: pytest.CaptureFixture[str], record: Record
+) -> None:
+    folders = []
+    for index in range(3):
+        facts = msgspec.structs.replace(record.run, started_ns=index)
+        folders.append(run_folder(f"all/{index}", msgspec.structs.replace(record, run=facts)))
+    (folders[1] / "events.parquet").unlink()
+    everything = folders[0].parent
+    assert call("sync", str(everything)) == 1
+    shown = capsys.readouterr()
+    assert shown.err == (
+        f"proftrack: {folders[1]}: not whole, events.parquet is missing; copy the folder again or repeat the run\n"
+    )
+    assert re.findall(r"^logged: (\S+) as run", shown.out, re.MULTILINE) == [str(folders[0]), str(folders[2])]
+    assert len(all_runs()) == 2
+    assert call("sync", str(folders[0])) == 0
+    assert f"in this store already: {folders[0]} as run" in capsys.readouterr().out
+    assert len(all_runs()) == 2
+
+
+def test_sync_of_what_is_no_run_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("sync", str(tmp_path)) == 2
+    assert "no run folder (no record.json in it)" in capsys.readouterr().err
+
+
+def test_sync_of_a_record_that_is_none(tmp_path: Path, store_uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "record.json").write_text("{}")
+    assert call("sync", str(tmp_path)) == 1
+    shown = capsys.readouterr().err
+    assert "not a proftrack record" in shown
+    assert shown.count("\n") == 1
+
+
+def test_without_mlflow_mlflow_is_not_imported(tmp_path: Path) -> None:
+    """GPU machines often have none."""
+    (tmp_path / "small.yaml").write_text("workload: small.py:build\n")
+    code = (
+        f"import sys; sys.path[:0] = {sys.path!r}; sys.modules['mlflow'] = None\n"
+        "from run_folders import make_record, write_folder\n"
+        "from proftrack.cli import main, run\n"
+        "def measure(asked, folder):\n"
+        "    write_folder(folder, make_record())\n"
+        "    return make_record()\n"
+        "run._measure = measure\n"
+        "main(['run', 'small.yaml', '--no-mlflow', '--output', 'kept'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "kept" / "record.json").is_file()
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["sync"]])
+def test_help_is_quick_and_imports_little(command: list[str]) -> None:
+    code = (
+        f"import sys; sys.path[:0] = {sys.path!r}\n"
+        "from proftrack.cli import main\n"
+        "try: main([*sys.argv[1:], '--help'])\n"
+        "except SystemExit: print(sorted({'torch', 'mlflow', 'pandas'} & set(sys.modules)), file=sys.stderr)"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stderr == "[]\n"
+    assert done.stdout.startswith("Usage: proftrack")
