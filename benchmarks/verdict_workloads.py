@@ -43,6 +43,13 @@ def matmul_add(device: torch.device, n: int, compile: bool = False, graph: bool 
 
 
 @contextlib.contextmanager
+def matmul(device: torch.device, n: int) -> Iterator[Step]:
+    x, w = randn(device, n, n), randn(device, n, n)
+    with torch.no_grad():
+        yield lambda: torch.matmul(x, w)
+
+
+@contextlib.contextmanager
 def normalize_chain(device: torch.device, rows: int, width: int) -> Iterator[Step]:
     x = randn(device, rows, width, dtype="float32")
     norm = nn.LayerNorm(width, device=device)
