@@ -1,4 +1,23 @@
 """proftrack: tracks torch.profiler results in MLflow."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from proftrack.api import analyze
+
 __version__ = "0.1.0"
-__all__ = ["__version__"]
+
+# Imported when they are first asked for: `import proftrack` costs nothing. (name, module that defines it)
+_PUBLIC = {
+    "analyze": "proftrack.api",
+}
+__all__ = ["__version__", "analyze"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

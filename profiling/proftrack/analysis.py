@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,17 +12,21 @@ import msgspec
 from proftrack import __version__
 from proftrack.capture.result import Capture
 from proftrack.environment import DeviceFacts, Environment
-from proftrack.errors import TraceError
+from proftrack.errors import TraceError, UsageError
 from proftrack.events.reader import Trace, read
 from proftrack.events.table import EventTable
 from proftrack.hardware import StepWork
+from proftrack.joint import rank_of, worker_of
 from proftrack.measures import Measures, combine, measure
+from proftrack.measures.collectives import Collective
 from proftrack.record import Rates, Record, RunFacts, Source, SourceFile, Times
 from proftrack.verdict.context import Context
 from proftrack.verdict.judge import Judgement, judge
 
 if TYPE_CHECKING:
     from proftrack.experiment import Experiment
+
+_COSTLY_OPTIONS = ("record_shapes", "with_stack", "profile_memory")
 
 
 class Analysis(NamedTuple):
@@ -30,6 +36,17 @@ class Analysis(NamedTuple):
     tables: list[EventTable]
 
 
+class RankAnalysis(NamedTuple):
+    """One rank of several traces: its record, its tables (one a file, in order of time), its collectives."""
+
+    rank: int | None
+    """None where neither the traces nor their names say."""
+    paths: list[Path]
+    record: Record
+    tables: list[EventTable]
+    collectives: list[Collective]
+
+
 def analyze_trace(
     path: Path, *, step_time_us: float | None = None, salvage: bool = False, max_bytes: int | None = None
 ) -> Analysis:
@@ -37,12 +54,65 @@ def analyze_trace(
 
     Raises TraceError where it cannot be read or holds no events.
     """
+    [found] = analyze_traces([path], step_time_us=step_time_us, salvage=salvage, max_bytes=max_bytes)
+    return Analysis(found.record, found.tables)
+
+
+def analyze_traces(
+    paths: list[Path],
+    *,
+    step_time_us: float | None = None,
+    salvage: bool = False,
+    max_bytes: int | None = None,
+    rank_from: str | None = None,
+) -> list[RankAnalysis]:
+    """Read, measure and judge several traces: one record a rank, the cycles of a rank taken together.
+
+    Ranks come from `rank_from` (a regular expression on file names), else from the traces, else from their names. Files
+    without a rank that one process wrote (HOST_PID.TIME...) are its cycles; others are records of their own.
+    Raises TraceError where one cannot be read, UsageError where ranks and files do not go together.
+    """
+    read_in = [_read(path, salvage, max_bytes) for path in paths]
+    groups: dict[int | str, list[Trace]] = defaultdict(list)
+    for trace in read_in:
+        distributed = trace.table.meta.distributed or {}
+        given = distributed.get("rank")
+        rank = rank_of(trace.path, given if isinstance(given, int) else None, rank_from)
+        groups[worker_of(trace.path) if rank is None else rank].append(trace)
+    found = [_analyzed(key, traces, step_time_us) for key, traces in groups.items()]
+    return sorted(found, key=lambda a: (a.rank is None, a.rank or 0, str(a.paths[0])))
+
+
+def _read(path: Path, salvage: bool, max_bytes: int | None) -> Trace:
     trace = read(path, salvage=salvage, max_bytes=max_bytes)
     if not len(trace.table):
         raise TraceError(f"{path}: holds no complete events ({trace.events} of other kinds); export the trace again")
-    measures = measure(trace.table)
+    return trace
+
+
+def _analyzed(key: int | str, traces: list[Trace], step_time_us: float | None) -> RankAnalysis:
+    """One rank's record over its cycles in order of time."""
+    traces = sorted(traces, key=lambda t: t.table.started_ns)
+    _refuse_overlap(traces)
+    measures = combine([measure(t.table) for t in traces])
     judged = judge(measures, Context(step_time_us=step_time_us))
-    return Analysis(_record(measures, judged, [trace], kind="trace", environment=_environment(trace)), [trace.table])
+    return RankAnalysis(
+        rank=key if isinstance(key, int) else None,
+        paths=[t.path for t in traces],
+        record=_record(measures, judged, traces, kind="trace", environment=_environment(traces[0])),
+        tables=[t.table for t in traces],
+        collectives=measures.collectives,
+    )
+
+
+def _refuse_overlap(traces: list[Trace]) -> None:
+    """Cycles of one process follow each other: traces that overlap in time are of two processes with one rank."""
+    for before, after in pairwise(traces):
+        if after.table.started_ns < before.table.started_ns + int(before.table.end[before.table.valid].max(initial=0)):
+            raise UsageError(
+                f"{before.path.name} and {after.path.name} are of one rank by their names and overlap in time: "
+                "name the ranks with --rank-from, or analyze them apart"
+            )
 
 
 def analyze_capture(capture: Capture, experiment: Experiment, environment: Environment) -> Analysis:
@@ -71,6 +141,7 @@ def _record(
             kind=kind,
             proftrack_version=__version__,
             files=[SourceFile(name=t.path.name, bytes=t.file_bytes, events=t.events) for t in traces],
+            profiler=_profiler_options(traces[0]),
         ),
         environment=environment,
         run=run,
@@ -97,6 +168,8 @@ def _record(
         work=_work(capture, measures),
         gpu_state=capture.gpu if capture else None,
         cpu=measures.cpu,
+        sites=measures.sites,
+        modules=measures.modules,
         quality=[*measures.flags, *judged.flags],
         verdict=judged.verdict,
     )
@@ -142,6 +215,11 @@ def _run_facts(capture: Capture, experiment: Experiment, environment: Environmen
         notes=capture.notes,
         display_name=experiment.display_name,
     )
+
+
+def _profiler_options(trace: Trace) -> dict[str, bool]:
+    """Which of the profiler's costly options were on; a trace names only those that were."""
+    return {name: bool(trace.table.meta.fields.get(name)) for name in _COSTLY_OPTIONS}
 
 
 def _environment(trace: Trace) -> Environment:

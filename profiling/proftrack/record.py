@@ -26,6 +26,7 @@ from proftrack.measures.results import (
     Launch,
     Op,
     Region,
+    Site,
     Split,
     Step,
     Totals,
@@ -34,6 +35,8 @@ from proftrack.measures.results import (
 from proftrack.verdict.result import Verdict
 
 SCHEMA_VERSION = 1
+MAX_BYTES = 256 << 20
+"""Of a record.json that is read: it may come from somebody else."""
 
 
 class SourceFile(Struct, frozen=True, kw_only=True):
@@ -51,6 +54,10 @@ class Source(Struct, frozen=True, kw_only=True):
     """run (captured by proftrack) or trace (somebody's file)."""
     proftrack_version: str
     files: list[SourceFile]
+    profiler: dict[str, bool] = {}
+    """The profiler's options as the trace names them; they change what profiling costs."""
+    left_out: list[str] = []
+    """Files of the run folder that were not kept, for want of space."""
 
 
 class RunFacts(Struct, frozen=True, kw_only=True):
@@ -124,6 +131,9 @@ class Record(Struct, frozen=True, kw_only=True):
     work: StepWork | None = None
     gpu_state: GpuState | None = None
     cpu: CpuWork | None = None
+    sites: list[Site] = []
+    modules: list[Region] = []
+    """nn.Module calls, where stacks were recorded."""
 
 
 def dump(record: Record, *, indent: int = 1) -> bytes:
@@ -142,6 +152,9 @@ def load(path: Path) -> Record:
     Raises ProftrackError where the file is missing, is no record, or was written by a newer version.
     """
     try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise ProftrackError(f"{path}: {size} bytes, and no record is larger than {MAX_BYTES}; name a saved record.json")
         data = path.read_bytes()
     except OSError as error:
         raise ProftrackError(f"{path}: cannot be read ({error.strerror}); name a saved record.json") from error
@@ -152,6 +165,8 @@ def load(path: Path) -> Record:
                 f"{path}: record of schema version {version}, this proftrack knows up to {SCHEMA_VERSION}; upgrade it"
             )
         return msgspec.json.decode(data, type=Record)
+    except RecursionError as error:
+        raise ProftrackError(f"{path}: nested deeper than any record; name a saved record.json") from error
     except msgspec.MsgspecError as error:
         raise ProftrackError(f"{path}: not a proftrack record ({error}); name a saved record.json") from error
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from proftrack.errors import TraceError
 from proftrack.events.categories import Kind
-from proftrack.events.table import NONE, EventTable
+from proftrack.events.table import NONE, EventTable, Notes, TraceMeta
 
 COLUMNS = {
     "cycle": "index of the active window (one trace file each)",
@@ -34,11 +35,16 @@ COLUMNS = {
 
 def write_events(tables: list[EventTable], path: Path) -> None:
     """Write the tables of all cycles as one file."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    whole = pa.concat_tables([_arrow(pa, cycle, table) for cycle, table in enumerate(tables)])
-    pq.write_table(whole.unify_dictionaries(), path, compression="zstd")
+    pq.write_table(to_arrow(tables), path, compression="zstd")
+
+
+def to_arrow(tables: list[EventTable]) -> Any:
+    """The tables of all cycles as one pyarrow.Table with the columns of COLUMNS."""
+    import pyarrow as pa
+
+    return pa.concat_tables([_arrow(pa, cycle, table) for cycle, table in enumerate(tables)]).unify_dictionaries()
 
 
 def _arrow(pa: Any, cycle: int, table: EventTable) -> Any:
@@ -75,3 +81,84 @@ def _arrow(pa: Any, cycle: int, table: EventTable) -> Any:
 def _text(value: str | None) -> str | None:
     """Lone surrogates, which JSON allows and UTF-8 does not, replaced."""
     return None if value is None else value.encode("utf-8", "replace").decode("utf-8")
+
+
+def read_events(path: Path) -> list[EventTable]:
+    """The tables that `write_events` wrote, one a cycle.
+
+    What the file does not hold is empty: what the trace says about itself (`meta`, and with it the devices'
+    multiprocessors), notes of the reader, and of `signatures` all but the shapes.
+    Raises TraceError where the file is missing or is no events.parquet.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        whole = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise TraceError(f"{path}: cannot be read ({error}); name the trace itself") from error
+    missing = [name for name in COLUMNS if name not in whole.column_names]
+    if missing:
+        raise TraceError(
+            f"{path}: no events.parquet of proftrack, it has no column {missing[0]}; name the trace itself"
+        )
+    cycle = whole["cycle"].to_numpy()
+    whole = whole.combine_chunks()
+    return [_table(whole.filter(pa.array(cycle == number))) for number in np.unique(cycle).tolist()]
+
+
+def _table(rows: Any) -> EventTable:
+    def column(name: str, dtype: Any = np.int64) -> Any:
+        return rows[name].fill_null(NONE).to_numpy().astype(dtype)
+
+    def coded(name: str) -> tuple[Any, list[str]]:
+        values = rows[name].combine_chunks().dictionary_encode()
+        codes = values.indices.fill_null(NONE).to_numpy(zero_copy_only=False).astype(np.int32)
+        return codes, values.dictionary.to_pylist()
+
+    name, names = coded("name")
+    category, categories = coded("category")
+    word, words = coded("kind")
+    signature, shapes = coded("input_dims")
+    thread, threads = _pairs(*coded("pid"), *coded("tid"))
+    device = column("device", np.int32)
+    stream, streams = coded("stream")
+    lane, lanes = _pairs(device, None, stream, streams)
+    kinds = np.array([Kind[each.upper()] for each in words] or [Kind.OTHER], dtype=np.int8)
+    return EventTable(
+        ts=column("ts_ns"),
+        dur=column("dur_ns"),
+        valid=rows["valid"].to_numpy().astype(bool),
+        name=name,
+        kind=kinds[word],
+        category=category,
+        thread=thread,
+        device=device,
+        lane=np.where(stream == NONE, NONE, lane).astype(np.int32),
+        correlation=column("correlation"),
+        external_id=column("external_id"),
+        ev_idx=column("ev_idx"),
+        blocks=column("blocks"),
+        size=column("bytes"),
+        signature=signature,
+        names=names,
+        categories=categories,
+        threads=threads,
+        lanes=lanes,
+        signatures=[(dims.encode(), b"", b"") for dims in shapes],
+        meta=TraceMeta(),
+        notes=Notes(),
+        origin_ns=0,
+    )
+
+
+def _pairs(first: Any, names: list[str] | None, second: Any, others: list[str]) -> tuple[Any, list[Any]]:
+    """Two columns of codes as one, and what each of its codes stands for. Without `names` the first is a number."""
+    width = len(others) + 1  # the second may be NONE
+    unique, codes = np.unique(first.astype(np.int64) * width + second + 1, return_inverse=True)
+    firsts, seconds = np.divmod(unique, width)
+    pairs = [
+        (a if names is None else names[a], others[b - 1] if b else "")
+        for a, b in zip(firsts.tolist(), seconds.tolist(), strict=True)
+    ]
+    return codes.astype(np.int32), pairs

@@ -1,36 +1,37 @@
 """Reads a trace file as a stream: the JSON is never whole in memory, and no event becomes a dict.
 
-The events are decoded in batches of a few megabytes. Where a batch may end is found without parsing it first: a
-place that looks like the end of an event is right exactly if what stands before it decodes as a list, since brackets
-and quotes then balance. Only a batch that does not decode goes through `repair`, event by event.
+The events are decoded in batches of a megabyte. Where a batch may end is found without parsing it first: a place
+that looks like the end of an event is right exactly if what stands before it decodes as a list, since brackets and
+quotes then balance. Only a batch that does not decode goes through `repair`, event by event.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
 from proftrack.errors import TraceError
-from proftrack.events import repair
+from proftrack.events import members, repair
 from proftrack.events.rows import EXACT_ROWS, ROWS, InexactTimes, TableBuilder
-from proftrack.events.source import TruncatedSource, read_ahead, read_chunks
+from proftrack.events.source import Buffer, read_ahead, read_chunks
 from proftrack.events.table import EventTable, Notes, TraceMeta
 
 BATCH_BYTES = 1 << 20
 MAX_EVENT_BYTES = 64 << 20
 """An event larger than this is none; bounds what is held while its end is looked for."""
-MAX_HEADER_BYTES = 64 << 20
+MAX_MEMBERS_BYTES = 64 << 20
+"""Of the keys before the event array, and of those behind it."""
 
-_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,(?=\s*\{)")
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Trace(NamedTuple):
@@ -50,24 +51,25 @@ def read(path: Path, *, salvage: bool = False, max_bytes: int | None = None) -> 
     Raises TraceError naming the file, byte offset and line where it cannot be read.
     """
     size = _size_on_disk(path)
-    with _no_collector():
-        parser = _Parser(path, salvage)
-        with contextlib.closing(read_ahead(read_chunks(path, max_bytes))) as chunks:
-            parser.run(chunks)
+    with _no_collector(), contextlib.closing(read_ahead(read_chunks(path, max_bytes))) as chunks:
+        parser = _Parser(path, Buffer(chunks), salvage)
+        parser.run()
         table = parser.table()
     return Trace(path, table, size, parser.builder.events_seen)
 
 
 def _size_on_disk(path: Path) -> int:
-    if path.is_dir():
-        raise TraceError(f"{path}: is a folder; name a trace file in it")
     try:
-        size = path.stat().st_size
+        status = path.stat()
     except OSError as error:
         raise TraceError(f"{path}: cannot be read ({error.strerror}); name a trace file") from error
-    if size == 0:
+    if stat.S_ISDIR(status.st_mode):
+        raise TraceError(f"{path}: is a folder; name a trace file in it")
+    if not stat.S_ISREG(status.st_mode):
+        raise TraceError(f"{path}: is a pipe or a device, and a trace is read more than once; write it to a file")
+    if status.st_size == 0:
         raise TraceError(f"{path}: is empty; export the trace again")
-    return size
+    return status.st_size
 
 
 @contextlib.contextmanager
@@ -85,136 +87,132 @@ def _no_collector() -> Iterator[None]:
 class _Parser:
     """One pass over one file."""
 
-    def __init__(self, path: Path, salvage: bool) -> None:
+    def __init__(self, path: Path, buffer: Buffer, salvage: bool) -> None:
         self.path = path
+        self.buffer = buffer
         self.salvage = salvage
         self.builder = TableBuilder()
-        self.buffer = b""
-        self.offset = 0  # of the buffer's first byte in the decompressed file
         self.exact = False
-        self.ended: str | None = None  # why the stream ended early
+        self.after_comma = False
         self.repaired = 0
         self.example: str | None = None
         self.skipped = 0
         self.partial: str | None = None
         self.meta: dict[str, Any] = {}
-        self.grow = False  # the buffer ends inside its only event: more of it is needed
 
-    def run(self, chunks: Iterator[bytes]) -> None:
-        prefix = self._header(chunks)
+    def run(self) -> None:
+        """Read the keys before the events, the events, and the keys behind them."""
+        in_object = self._header()
+        size = BATCH_BYTES
         while True:
-            at_end = self._fill(chunks, BATCH_BYTES)
-            if at_end:
-                self._last_batch(prefix)
-                return
+            self.buffer.fill(size)
+            before = self.buffer.offset
             if self._batch():
-                self._trailer(chunks, prefix)
-                return
+                break
+            stuck = self.buffer.offset == before  # the buffer ends inside its only event
+            size = 2 * len(self.buffer.data) if stuck else BATCH_BYTES
+        if self.partial is None or self.buffer.data:
+            self._trailer(in_object)
 
     def table(self) -> EventTable:
+        """The table of what was read."""
         notes = Notes(repaired=self.repaired, repaired_example=self.example, skipped=self.skipped, partial=self.partial)
         return self.builder.build(_meta(self.meta), notes)
 
-    # -- the three parts of the file: header, events, trailer
+    # -- the keys before the events
 
-    def _header(self, chunks: Iterator[bytes]) -> bytes:
-        """Consume up to the first event; returns what stands before the event array (empty for a bare list)."""
-        self._fill(chunks, 1)
-        while not self.buffer.lstrip() and not self._fill(chunks, len(self.buffer) + 1):
-            if len(self.buffer) > MAX_HEADER_BYTES:
-                break
-        stripped = self.buffer.lstrip(b"\xef\xbb\xbf \t\r\n")
-        if stripped.startswith(b"["):
-            self._consume(len(self.buffer) - len(stripped) + 1)
-            return b""
-        if not stripped.startswith(b"{"):
-            raise TraceError(
-                f"{self.path}: is not a JSON trace (it starts with {_shown(stripped)}); name a Chrome trace"
-            )
-        searched = 0
+    def _header(self) -> bool:
+        """Consume up to the first event. False where the root is the bare list of events and no object."""
+        buffer = self.buffer
+        buffer.skip_to_content()
+        if buffer.data.startswith(b"["):
+            buffer.consume(1)
+            return False
+        if not buffer.data:
+            self._fail(0, f"holds nothing but blanks{self._fault()}; export the trace again")
+        if not buffer.data.startswith(b"{"):
+            self._fail(0, f"is not a JSON trace (it starts with {_shown(buffer.data)}); name a Chrome trace")
+        position = 1
         while True:
-            for match in _EVENTS_KEY.finditer(self.buffer, max(0, searched - 64)):
-                prefix = self.buffer[: match.start()].lstrip(b"\xef\xbb\xbf")
-                if _is_open_object(prefix):
-                    self._consume(match.end())
-                    return prefix
-            searched = len(self.buffer)
-            if searched > MAX_HEADER_BYTES or self._fill(chunks, searched + BATCH_BYTES):
-                break
-        match_ = _EVENTS_KEY.search(self.buffer)
-        if match_ is None:
-            cut = f" ({self.ended})" if self.ended else ""
-            raise TraceError(
-                f'{self.path}: holds no "traceEvents"{cut}; it is JSON of another kind, not a trace of torch.profiler'
-            )
-        self._note_repair("the header is not valid JSON", 0)
-        self._consume(match_.end())
-        return b"{"
+            found = members.scan(buffer.data, position, at_end=buffer.at_end, after_member=position > 1)
+            self._keep_members(found)
+            position = found.position
+            if found.state == "events":
+                buffer.consume(position)
+                return True
+            if found.state == "broken" and (events := members.find_events(buffer.data, position)):
+                self._mend_members(position, events[0])
+                buffer.consume(events[1])
+                return True
+            if found.state == "closed" or buffer.at_end or len(buffer.data) > MAX_MEMBERS_BYTES:
+                self._no_events(found)
+            buffer.fill(2 * len(buffer.data))
+
+    def _keep_members(self, found: members.Scan) -> None:
+        self.meta.update(found.members)
+        for fault in found.faults:
+            self._note_repair(f"{fault} around the events", self.buffer.offset)
+
+    def _mend_members(self, start: int, end: int) -> None:
+        try:
+            self.meta.update(members.mended(self.buffer.data, start, end))
+        except ValueError as error:
+            self._lost(start, end, f"not valid JSON ({error}), and no repair of it is certain", "the events")
+            return
+        self._note_repair("a key beside the events", self.buffer.offset + start)
+
+    def _no_events(self, found: members.Scan) -> None:
+        data, position = self.buffer.data, found.position
+        if members.EVENTS in self.meta:
+            value = self.meta[members.EVENTS]
+            what = "null" if value is None else _shown(str(value).encode("utf-8", "replace"))
+            self._fail(position, f'"traceEvents" is {what} and no list; export the trace again')
+        if found.state == "closed":
+            self._fail(position, 'holds no "traceEvents"; it is JSON of another kind, not a trace of torch.profiler')
+        if found.state == "broken" and (not self.buffer.at_end or data.rstrip().endswith(b"}")):
+            self._fail(position, f'{_shown(data[position:])} is not valid JSON, and no "traceEvents" follow')
+        if self.buffer.at_end:
+            self._fail(len(data), f'ends before its "traceEvents"{self._fault()}; copy it again')
+        self._fail(len(data), 'no "traceEvents" up to here; not a trace of torch.profiler')
+
+    # -- the events
 
     def _batch(self) -> bool:
-        """Decode one batch; True when the event array ended in it."""
-        for cut in _last_boundaries(self.buffer):
+        """Decode one batch; True when there are no more events."""
+        data, at_end = self.buffer.data, self.buffer.at_end
+        for piece, behind in [(memoryview(data), len(data))] if at_end else _pieces(data):
             try:
-                self._add(b"".join((b"[", memoryview(self.buffer)[:cut], b"]")))
+                self._add(b"".join((b"[", piece, b"" if at_end else b"]")))
             except msgspec.ValidationError:
                 break
-            except msgspec.DecodeError as error:
-                if (end := _array_end(error)) and self._add_last(end):
+            except _NOT_JSON as error:
+                if self._last_events(_array_end(error)):
                     return True
                 continue
-            except UnicodeDecodeError:
-                break
-            self._consume(cut + 1)
-            return False
-        return self._mend_batch(at_end=False)
+            self._check_last_comma()
+            self.buffer.consume(behind)
+            self.after_comma = True
+            return at_end
+        return self._walk()
 
-    def _last_batch(self, prefix: bytes) -> None:
-        """What the file still holds: the rest of the events, the end of the array and what stands behind it."""
-        text = self.buffer.rstrip()
-        if prefix == b"" and text.endswith(b"]"):
-            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-                self._add(b"[" + text)
-                self._consume(len(self.buffer))
-                return
-        try:
-            EXACT_ROWS.decode(b"[" + text)
-        except msgspec.ValidationError:
-            pass
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            if (end := _array_end(error)) and self._add_last(end):
-                self._trailer(iter(()), prefix)
-                return
-        if self._mend_batch(at_end=True):
-            self._trailer(iter(()), prefix)
-
-    def _add_last(self, end: int) -> bool:
-        """Decode the last events, those before the buffer's offset `end`; False where they do not decode."""
-        try:
-            self._add(b"[" + self.buffer[:end])
-        except (msgspec.DecodeError, UnicodeDecodeError):
+    def _last_events(self, end: int | None) -> bool:
+        """Decode the last events, those before the buffer's offset `end`; False where that is not all of them."""
+        if end is None:
             return False
-        self._consume(end)
+        self.buffer.fill(end + repair.LOOK_AHEAD)
+        if repair.in_the_midst(self.buffer.data, self.buffer.data.rindex(b"]", 0, end)):
+            return False
+        try:
+            self._add(b"".join((b"[", memoryview(self.buffer.data)[:end])))
+        except _NOT_JSON:
+            return False
+        self._check_last_comma()
+        self.buffer.consume(end)
         return True
 
-    def _trailer(self, chunks: Iterator[bytes], prefix: bytes) -> None:
-        """Read the keys around the event array."""
-        if prefix == b"":
-            return
-        while not self._fill(chunks, len(self.buffer) + BATCH_BYTES):
-            if len(self.buffer) > MAX_HEADER_BYTES:
-                break
-        document = prefix + b'"traceEvents":[]' + self.buffer
-        for text in (document, document.rstrip(), prefix + b'"traceEvents":[]}'):
-            with contextlib.suppress(ValueError, RecursionError):
-                self.meta = json.loads(text.decode("utf-8", "replace"), strict=False)
-                break
-        if text is not document:
-            if self.ended or not self.buffer.strip():
-                self._cut_short("ends behind the events, before the closing brace")
-            else:
-                self._note_repair("what stands behind the events is not valid JSON", self.offset)
-
-    # -- batches
+    def _check_last_comma(self) -> None:
+        if self.after_comma and self.buffer.data.lstrip().startswith(b"]"):
+            self._note_repair("a comma before the end of the events", self.buffer.offset)
 
     def _add(self, text: bytes) -> None:
         if not self.exact:
@@ -223,69 +221,104 @@ class _Parser:
                 return
             except InexactTimes:
                 self.exact = True
+            except msgspec.ValidationError:
+                pass  # times as text, for one: an ExactRow takes them
         self.builder.add(EXACT_ROWS.decode(text))
 
-    def _mend_batch(self, *, at_end: bool) -> bool:
-        """Read a batch event by event, mending what can be; True when the event array ended in it."""
-        pieces, array_end = repair.split_events(self.buffer)
-        ended = array_end is not None
-        done = 0
-        for number, piece in enumerate(pieces):
-            if not ended and number == len(pieces) - 1 and not (at_end and piece.complete):
-                break  # the rest of this event is in the next batch, or nowhere
-            self._check_commas(done, piece.start, 1 if number else 0)
-            self._mend_event(piece)
-            done = piece.start + len(piece.text)
-        if ended:
-            self._check_commas(done, array_end or 0, 0)
-        if ended:
-            self._consume(array_end or 0)
+    def _walk(self) -> bool:
+        """Read a batch that does not decode event by event; True when there are no more events."""
+        rows = []
+        consumed, ended = 0, False
+        for found in repair.walk(self.buffer.data, at_end=self.buffer.at_end, after_comma=self.after_comma):
+            if isinstance(found, repair.Event):
+                rows.append(found.row)
+                if found.fault:
+                    self._note_repair(found.fault, self.buffer.offset + found.start)
+            elif isinstance(found, repair.Fault):
+                self._note_repair(found.what, self.buffer.offset + found.start)
+            elif isinstance(found, repair.Lost):
+                self._lost(found.start, found.end, found.why, "the other events")
+            elif isinstance(found, repair.Rest):
+                consumed, self.after_comma = found.start, found.after_comma
+            else:
+                consumed, ended = found.end, True
+        if rows:
+            self.builder.add(rows)
+        self.buffer.consume(consumed)
+        if not ended and self.buffer.at_end:
+            self._cut_short(
+                "inside an event" if self.buffer.data.strip() else "behind an event, before the end of the events"
+            )
+            self.buffer.consume(len(self.buffer.data))
             return True
-        if at_end:
-            self._cut_short("ends inside an event")
-            return False
-        if done == 0 and len(self.buffer) > MAX_EVENT_BYTES:
-            raise TraceError(f"{self._at(self.offset)}: no end of an event within {MAX_EVENT_BYTES} bytes; not a trace")
-        self._consume(self._behind_comma(done))
-        if done == 0:
-            self.grow = True
-        return False
+        if not ended and len(self.buffer.data) > MAX_EVENT_BYTES:
+            self._fail(0, f"no end of an event within {MAX_EVENT_BYTES} bytes; not a trace")
+        return ended
 
-    def _mend_event(self, piece: repair.Piece) -> None:
-        try:
-            row, mended = repair.mend(piece.text)
-        except (ValueError, msgspec.MsgspecError) as error:
-            self._lost(piece, error)
+    # -- the keys behind the events
+
+    def _trailer(self, in_object: bool) -> None:
+        """Read the rest of the file: all of it, since the check sum of a gzip file stands at its very end."""
+        buffer = self.buffer
+        buffer.fill(MAX_MEMBERS_BYTES)
+        if not buffer.at_end:
+            self._fail(0, f"more than {MAX_MEMBERS_BYTES} bytes stand behind the events; not a trace")
+        position = self._closing_members() if in_object else 0
+        if self.partial is None and (rest := buffer.data[position:].strip(b" \t\r\n\0")):
+            if repair.holds_events(rest):
+                self._lost(position, len(buffer.data), "events behind the end of the events", "those before")
+            else:
+                self._note_repair("something behind the end of the trace", buffer.offset + position)
+        if buffer.fault and buffer.fault.damaged:
+            self._cut_short("", f"{buffer.fault}: its figures may be wrong")
+        elif buffer.fault:
+            self._note_repair(f"{buffer.fault}, behind the last byte of the trace,", buffer.offset)
+
+    def _closing_members(self) -> int:
+        """Read the keys behind the events; returns where the root object ends."""
+        data = self.buffer.data
+        found = members.scan(data, 0, at_end=True, after_member=True)
+        self._keep_members(found)
+        if found.state == "closed":
+            return found.position
+        if found.state == "events":
+            self._lost(found.position, len(data), "a second list of events", "the first")
+            return len(data)
+        end = len(data.rstrip())
+        if end <= found.position or not data[:end].endswith(b"}"):
+            self._cut_short("behind the events, before the closing brace")
+        else:
+            self._mend_members(found.position, end - 1)
+        return len(data)
+
+    # -- what is wrong, and where
+
+    def _lost(self, start: int, end: int, why: str, others: str) -> None:
+        """Bytes of the buffer that cannot be read."""
+        if self.salvage and self.partial is not None:
+            self.skipped += 1
             return
-        self.builder.add([row])
-        if mended:
-            self._note_repair("an event", self.offset + piece.start)
-
-    def _check_commas(self, start: int, stop: int, wanted: int) -> None:
-        """A comma over or out between events is a mend too."""
-        if self.buffer.count(b",", start, stop) != wanted:
-            self._note_repair("a comma over or missing between events", self.offset + start)
-
-    def _behind_comma(self, position: int) -> int:
-        rest = self.buffer[position : position + 64]
-        return position + (len(rest) - len(rest.lstrip(b" \t\r\n,")))
-
-    def _lost(self, piece: repair.Piece, error: Exception) -> None:
-        where = self._at(self.offset + piece.start)
+        text = f"{self._at(self.buffer.offset + start)}: {_shown(self.buffer.data[start:end])} is {why}"
         if not self.salvage:
-            raise TraceError(f"{where}: {_shown(piece.text)} is {error}; --salvage reads the other events") from error
+            raise TraceError(f"{text}; --salvage reads {others}")
+        self.partial = text
         self.skipped += 1
-        self.partial = self.partial or f"an event at {where} cannot be read"
 
-    def _cut_short(self, what: str) -> None:
+    def _cut_short(self, where: str, what: str = "") -> None:
         """The file stops before its events do."""
-        why = f"{self._at(self.offset + len(self.buffer))}: the file {what}" + (
-            f" ({self.ended})" if self.ended else ""
-        )
+        at = self._at(self.buffer.offset + len(self.buffer.data))
+        why = f"{at}: {what or f'the file ends {where}{self._fault()}'}"
         if not self.salvage:
-            raise TraceError(f"{why}; it was cut short: copy it again, or --salvage reads the events that are whole")
-        self.partial = why
+            raise TraceError(f"{why}; copy it again, or --salvage reads the events that are whole")
+        self.partial = self.partial or why
         self.skipped += 1
+
+    def _fail(self, position: int, why: str) -> NoReturn:
+        at = self.path if not position else self._at(self.buffer.offset + position)
+        raise TraceError(f"{at}: {why}")
+
+    def _fault(self) -> str:
+        return f" ({self.buffer.fault})" if self.buffer.fault else ""
 
     def _note_repair(self, what: str, offset: int) -> None:
         self.repaired += 1
@@ -293,63 +326,26 @@ class _Parser:
             self.example = f"{what} at {self._at(offset)}"
 
     def _at(self, offset: int) -> str:
-        """`file:byte N, line L`: the line is counted by reading the file again, which only an error pays for."""
+        """`file, byte N, line L`: the line is counted by reading the file again, which only a fault pays for."""
         lines, seen = 1, 0
-        with contextlib.suppress(TruncatedSource, TraceError):
-            for chunk in read_chunks(self.path, 1 << 62):
-                part = chunk[: max(0, offset - seen)]
-                lines += part.count(b"\n")
-                seen += len(chunk)
-                if seen >= offset:
-                    break
+        source = Buffer(read_chunks(self.path, 1 << 62))
+        while seen < offset and (chunk := source.take()):
+            lines += chunk.count(b"\n", 0, offset - seen)
+            seen += len(chunk)
         return f"{self.path}, byte {offset}, line {lines}"
 
-    # -- the buffer
 
-    def _fill(self, chunks: Iterator[bytes], size: int) -> bool:
-        """Read until the buffer holds `size` bytes; True at the end of the file."""
-        parts, held = [self.buffer], len(self.buffer)
-        wanted = size if not self.grow else held + size
-        self.grow = False
-        at_end = False
-        while held < wanted:
-            try:
-                chunk = next(chunks, None)
-            except TruncatedSource as error:
-                self.ended = str(error)
-                chunk = None
-            if chunk is None:
-                at_end = True
-                break
-            parts.append(chunk)
-            held += len(chunk)
-        self.buffer = b"".join(parts)
-        return at_end
-
-    def _consume(self, size: int) -> None:
-        self.buffer = self.buffer[size:]
-        self.offset += size
-
-
-def _last_boundaries(buffer: bytes, tries: int = 8) -> list[int]:
-    """Offsets behind the `}` of places that look like the end of an event, the last ones first."""
+def _pieces(data: bytes, tries: int = 8) -> Iterator[tuple[memoryview, int]]:
+    """Parts of the buffer that look as if they ended with an event, the longest first, and where the next begins."""
     window = 1 << 14
     while True:
-        start = max(0, len(buffer) - window)
-        found = [match.start() + 1 for match in _BOUNDARY.finditer(buffer, start)]
+        start = max(0, len(data) - window)
+        found = list(_BOUNDARY.finditer(data, start))
         if found or start == 0:
-            return found[::-1][:tries]
+            break
         window *= 16
-
-
-def _is_open_object(prefix: bytes) -> bool:
-    """Whether a key behind this prefix belongs to the root: closed there, the prefix is a whole object."""
-    body = prefix.rstrip()
-    try:
-        msgspec.json.decode(body.removesuffix(b",") + b"}")
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return False
-    return True
+    for match in found[::-1][:tries]:
+        yield memoryview(data)[: match.start() + 1], match.end()
 
 
 def _array_end(error: Exception) -> int | None:
@@ -367,11 +363,24 @@ def _meta(document: dict[str, Any]) -> TraceMeta:
     base = document.get("baseTimeNanoseconds")
     distributed = document.get("distributedInfo")
     return TraceMeta(
-        device_properties=[d for d in devices if isinstance(d, dict)] if isinstance(devices, list) else [],
+        device_properties=[_scalars(d) for d in devices if isinstance(d, dict)] if isinstance(devices, list) else [],
         distributed=distributed if isinstance(distributed, dict) else None,
-        base_time_ns=base if isinstance(base, int) else None,
-        fields={k: v for k, v in document.items() if isinstance(v, (int, float, str)) and k != "baseTimeNanoseconds"},
+        base_time_ns=base if _is_int64(base) else None,
+        fields={k: v for k, v in _scalars(document).items() if k != "baseTimeNanoseconds"},
     )
+
+
+def _scalars(members: dict[str, Any]) -> dict[str, Any]:
+    """Texts and numbers, without those that no machine could have written."""
+    return {
+        k: v
+        for k, v in members.items()
+        if isinstance(v, str) or (isinstance(v, float) and abs(v) < float("inf")) or _is_int64(v)
+    }
+
+
+def _is_int64(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) < 2**63
 
 
 def _shown(text: bytes, length: int = 60) -> str:

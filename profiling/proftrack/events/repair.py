@@ -1,156 +1,233 @@
-"""Events that are not valid JSON: cut out one by one, and mended where that needs no guess.
-
-torch writes names without escaping quotes, backslashes and control characters, and numbers as bare `inf` or `nan`;
-other tools leave commas over or out. Each mend below undoes one of these; what still is not JSON is an error.
-"""
+"""Walks a batch that does not decode, event by event, and mends those whose meaning needs no guess."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator
-from decimal import Decimal, InvalidOperation
-from types import NoneType
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import Raw
 
-from proftrack.events.rows import EXACT_ROW, ExactRow
+from proftrack.events.lenient import Lenient
+from proftrack.events.rows import ABSENT, EXACT_ROW, Args, ExactRow
 
-_ENCODER = msgspec.json.Encoder(decimal_format="number")
+LOOK_AHEAD = 4096
+"""Bytes behind a `]` that tell whether it ends the events or stands among them."""
+SHORT = 1 << 14
+"""Nearly every event is shorter."""
+MAX_TRIES = 8
+"""Places at which a broken event may end that are tried: bounds the work for one that cannot be mended."""
 
-_BETWEEN_EVENTS = re.compile(rb'[}\]]\s*,?\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|args|id|s|bp)"\s*:)')
-_ARRAY_END = re.compile(rb'\}\s*,?\s*\](?=\s*(?:$|\}\s*$|,\s*"[\w .-]+"\s*:))')
-_BLANK = re.compile(rb"[\s,]*")
-_STRING = re.compile(rb'"(?:[^"\\\n]|\\.)*"')
+_BLANK = re.compile(rb"[ \t\r\n]*")
+_KEYS = rb'\{[ \t\r\n]*"(?:ph|cat|name|pid|tid|ts|dur|args|id|s|bp)"[ \t\r\n]*:'
+_EVENT = re.compile(_KEYS)
+_COMMA = rb"[ \t\r\n]*(?:,[ \t\r\n]*)?"
+_ARRAY_END = rb'\][ \t\r\n]*(?:\}|,[ \t\r\n]*"[^"\n]{1,64}"[ \t\r\n]*:'
+# Behind the last byte of an event stands the next one or the end of the array; at the file's end also nothing.
+_EVENT_END = re.compile(rb"\}(?=" + _COMMA + rb"(?:" + _KEYS + rb"|" + _ARRAY_END + rb")))")
+_EVENT_END_LAST = re.compile(rb"\}(?=" + _COMMA + rb"(?:" + _KEYS + rb"|" + _ARRAY_END + rb"|[ \t\r\n]*\Z)))")
+_ARRAY_ENDS = re.compile(_ARRAY_END + rb")")
 _SCANNER = json.JSONDecoder(strict=False)
 
-_BARE = re.compile(r"(?<=[:\[,])(\s*)(?:[-+]?(?:nan|inf|infinity)(?:\(ind\))?|N/A|None|undefined)(?=\s*[,}\]])", re.I)
-_COMMA_BEFORE_END = re.compile(r",(\s*[}\]])")
-_COMMA_MISSING = re.compile(r'(?<=["\d\]}])(\s+)(?="[\w .%()/-]+"\s*:)')
-_DOUBLE_COMMA = re.compile(r",(\s*,)+")
-_BAD_ESCAPE = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
-_BARE_QUOTE = re.compile(r'(?<!\\)"')
-_VALUE = re.compile(
-    r"""(?P<key>"(?:[^"\\\n]|\\.){1,64}"\s*:\s*)"      # a key and the quote that opens its text
-        (?P<text>.*?)"                                 # the shortest text whose closing quote ...
-        (?=\s*(?:,\s*"[\w .%()/-]{1,64}"\s*:           # ... has the next key behind it,
-              |\}\s*(?:[,\]}]|$)))                     # ... or the end of an object that something may follow
-    """,
-    re.VERBOSE | re.DOTALL,
-)
 
-
-class Piece(NamedTuple):
-    """One event's text within a batch."""
+class Event(NamedTuple):
+    """A row read from bytes [start, end) of the batch."""
 
     start: int
-    text: bytes
-    complete: bool
-    """False for the last piece of a batch that ends inside it."""
+    end: int
+    row: ExactRow
+    fault: str | None
+    """What about it was not JSON and is mended."""
 
 
-def split_events(data: bytes) -> tuple[list[Piece], int | None]:
-    """Cut a batch of events into pieces, trusting its JSON only as far as it goes.
+class Fault(NamedTuple):
+    """Something between events that is not JSON and costs nothing: a comma over or missing."""
 
-    Returns the pieces and, where the event array ends in this batch, the offset behind its `]` (else None).
+    start: int
+    what: str
+
+
+class Lost(NamedTuple):
+    """Bytes [start, end) that cannot be read as an event."""
+
+    start: int
+    end: int
+    why: str
+
+
+class Rest(NamedTuple):
+    """The batch ends here, inside an event or before it is clear what follows one."""
+
+    start: int
+    after_comma: bool = False
+
+
+class ArrayEnd(NamedTuple):
+    """The event array ends behind the byte before `end`."""
+
+    end: int
+
+
+def walk(data: bytes, *, at_end: bool, after_comma: bool) -> Iterator[Event | Fault | Lost | Rest | ArrayEnd]:
+    """What the batch `data` holds, in order; the last one is a Rest or an ArrayEnd.
+
+    `at_end`: nothing follows in the file. `after_comma`: a comma stood before the batch.
     """
     text = data.decode("latin-1")  # one character a byte: offsets stay those of the file
-    pieces: list[Piece] = []
-    position = _skip(data, 0)
+    position = _blank(data, 0)
     while position < len(data):
-        if data[position : position + 1] == b"]":
-            return pieces, position + 1
+        byte = data[position : position + 1]
+        if byte == b"]" and not at_end and len(data) - position < LOOK_AHEAD:
+            break
+        if byte == b"]" and not in_the_midst(data, position):
+            if after_comma:
+                yield Fault(position, "a comma before the end of the events")
+            yield ArrayEnd(position + 1)
+            return
+        if byte == b",":
+            yield Fault(position, "a comma over between events")
+            position = _blank(data, position + 1)
+            continue
+        found = _event(data, text, position, at_end)
+        if isinstance(found, Rest):
+            break
+        behind = _blank(data, found.end)
+        comma = data[behind : behind + 1] == b","
+        following = _blank(data, behind + 1) if comma else behind
+        if following == len(data) and not at_end:
+            break  # whether a comma is missing or over is seen in the next batch
+        yield found
+        after_comma = comma
+        if not comma and isinstance(found, Event) and data[following : following + 1] not in (b"]", b""):
+            yield Fault(found.end, "a missing comma between events")
+        position = following
+    yield Rest(position, after_comma)
+
+
+def holds_events(data: bytes) -> bool:
+    """Whether something in these bytes looks like the beginning of an event."""
+    return _EVENT.search(data) is not None
+
+
+def in_the_midst(data: bytes, position: int) -> bool:
+    """Whether events go on behind the `]` at this offset: then it does not end them."""
+    return _EVENT.search(data, position) is not None and not _ARRAY_ENDS.match(data, position)
+
+
+def _event(data: bytes, text: str, start: int, at_end: bool) -> Event | Lost | Rest:
+    """The event that begins at `start`."""
+    end = _end_of_json(text, start)
+    if end is None:
+        return _broken_event(data, start, at_end)
+    piece = data[start:end]
+    try:
+        return Event(start, end, EXACT_ROW.decode(piece), None)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        return Event(start, end, *mend(piece))
+    except ValueError as error:
+        return Lost(start, end, f"no event ({error})")
+
+
+def _end_of_json(text: str, start: int) -> int | None:
+    """Where the JSON value at `start` ends, None where it is not valid JSON."""
+    for size in (SHORT, len(text)):
         try:
-            _, end = _SCANNER.raw_decode(text, position)
-            pieces.append(Piece(position, data[position:end], True))
+            # A part of the text: an error counts the lines before it, which for many errors in a long text takes ages.
+            return start + _SCANNER.raw_decode(text[start : start + size])[1]
+        except json.JSONDecodeError as error:
+            if len(text) - start <= size or (error.pos < SHORT - 100 and not error.msg.startswith("Unterminated")):
+                return None
         except (ValueError, RecursionError):
-            end, complete, last = _guessed_end(data, position)
-            pieces.append(Piece(position, data[position:end], complete))
-            if last is not None:
-                return pieces, last
-        position = _skip(data, end)
-    return pieces, None
+            return None
+    return None
 
 
-def _skip(data: bytes, position: int) -> int:
-    """The next byte that is neither blank nor a comma."""
+def _broken_event(data: bytes, start: int, at_end: bool) -> Event | Lost | Rest:
+    """An event that is not JSON: it ends at the first place where one can end and up to which it can be mended."""
+    if data[start : start + 1] != b"{":
+        following = _EVENT.search(data, start)
+        if following is None and not at_end:
+            return Rest(start)
+        return Lost(start, following.start() if following else len(data), "no event")
+    ends: list[int] = []
+    why = ""
+    for match in (_EVENT_END_LAST if at_end else _EVENT_END).finditer(data, start):
+        ends.append(match.end())
+        try:
+            return Event(start, match.end(), *mend(data[start : match.end()]))
+        except ValueError as error:
+            why = why or f"not valid JSON ({error}), and no repair of it is certain"
+        if len(ends) == MAX_TRIES:
+            break
+    if ends and (at_end or len(ends) == MAX_TRIES):
+        following = _EVENT.search(data, start + 1, ends[0])
+        return Lost(start, following.start() if following else ends[0], why)
+    return Rest(start)
+
+
+def mend(piece: bytes) -> tuple[ExactRow, str | None]:
+    """One event as a row, and what about it was not JSON. Raises ValueError where that needs a guess."""
+    faults = []
+    try:
+        text = piece.decode("utf-8")
+    except UnicodeDecodeError:
+        text = piece.decode("utf-8", "replace")
+        faults.append("bytes that are not UTF-8")
+    reader = Lenient(text, is_event=True)
+    event = reader.whole()
+    if not isinstance(event, dict):
+        raise ValueError(f"{text[:20]!r} is no object")
+    faults += reader.faults
+    return _row(event), faults[0] if faults else None
+
+
+def _row(event: dict[str, Any]) -> ExactRow:
+    """A typed row; a value of a type that cannot be is left out."""
+    args = event.get("args")
+    return ExactRow(
+        ph=_as_text(event.get("ph", "")),
+        cat=_as_text(event.get("cat", "")),
+        name=_as_text(event.get("name", "")),
+        pid=_as_label(event.get("pid")),
+        tid=_as_label(event.get("tid")),
+        ts=_as_time(event.get("ts")),
+        dur=_as_time(event.get("dur")),
+        args=_args(args) if isinstance(args, dict) else None,
+    )
+
+
+def _args(values: dict[str, Any]) -> Args:
+    known = {f.name: values[f.encode_name] for f in msgspec.structs.fields(Args) if f.encode_name in values}
+    for name, value in known.items():
+        if name in ("dims", "types", "concrete"):
+            known[name] = Raw(json.dumps(value, default=float).encode())
+        elif isinstance(value, Decimal):
+            known[name] = float(value)
+    return Args(**known)
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, Decimal) else json.dumps(value, default=float)
+
+
+def _as_label(value: Any) -> int | str | None:
+    return value if value is None or (isinstance(value, (int, str)) and not isinstance(value, bool)) else str(value)
+
+
+def _as_time(value: Any) -> Raw:
+    """Its text, for `exact_ns`; anything but a number or a text is no time."""
+    if isinstance(value, bool) or not isinstance(value, (int, Decimal, str)):
+        return ABSENT
+    return Raw(str(value).encode("utf-8", "replace"))
+
+
+def _blank(data: bytes, position: int) -> int:
     match = _BLANK.match(data, position)
     return match.end() if match else position
-
-
-def _guessed_end(data: bytes, start: int) -> tuple[int, bool, int | None]:
-    """Where an event that is not JSON ends: before the next one, or before the end of the array.
-
-    Returns its end, whether it is known to be complete, and the offset behind the array's `]` where that follows.
-    """
-    gap = _BETWEEN_EVENTS.search(data, start + 1)
-    while gap is not None and not _balanced(data[start : gap.start() + 1]):
-        gap = _BETWEEN_EVENTS.search(data, gap.start() + 1)
-    if gap is not None:
-        return gap.start() + 1, True, None
-    if last := _ARRAY_END.search(data, start):
-        return last.start() + 1, True, last.end()
-    return len(data), False, None
-
-
-def _balanced(text: bytes) -> bool:
-    """Whether an event may end here: one that is nested in another's arguments does not end it."""
-    bare = _STRING.sub(b"", text)
-    return bare.count(b"{") <= bare.count(b"}")
-
-
-def mend(text: bytes) -> tuple[ExactRow, bool]:
-    """One event as a row, and whether its JSON had to be mended. Raises ValueError where it cannot be."""
-    for number, candidate in enumerate(_candidates(text)):
-        try:
-            event = json.loads(candidate, strict=False, parse_float=Decimal, parse_constant=_no_constant)
-        except (ValueError, RecursionError, InvalidOperation):
-            continue
-        if not isinstance(event, dict):
-            raise ValueError("an event must be an object")
-        return _row_of(event), number > 0
-    raise ValueError("not valid JSON, and no repair of it is certain")
-
-
-def _no_constant(_: str) -> None:
-    """Bare NaN and Infinity, which Python's reader accepts: a figure that is none."""
-
-
-def _row_of(event: dict[str, Any]) -> ExactRow:
-    """A typed row; a value of a type that cannot be is left out."""
-    for key in ("ph", "cat", "name"):
-        if not isinstance(event.get(key, ""), str):
-            event[key] = str(event[key])
-    for key in ("pid", "tid"):
-        if not isinstance(event.get(key), (int, str, NoneType)):
-            event[key] = str(event[key])
-    if not isinstance(event.get("args", {}), dict):
-        del event["args"]
-    return EXACT_ROW.decode(_ENCODER.encode(event))
-
-
-def _candidates(text: bytes) -> Iterator[str]:
-    plain = text.decode("utf-8", "replace")
-    if "�" not in plain or text.decode("utf-8", "ignore") == plain:
-        yield plain
-    else:
-        yield ""  # not UTF-8: what follows is a mended text
-        yield plain
-    mended = _BARE.sub(r"\1null", plain)
-    yield mended
-    mended = _COMMA_MISSING.sub(r",\1", _DOUBLE_COMMA.sub(",", _COMMA_BEFORE_END.sub(r"\1", mended)))
-    yield mended
-    quoted = _VALUE.sub(_escape_value, mended)
-    yield quoted
-    yield _BAD_ESCAPE.sub(_escaped, quoted)
-
-
-def _escape_value(match: re.Match[str]) -> str:
-    """A key and its text, with the quotes and backslashes inside the text escaped."""
-    text = _BARE_QUOTE.sub(_escaped, match["text"])
-    return f'{match["key"]}"{_BAD_ESCAPE.sub(_escaped, text)}"'
-
-
-def _escaped(match: re.Match[str]) -> str:
-    return "\\" + match[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -15,7 +15,8 @@ from msgspec import Raw, Struct, field
 from proftrack.events.categories import GPU_KINDS, Kind, kind_of
 from proftrack.events.table import NONE, Codes, EventTable, Ints, Notes, TraceMeta
 
-_ABSENT = Raw()
+ABSENT = Raw()
+"""Of a Raw field: the file does not have it."""
 
 
 class Args(Struct, gc=False):
@@ -31,9 +32,9 @@ class Args(Struct, gc=False):
     stream: Any = None
     grid: Any = None
     bytes: Any = None
-    dims: Raw = field(default=_ABSENT, name="Input Dims")
-    types: Raw = field(default=_ABSENT, name="Input type")
-    concrete: Raw = field(default=_ABSENT, name="Concrete Inputs")
+    dims: Raw = field(default=ABSENT, name="Input Dims")
+    types: Raw = field(default=ABSENT, name="Input type")
+    concrete: Raw = field(default=ABSENT, name="Concrete Inputs")
 
 
 class Row(Struct, gc=False):
@@ -57,8 +58,8 @@ class ExactRow(Struct, gc=False):
     name: str = ""
     pid: int | str | None = None
     tid: int | str | None = None
-    ts: Raw = _ABSENT
-    dur: Raw = _ABSENT
+    ts: Raw = ABSENT
+    dur: Raw = ABSENT
     args: Args | None = None
 
 
@@ -87,10 +88,17 @@ def exact_ns(text: bytes) -> int:
             return _bounded_ns(int(whole) * 1000)
         raise ValueError
     except ValueError:
-        try:
-            return _bounded_ns(int((Decimal(text.decode("ascii", "replace")) * 1000).to_integral_value()))
-        except (InvalidOperation, OverflowError, ValueError):
-            return _INVALID
+        return _ns_of_decimal(text)
+
+
+def _ns_of_decimal(text: bytes) -> int:
+    """Nanoseconds of a number with an exponent or with other than three decimals."""
+    try:
+        us = Decimal(text.decode("ascii", "replace"))
+        # An int of a huge exponent takes forever; out of range it is anyway.
+        return _bounded_ns(int((us * 1000).to_integral_value())) if us.is_finite() and us.adjusted() < 20 else _INVALID
+    except ArithmeticError:
+        return _INVALID
 
 
 def _bounded_ns(value: int) -> int:
@@ -124,9 +132,12 @@ class _Numbering(dict[Any, int]):
 
 def _int64(values: list[Any]) -> Ints:
     try:
-        return np.array(values, dtype=np.int64)
+        numbers = np.array(values, dtype=np.int64)
     except (OverflowError, TypeError, ValueError):
-        return np.array([_as_id(v) for v in values], dtype=np.int64)
+        numbers = np.zeros(0, dtype=np.int64)
+    if numbers.shape == (len(values),):
+        return numbers
+    return np.array([_as_id(v) for v in values], dtype=np.int64)
 
 
 def _as_id(value: Any) -> int:
@@ -134,7 +145,7 @@ def _as_id(value: Any) -> int:
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
-        return NONE if value is None else hash(value) if isinstance(value, str) else NONE
+        return hash(value) if isinstance(value, str) else NONE
     return (number + 2**63) % 2**64 - 2**63
 
 
@@ -164,6 +175,8 @@ def _products(grids: list[Any]) -> Ints:
 
 
 def _size(value: Any) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value[:20])
     return int(value) if isinstance(value, (int, float)) and 0 <= value < _LIMIT_NS else NONE
 
 
@@ -235,7 +248,7 @@ class TableBuilder:
 
     def _signature_codes(self, args: list[Args], kind: npt.NDArray[np.int8]) -> Codes:
         codes = np.full(len(args), NONE, dtype=np.int32)
-        shaped = [i for i, a in enumerate(args) if a.dims is not _ABSENT]
+        shaped = [i for i, a in enumerate(args) if a.dims is not ABSENT]
         for i in shaped:
             if kind[i] == Kind.CPU_OP:
                 a = args[i]
@@ -253,7 +266,9 @@ class TableBuilder:
     def build(self, meta: TraceMeta, notes: Notes) -> EventTable:
         """The table, its times made relative to the first valid event."""
         if not self._columns:
-            self._append(**{c: np.zeros(0, dtype=np.int64) for c in (*_PLAIN, "pid", "tid")})
+            self._append(
+                **{c: np.zeros(0, dtype=_DTYPES.get(c, np.int64)) for c in (*_PLAIN, "ts", "dur", "pid", "tid")}
+            )
         joined = {name: _concatenate(parts) for name, parts in self._columns.items()}
         self._columns.clear()
         ts, dur = joined.pop("ts"), joined.pop("dur")
@@ -263,7 +278,7 @@ class TableBuilder:
         ts[ts == _INVALID] = origin
         return EventTable(
             ts=ts - origin,
-            dur=np.maximum(dur, 0),
+            dur=np.where((dur >= 0) & (dur < LONGEST_NS), dur, 0),
             valid=valid,
             thread=thread,
             threads=threads,
@@ -278,10 +293,10 @@ class TableBuilder:
         )
 
     def _threads(self, pid: Codes, tid: Codes) -> tuple[Codes, list[tuple[str, str]]]:
-        pairs = pid.astype(np.int64) * (len(self._tids) + 1) + tid
+        (pid_of, pids), (tid_of, tids) = _as_texts(self._pids), _as_texts(self._tids)
+        pairs = pid_of[pid] * len(tids) + tid_of[tid]
         unique, inverse = np.unique(pairs, return_inverse=True)
-        pids, tids = [str(p) for p in self._pids], [str(t) for t in self._tids]
-        threads = [(pids[p // (len(tids) + 1)], tids[p % (len(tids) + 1)]) for p in unique.tolist()]
+        threads = [(pids[p // len(tids)], tids[p % len(tids)]) for p in unique.tolist()]
         return inverse.astype(np.int32), threads
 
 
@@ -298,7 +313,13 @@ _PLAIN = (
     "size",
     "signature",
 )
-_DTYPES = {"kind": np.int8, "name": np.int32, "category": np.int32, "device": np.int32, "lane": np.int32}
+_DTYPES: dict[str, Any] = {"kind": np.int8}
+
+
+def _as_texts(keys: _Numbering) -> tuple[Ints, list[str]]:
+    """For each number the number of its key's text, and the texts: 7 and "7" are one thread."""
+    texts = _Numbering()
+    return np.array([texts[str(k)] for k in keys], dtype=np.int64), list(texts)
 
 
 def _concatenate(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
@@ -308,25 +329,37 @@ def _concatenate(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 
 def _as_device(value: Any) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value[:5])
     return value if isinstance(value, int) and 0 <= value < 1024 else NONE  # more GPUs than any host has
 
 
 BEFORE_NS = 60 * 10**9
 AFTER_NS = 3600 * 10**9
-"""GPU work further than this from the host's rows is not of this recording (kernels at ts 0, overflowed counters)."""
+"""Rows further than this from the host's are not of this recording (kernels at ts 0, overflowed counters)."""
+LONGEST_NS = 24 * 3600 * 10**9
 
 
 def _valid_times(ts: Ints, dur: Ints, kind: npt.NDArray[np.int8]) -> npt.NDArray[np.bool_]:
-    """Rows whose times can be: dur not negative and under an hour, ts within reach of the others."""
-    valid = (ts != _INVALID) & (dur >= 0) & (dur < AFTER_NS)
-    if not valid.any():
-        return np.asarray(valid)
+    """Rows whose times can be: dur not negative and not absurd, ts and end within reach of the recording."""
+    valid = (ts != _INVALID) & (dur >= 0) & (dur < LONGEST_NS)
     anchor = valid & (kind != Kind.TRACE) & ~np.isin(kind, (*GPU_KINDS, Kind.GPU_ANNOTATION))
     if not anchor.any():
         anchor = valid
-    middle = np.median(ts[anchor])
-    near = anchor & (np.abs(ts - middle) <= AFTER_NS)
-    if near.any():
-        first, last = int(ts[near].min()), int((ts[near] + dur[near]).max())
-        valid &= (ts >= first - BEFORE_NS) & (ts <= last + AFTER_NS)
+    if valid.any():
+        first, last = _recording(ts[anchor], ts[anchor] + dur[anchor])
+        reach = ts + np.where(valid, dur, 0)
+        valid &= (ts >= first - BEFORE_NS) & (reach <= last + AFTER_NS)
     return np.asarray(valid)
+
+
+def _recording(start: Ints, end: Ints) -> tuple[int, int]:
+    """First start and last end of the rows around the median one, as far as no pause is longer than AFTER_NS."""
+    if start.max() - start.min() > AFTER_NS:
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+        pauses = np.flatnonzero(np.diff(start) > AFTER_NS) + 1
+        part = int(np.searchsorted(pauses, len(start) // 2, side="right"))
+        bounds = [0, *pauses.tolist(), len(start)]
+        start, end = start[bounds[part] : bounds[part + 1]], end[bounds[part] : bounds[part + 1]]
+    return int(start.min()), int(end.max())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 from proftrack.errors import TraceError
 
@@ -23,6 +25,11 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 class TruncatedSource(Exception):
     """The gzip stream ended early or broke: what came before it was delivered."""
+
+    def __init__(self, what: str, *, damaged: bool = False) -> None:
+        super().__init__(what)
+        self.damaged = damaged
+        """Bytes were changed, as its check sum shows; not only missing."""
 
 
 def read_chunks(path: Path, max_bytes: int | None = None) -> Iterator[bytes]:
@@ -65,13 +72,25 @@ def _gunzip(path: Path) -> Iterator[bytes]:
                 inflate = zlib.decompressobj(wbits=31)
             elif not pending:
                 raise TruncatedSource("the gzip stream ends early")
+            before = inflate.copy()
             try:
                 data = inflate.decompress(pending, CHUNK_BYTES)
             except zlib.error as error:
-                raise TruncatedSource(f"the gzip stream is damaged ({error})") from error
+                if data := _up_to_damage(before, pending):
+                    yield data
+                raise TruncatedSource(f"the gzip stream is damaged ({error})", damaged=True) from error
             pending = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
             if data:
                 yield data
+
+
+def _up_to_damage(inflate: Any, pending: bytes) -> bytes:
+    """What a decompressor gives of bytes in which it fails at last; all at once it would give nothing."""
+    parts = []
+    with contextlib.suppress(zlib.error):
+        for i in range(len(pending)):
+            parts.append(inflate.decompress(pending[i : i + 1]))
+    return b"".join(parts)
 
 
 def _bounded(path: Path, chunks: Iterator[bytes], max_bytes: int | None) -> Iterator[bytes]:
@@ -88,6 +107,51 @@ def _bounded(path: Path, chunks: Iterator[bytes], max_bytes: int | None) -> Iter
                 f"--max-bytes allows it"
             )
         yield chunk
+
+
+class Buffer:
+    """The part of a stream of chunks that is being parsed."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self.data = b""
+        self.offset = 0
+        """Of `data` in the decompressed file."""
+        self.at_end = False
+        self.fault: TruncatedSource | None = None
+        """Why the stream ended early."""
+
+    def take(self) -> bytes:
+        """The next chunk, past `data`; empty at the end."""
+        try:
+            chunk = b"" if self.at_end else next(self._chunks, b"")
+        except TruncatedSource as error:
+            self.fault, chunk = error, b""
+        self.at_end = not chunk
+        return chunk
+
+    def fill(self, size: int) -> None:
+        """Read until `data` holds at least `size` bytes, or to the end of the stream (`at_end`)."""
+        parts, held = [self.data], len(self.data)
+        while held < size and (chunk := self.take()):
+            parts.append(chunk)
+            held += len(chunk)
+        self.data = b"".join(parts)
+
+    def consume(self, size: int) -> None:
+        """Drop the first `size` bytes of `data`."""
+        self.data = self.data[size:]
+        self.offset += size
+
+    def skip_to_content(self) -> None:
+        """Drop a byte order mark and blanks, and hold at least one byte where there is one more."""
+        self.fill(4)
+        self.consume(3 * self.data.startswith(b"\xef\xbb\xbf"))
+        while True:
+            self.consume(len(self.data) - len(self.data.lstrip(b" \t\r\n")))
+            if self.data or self.at_end:
+                return
+            self.fill(1)
 
 
 def read_ahead(chunks: Iterator[bytes], depth: int = 8) -> Generator[bytes, None, None]:

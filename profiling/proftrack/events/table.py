@@ -14,6 +14,8 @@ Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 
+TELLING = 2000
+"""Characters of a name that tell what it is: the patterns of categories take long for a megabyte."""
 NONE = -1
 """In an id column: the row has none."""
 
@@ -108,6 +110,11 @@ class EventTable:
         return np.asarray(lookup[self.kind])
 
     @property
+    def started_ns(self) -> int:
+        """The first event's time; epoch nanoseconds where the file says what its clock counts from."""
+        return self.origin_ns + (self.meta.base_time_ns or 0)
+
+    @property
     def gpu_work(self) -> Bools:
         """Mask of GPU work: kernels, copies and sets, whatever their times."""
         return self.of_kind(*GPU_KINDS)
@@ -118,8 +125,8 @@ class EventTable:
         return self.of_kind(*HOST_KINDS)
 
     def named(self, predicate: Any) -> Bools:
-        """Mask of the rows whose name satisfies `predicate(str)`, asked once a distinct name."""
-        table = np.fromiter((bool(predicate(n)) for n in self.names), dtype=bool, count=len(self.names))
+        """Mask of the rows whose name (of a long one its beginning) satisfies `predicate(str)`, asked once a name."""
+        table = np.fromiter((bool(predicate(n[:TELLING])) for n in self.names), dtype=bool, count=len(self.names))
         return np.asarray(table[self.name]) if len(table) else np.zeros(len(self), dtype=bool)
 
     def take(self, rows: Any) -> EventTable:

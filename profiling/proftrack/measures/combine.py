@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from proftrack.measures import idle
+from proftrack.measures import idle, sites
 from proftrack.measures.measure import Measures
+from proftrack.measures.quality import FLAGS
 from proftrack.measures.results import (
     CpuWork,
     Device,
@@ -44,17 +45,21 @@ def combine(parts: list[Measures]) -> Measures:
         ),
         totals=_combined_totals(parts),
         per_step=[s for p in parts for s in p.per_step],
-        ops=_merged([o for p in parts for o in p.ops], lambda o: (o.name, o.category), _merge_ops),
+        ops=_combined_ops(parts),
         kernels=_combined_kernels(parts),
-        regions=_merged([r for p in parts for r in p.regions], lambda r: r.name, _merge_regions),
+        sites=sites.merged(s for p in parts for s in p.sites),
+        regions=_combined_regions(p.regions for p in parts),
         idle=_combined_idle(parts, steps),
         split=_combined_split(parts),
         launch=_combined_launch(parts),
-        devices=_merged([d for p in parts for d in p.devices], lambda d: d.device, _merge_devices),
-        flags=_merged([f for p in parts for f in p.flags], lambda f: f.code, _merge_flags),
+        devices=_combined_devices(parts),
+        flags=_combined_flags(parts),
         busy_in_device_window_us=_sum(p.busy_in_device_window_us for p in parts),
         busy_by_limit_us=dict(sum((Counter(p.busy_by_limit_us) for p in parts), Counter())),
         waits_over_gpu_us=sum(p.waits_over_gpu_us for p in parts),
+        host_rows=sum(p.host_rows for p in parts),
+        collectives=[c for p in parts for c in p.collectives],
+        modules=_combined_regions(p.modules for p in parts),
         work=_combined_work(parts),
         cpu=_combined_cpu(parts),
     )
@@ -117,6 +122,11 @@ def _combined_totals(parts: list[Measures]) -> Totals:
     )
 
 
+def _combined_ops(parts: list[Measures]) -> list[Op]:
+    merged = _merged([o for p in parts for o in p.ops], lambda o: (o.name, o.category), _merge_ops)
+    return sorted(merged, key=lambda o: (-o.self_cuda_time_us, -o.self_cpu_time_us, o.name))
+
+
 def _merge_ops(ops: list[Op]) -> Op:
     return Op(
         name=ops[0].name,
@@ -156,6 +166,11 @@ def _combined_kernels(parts: list[Measures]) -> list[Kernel]:
     return sorted(merged, key=lambda k: (-k.total_us, k.name))
 
 
+def _combined_regions(parts: Iterable[list[Region]]) -> list[Region]:
+    merged = _merged([r for regions in parts for r in regions], lambda r: r.name, _merge_regions)
+    return sorted(merged, key=lambda r: (-r.cpu_time_us, r.name))
+
+
 def _merge_regions(group: list[Region]) -> Region:
     return Region(
         name=group[0].name,
@@ -168,12 +183,17 @@ def _merge_regions(group: list[Region]) -> Region:
 
 def _combined_idle(parts: list[Measures], steps: int) -> Idle:
     causes: Counter[str] = Counter()
+    rows: Counter[str] = Counter()
     for part in parts:
         for cause, us in part.idle.by_cause_us_per_step.items():
             causes[cause] += us * max(part.steps, 1)  # type: ignore[assignment]  # Counter's values may be floats
+        for cause, count in part.idle.rows_by_cause_per_step.items():
+            rows[cause] += count * max(part.steps, 1)  # type: ignore[assignment]
     largest = sorted((g for p in parts for g in p.idle.largest), key=lambda g: -g.duration_us)
     return Idle(
-        by_cause_us_per_step={c: us / max(steps, 1) for c, us in causes.items()}, largest=largest[: idle.LARGEST]
+        by_cause_us_per_step={c: us / max(steps, 1) for c, us in causes.items()},
+        largest=largest[: idle.LARGEST],
+        rows_by_cause_per_step={c: n / max(steps, 1) for c, n in rows.items()},
     )
 
 
@@ -207,6 +227,11 @@ def _combined_launch(parts: list[Measures]) -> Launch | None:
     )
 
 
+def _combined_devices(parts: list[Measures]) -> list[Device]:
+    merged = _merged([d for p in parts for d in p.devices], lambda d: d.device, _merge_devices)
+    return sorted(merged, key=lambda d: (-d.gpu_busy_us, d.device))
+
+
 def _merge_devices(group: list[Device]) -> Device:
     return Device(
         device=group[0].device,
@@ -219,5 +244,14 @@ def _merge_devices(group: list[Device]) -> Device:
     )
 
 
+def _combined_flags(parts: list[Measures]) -> list[Flag]:
+    merged = _merged([f for p in parts for f in p.flags], lambda f: f.code, _merge_flags)
+    return sorted(merged, key=lambda f: list(FLAGS).index(f.code))
+
+
 def _merge_flags(group: list[Flag]) -> Flag:
-    return Flag(code=group[0].code, count=sum(f.count for f in group), message=group[0].message)
+    """The sentence, and what each cycle has to say beside it."""
+    code = group[0].code
+    details = dict.fromkeys(f.message.removeprefix(FLAGS[code]).strip() for f in group)
+    message = " ".join([FLAGS[code], *(d for d in details if d)])
+    return Flag(code=code, count=sum(f.count for f in group), message=message)

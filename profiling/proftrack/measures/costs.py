@@ -114,6 +114,18 @@ def _matmul(first: int) -> _Rule:
     return rule
 
 
+def _matrix_vector(first: int) -> _Rule:
+    """[M, K] x [K] at inputs `first` and `first + 1`; what is added to it is read, too."""
+
+    def rule(call: _Call) -> tuple[int, int]:
+        (m, k), (length,) = call.shape(first), call.shape(first + 1)
+        if k != length:
+            raise ValueError("shapes do not multiply")
+        return 2 * m * k, call.input_bytes() + m * call.size(first)
+
+    return rule
+
+
 def _linear(call: _Call) -> tuple[int, int]:
     x, weight = call.shape(0), call.shape(1)
     rows = math.prod(x[:-1])
@@ -237,6 +249,9 @@ _RULES: dict[str, _Rule] = {
     "addmm": _matmul(1),
     "baddbmm": _matmul(1),
     "_addmm_activation": _matmul(1),
+    "mv": _matrix_vector(0),
+    "addmv": _matrix_vector(1),
+    "addmv_": _matrix_vector(1),
     "linear": _linear,
     "mkldnn_linear": _linear,
     "convolution": _convolution(padding_first=False),

@@ -33,6 +33,11 @@ _INPUT = re.compile(
 )
 
 
+_TORCH_LAUNCHES = re.compile(r"^Optimizer\.(?:step|zero_grad)#")
+"""Regions that torch itself records and that do nothing but launch: their Python is dispatch, which a fused optimizer
+or a graph takes away, not the user's own work."""
+
+
 def is_input(name: str) -> bool:
     """Whether a host row of this name fetches data for the model."""
     return _INPUT.search(name) is not None
@@ -72,9 +77,10 @@ def find_gaps(view: View, windows: Windows) -> Gaps:
     launch = _next_launch(view.links, view.on_device, gaps)
     cause = np.full(len(gaps.start), CAUSES.index("unknown"), dtype=np.int8)
     thread = np.where(launch == NONE, NONE, table.thread[launch])
+    operators = _launching_operators(view)
     for one in np.unique(thread[thread != NONE]).tolist():
         mine = np.flatnonzero(thread == one)
-        host = host_activity(view, {int(one), *steps.thread.tolist()}, windows)
+        host = host_activity(view, {int(one), *steps.thread.tolist()}, operators, windows)
         called = table.end[launch[mine]]
         cause[mine] = _causes(host, gaps.start[mine], gaps.end[mine], called)
     return Gaps(gaps.start, gaps.end, cause, launch)
@@ -93,8 +99,11 @@ def _next_launch(links: Links, owned: Ownership, gaps: Intervals) -> Ints:
     return launch
 
 
-def host_activity(view: View, threads: set[int], windows: Windows) -> Host:
-    """What these threads did. The main thread counts with a backward thread: it may be what that one waits for."""
+def host_activity(view: View, threads: set[int], operators: Bools, windows: Windows) -> Host:
+    """What these threads did; `operators` masks those that launch.
+
+    The main thread counts with a backward thread: it may be what that one waits for.
+    """
     table = view.table
     here = table.valid & np.isin(table.thread, list(threads))
 
@@ -102,7 +111,7 @@ def host_activity(view: View, threads: set[int], windows: Windows) -> Host:
         return union(table.ts[mask], table.end[mask])
 
     calls = here & table.of_kind(*CALL_KINDS)
-    launching = joined(calls | (here & _launching_operators(view)))
+    launching = joined(calls | (here & operators))
     return Host(
         not_launching=launching.gaps(windows.low, windows.high),
         input=joined(here & table.of_kind(Kind.CPU_OP, Kind.ANNOTATION) & table.named(is_input)),
@@ -112,18 +121,17 @@ def host_activity(view: View, threads: set[int], windows: Windows) -> Host:
 
 
 def _launching_operators(view: View) -> Bools:
-    """Operators (not annotations) that a launch call runs in."""
+    """Operators that a launch call runs in; of the annotations only those in which torch itself launches."""
     table, forest = view.table, view.forest
     is_call = np.zeros(len(table), dtype=np.int64)
     is_call[view.links.calls] = 1
     launches = forest.subtree_sums(is_call[forest.rows]) if len(forest.rows) else is_call[:0]
     mask = np.zeros(len(table), dtype=bool)
     mask[forest.rows[launches > 0]] = True
-    return mask & table.of_kind(Kind.CPU_OP) & ~table.named(is_input) & ~table.named(_is_step)
-
-
-def _is_step(name: str) -> bool:
-    return name.startswith("ProfilerStep")
+    operators = (
+        table.of_kind(Kind.CPU_OP) & ~table.named(is_input) & ~table.named(lambda n: n.startswith("ProfilerStep"))
+    )
+    return mask & (operators | table.named(lambda n: _TORCH_LAUNCHES.match(n) is not None))
 
 
 def _causes(host: Host, start: Ints, end: Ints, called: Ints) -> npt.NDArray[np.int8]:
@@ -165,9 +173,11 @@ def _long_stretches(quiet: Intervals, start: Ints, until: Ints) -> Ints:
 def summarize(view: View, gaps: Gaps, windows: Windows) -> Idle:
     """Idle time by cause a step (in sum where there are no steps), and the largest gaps with what the host did."""
     per_step = max(len(view.steps), 1)
+    rows = np.bincount(gaps.cause, weights=_rows_within(view, gaps), minlength=len(CAUSES))
     order = np.argsort(gaps.start - gaps.end, kind="stable")[:LARGEST]
     return Idle(
         by_cause_us_per_step={c: round(ns / 1000 / per_step, 3) for c, ns in gaps.by_cause().items()},
+        rows_by_cause_per_step={c: n / per_step for c, n in zip(CAUSES, rows.tolist(), strict=True) if n},
         largest=[
             IdleGap(
                 start_us=(int(gaps.start[i]) - windows.device_low) / 1000,
@@ -178,6 +188,19 @@ def summarize(view: View, gaps: Gaps, windows: Windows) -> Idle:
             for i in order.tolist()
         ],
     )
+
+
+def _rows_within(view: View, gaps: Gaps) -> Ints:
+    """For each gap, how many host rows were recorded in it up to the launch that ended it."""
+    starts = np.sort(view.table.ts[recorded_on_host(view.table)])
+    until = np.where(gaps.launch == NONE, gaps.end, np.minimum(view.table.end[gaps.launch], gaps.end))
+    found = np.searchsorted(starts, np.maximum(until, gaps.start)) - np.searchsorted(starts, gaps.start)
+    return np.asarray(found, dtype=np.int64)
+
+
+def recorded_on_host(table: EventTable) -> Bools:
+    """Rows that the host spent time on recording."""
+    return table.valid & (table.host | table.of_kind(Kind.PYTHON))
 
 
 def _during(table: EventTable, launch: int, start: int, end: int) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from proftrack.events.table import TELLING
+
 # Patterns are tried in this order: the more telling word first (a fused attention kernel names its gemm too).
 _KINDS: tuple[tuple[str, str], ...] = (
     (
@@ -61,16 +63,16 @@ CAN_BE_SMALL = ("arithmetic", "bandwidth", "unknown")
 def kind_of_kernel(name: str) -> str:
     """The kind of a kernel by its name; `unknown` where no pattern matches."""
     for kind, pattern in _COMPILED:
-        if pattern.search(name):
+        if pattern.search(name, 0, TELLING):
             return kind
     return "unknown"
 
 
 def kind_of_copy(name: str) -> str:
     """The kind of a memcpy by its name: between host and device, between devices, or within one."""
-    if _HOST_COPY.search(name):
+    if _HOST_COPY.search(name, 0, TELLING):
         return "host-device copy"
-    return "peer copy" if _PEER_COPY.search(name) else "copy"
+    return "peer copy" if _PEER_COPY.search(name, 0, TELLING) else "copy"
 
 
 def limit_of_kind(kind: str) -> str:

@@ -10,6 +10,9 @@ from proftrack.events.categories import CALL_KINDS, is_graph_launch, is_launch, 
 from proftrack.events.table import NONE, Bools, EventTable, Ints
 from proftrack.measures.nesting import Forest
 
+NO_CORRELATION = 0
+"""CUPTI's id of what belongs to nothing."""
+
 
 class Links(NamedTuple):
     """GPU work and its launch calls."""
@@ -29,8 +32,11 @@ class Links(NamedTuple):
 def link(table: EventTable, forest: Forest) -> Links:
     """Join by correlation id, through runtime and driver calls. A graph's replay is one call for many kernels."""
     gpu = np.flatnonzero(table.gpu_work)
-    calls = _launch_calls(table, forest)
-    launch = _join(table, gpu, calls)
+    launches, outermost = _launch_calls(table, forest)
+    launch = _join(table, gpu, launches)
+    inner = np.flatnonzero(np.isin(launch, launches))
+    launch[inner] = outermost[np.searchsorted(launches, launch[inner])]
+    calls = np.unique(outermost)
     position = np.full(len(table), NONE, dtype=np.int64)
     position[calls] = np.arange(len(calls))
     joined = position[launch[launch != NONE]]
@@ -38,33 +44,37 @@ def link(table: EventTable, forest: Forest) -> Links:
     return Links(gpu, launch, calls, caused, table.named(is_graph_launch)[calls])
 
 
-def _launch_calls(table: EventTable, forest: Forest) -> Ints:
-    """Rows of launch calls; of nested ones (a runtime call that goes through a driver call) the outermost."""
-    is_call = table.of_kind(*CALL_KINDS) & table.named(is_launch)
-    position = forest.position_of(len(table))
-    rows = np.flatnonzero(is_call)
-    nested = np.zeros(len(rows), dtype=bool)
-    placed = position[rows] != NONE
-    parent = np.where(placed, forest.parent[position[rows]], NONE) if len(forest.rows) else np.full(len(rows), NONE)
-    above = forest.nearest(parent.astype(np.int64), is_call[forest.rows])
-    nested[placed] = above[placed] != NONE
-    return rows[~nested]
+def _launch_calls(table: EventTable, forest: Forest) -> tuple[Ints, Ints]:
+    """Rows of launch calls, and for each the outermost that it runs in: a runtime call goes through a driver call."""
+    rows = np.flatnonzero(table.of_kind(*CALL_KINDS) & table.named(is_launch))
+    outermost = rows.copy()
+    position = forest.position_of(len(table))[rows]
+    order = np.argsort(position, kind="stable")
+    order = order[position[order] != NONE]  # parents before children
+    position = position[order]
+    if len(order):
+        reach = np.concatenate([[0], np.maximum.accumulate(forest.last[position])[:-1]])
+        is_outer = position >= reach
+        outermost[order] = rows[order][np.maximum.accumulate(np.where(is_outer, np.arange(len(order)), 0))]
+    return rows, outermost
 
 
-def _join(table: EventTable, gpu: Ints, calls: Ints) -> Ints:
+def _join(table: EventTable, gpu: Ints, launches: Ints) -> Ints:
     """For each row of `gpu` the call with its correlation id. A launch call wins over another call of that id."""
     launch = np.full(len(gpu), NONE, dtype=np.int64)
-    others = np.flatnonzero(table.of_kind(*CALL_KINDS) & ~table.named(is_wait) & (table.correlation > 0))
-    for candidates in (calls, others):
+    others = np.flatnonzero(table.of_kind(*CALL_KINDS) & ~table.named(is_wait))
+    wanted = table.correlation[gpu]
+    for candidates in (launches, others):
         ids = table.correlation[candidates]
-        known = ids != NONE
+        known = (ids != NONE) & (ids != NO_CORRELATION)
         ids, rows = ids[known], candidates[known]
-        order = np.argsort(ids, kind="stable")
+        order = np.lexsort((table.ts[rows], ids))
         ids, rows = ids[order], rows[order]
-        wanted = table.correlation[gpu]
-        index = np.searchsorted(ids, wanted)
-        found = index < len(ids)
-        found[found] = ids[index[found]] == wanted[found]
-        take = found & (launch == NONE) & (wanted != NONE)
-        launch[take] = rows[index[take]]
+        first, behind = np.searchsorted(ids, wanted, side="left"), np.searchsorted(ids, wanted, side="right")
+        take = np.flatnonzero((behind > first) & (launch == NONE))
+        launch[take] = rows[first[take]]
+        for i in take[behind[take] - first[take] > 1].tolist():  # ids used twice: the last call before the work
+            mine = rows[first[i] : behind[i]]
+            before = int(np.searchsorted(table.ts[mine], table.ts[gpu[i]], side="right"))
+            launch[i] = mine[max(before - 1, 0)]
     return launch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ from proftrack.events.categories import CALL_KINDS, Kind, is_wait
 from proftrack.events.table import NONE, Bools, EventTable
 from proftrack.hardware import Ceilings
 from proftrack.measures import idle, limits, quality, tables, work
+from proftrack.measures import sites as launch_sites
+from proftrack.measures.collectives import Collective, collectives
 from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.results import (
     CpuWork,
@@ -21,6 +23,7 @@ from proftrack.measures.results import (
     Launch,
     Op,
     Region,
+    Site,
     Split,
     Step,
     Totals,
@@ -52,10 +55,15 @@ class Measures:
     """The same by what limits the work; kernels hide copies and collectives that run beside them."""
     waits_over_gpu_us: float
     """Host waits inside the steps that overlap GPU work: what H leaves out of T."""
+    host_rows: int = 0
+    """Host rows recorded in the window, Python functions included."""
     work: TraceWork | None = None
     """None where no shapes were recorded."""
     cpu: CpuWork | None = None
     """Only for a trace without GPU work, and with ceilings."""
+    sites: list[Site] = field(default_factory=list)
+    collectives: list[Collective] = field(default_factory=list)
+    modules: list[Region] = field(default_factory=list)
 
     @property
     def steps(self) -> int:
@@ -80,7 +88,7 @@ class Measures:
 def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
     """All figures of one trace; with `ceilings` each kernel's limit and distance from its roofline, too."""
     seen = view(table)
-    windows = find_windows(table, seen.links, seen.steps, seen.on_device)
+    windows = find_windows(table, seen.links, seen.steps, seen.owned, seen.on_device)
     owner = tables.launching_row(table, seen.forest, seen.links)
     operators = work.operator_costs(table, seen.forest)
     costs = work.gpu_costs(table, seen.links.gpu, owner, operators, ceilings)
@@ -95,10 +103,14 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         per_step=tables.per_step(table, seen.forest, seen.links, seen.steps, seen.owned),
         ops=tables.operators(table, seen.forest, seen.links),
         kernels=tables.gpu_work(table, seen.links, classes, costs),
+        sites=launch_sites.sites(seen, owner, windows),
         regions=tables.regions(table, seen.links),
         launch=tables.launch_figures(table, seen.links, seen.owned),
         devices=tables.devices(table, seen.links, seen.owned, windows.low, windows.high) if windows else [],
         flags=quality.flags(seen, windows),
+        host_rows=_host_rows(seen, windows),
+        collectives=collectives(seen),
+        modules=tables.modules(table, seen.links),
         work=work.trace_work(table, seen.forest, owned, own) if shapes else None,
         cpu=work.cpu_work(table, seen.forest, operators, ceilings) if ceilings and not len(seen.links.gpu) else None,
         **gpu,
@@ -123,6 +135,14 @@ def _gpu_part(seen: View, windows: Windows | None, classes: dict[str, Bools]) ->
         "busy_by_limit_us": limits.by_limit(seen, windows, classes),
         "waits_over_gpu_us": _waits_over_gpu(seen, in_device_window),
     }
+
+
+def _host_rows(seen: View, windows: Windows | None) -> int:
+    if windows is None:
+        return 0
+    table = seen.table
+    inside = (table.ts >= windows.low) & (table.ts < windows.high)
+    return int((idle.recorded_on_host(table) & inside).sum())
 
 
 def _window(seen: View, windows: Windows | None) -> Window:

@@ -9,6 +9,10 @@ import numpy as np
 from proftrack.events.table import NONE, Bools, EventTable, Ints
 from proftrack.measures.intervals import union
 
+MAX_ROUNDS = 300
+"""Of work on whole columns; operators nest some 20 deep. For thousands of levels a stack is quicker."""
+FEW_ROUNDS = 64
+
 
 class Forest(NamedTuple):
     """Host rows in the order parent before child (thread, start, longest first).
@@ -43,38 +47,84 @@ class Forest(NamedTuple):
     def nearest(self, position: Ints, wanted: Bools) -> Ints:
         """For each position, itself or its nearest ancestor for which `wanted` holds; NONE where there is none."""
         answer: Ints = position.copy()
-        while True:
+        for _ in range(FEW_ROUNDS):
             climb = (answer != NONE) & ~wanted[answer]
             if not climb.any():
                 return answer
             answer[climb] = self.parent[answer[climb]]
+        return np.where(answer == NONE, NONE, self._nearest_of_all(wanted)[answer])
+
+    def _nearest_of_all(self, wanted: Bools) -> Ints:
+        """`nearest` of every row of a deep forest: each round doubles how far it looks."""
+        count = len(self.parent)
+        up: Ints = np.where(wanted, np.arange(count), np.where(self.parent == NONE, count, self.parent))
+        up = np.append(up, count)  # above the roots
+        while not np.array_equal(further := up[up], up):
+            up = further
+        return np.where(up == count, NONE, up)
 
 
 def nest(table: EventTable, mask: Bools) -> Forest:
-    """Nest the valid rows of `mask` by time on each thread. Rows that overlap without nesting are siblings."""
+    """Nest the valid rows of `mask` by time on each thread. A row lies in the one that runs when it starts."""
     rows = np.flatnonzero(mask & table.valid)
-    start, end = table.ts[rows], table.end[rows]
-    # Where times tie, torch's own order decides; where that is missing, the file's.
-    order = np.lexsort((table.ev_idx[rows], -end, start, table.thread[rows]))
-    rows, start, end = rows[order], start[order], end[order]
-    span = int(end.max() - start.min()) + 1 if len(rows) else 1
-    shift = table.thread[rows].astype(np.int64) * span - (int(start.min()) if len(rows) else 0)
-    start, end = start + shift, end + shift
-    parent, end = _parents(start, end)
-    last = np.maximum(np.searchsorted(start, end, side="left"), np.arange(len(rows)) + 1)
+    start, end, thread = table.ts[rows], table.end[rows], table.thread[rows].astype(np.int64)
+    # Where times tie, torch's own order decides; runtime calls have none and run inside operators; then the file's.
+    recorded = np.where(table.ev_idx[rows] == NONE, np.iinfo(np.int64).max, table.ev_idx[rows])
+    order = np.lexsort((recorded, -end, start, thread))
+    rows, start, end, thread = rows[order], start[order], end[order], thread[order]
+    nested = _by_level(thread, start, end)
+    parent, end, last = _by_stack(thread, start, end) if nested is None else nested
     own = table.dur[rows].copy()
     child = parent != NONE
     np.subtract.at(own, parent[child], (end - start)[child])
-    return Forest(rows, parent, start - shift, end - shift, last, own)
+    return Forest(rows, parent, start, end, last, own)
 
 
-def _parents(start: Ints, end: Ints) -> tuple[Ints, Ints]:
+def _by_level(thread: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints] | None:
+    """Parents, clipped ends and `last` of sorted rows; None where that takes too many rounds."""
+    if not len(start):
+        return start, end, start
+    span = int(end.max() - start.min()) + 1
+    if int(thread[-1] + 1) * span >= 2**62:
+        return None
+    shift = thread * span - int(start.min())  # the threads one behind the other
+    found = _parents(start + shift, end + shift)
+    if found is None:
+        return None
+    parent, end = found
+    last = np.maximum(np.searchsorted(start + shift, end, side="left"), np.arange(len(start)) + 1)
+    return parent, end - shift, last
+
+
+def _by_stack(thread: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+    """The same row by row: slower, but in linear time however the rows lie."""
+    parents, ends, lasts = [], end.tolist(), [0] * len(start)
+    threads, starts = thread.tolist(), start.tolist()
+    running: list[int] = []
+    for i, begin in enumerate(starts):
+        while running and (threads[running[-1]] != threads[i] or ends[running[-1]] <= begin):
+            lasts[running.pop()] = i
+        parents.append(running[-1] if running else NONE)
+        if running:
+            ends[i] = min(ends[i], ends[running[-1]])
+        running.append(i)
+    for i in running:
+        lasts[i] = len(starts)
+    return np.array(parents, dtype=np.int64), np.array(ends, dtype=np.int64), np.array(lasts, dtype=np.int64)
+
+
+def _parents(start: Ints, end: Ints) -> tuple[Ints, Ints] | None:
     """Parents and clipped ends of rows sorted by start, a level of nesting at a time."""
     parent = np.full(len(start), NONE, dtype=np.int64)
     end = end.copy()
     left = np.arange(len(start))
+    rounds = 0
     while len(left):
-        is_top, top = _tops(start[left], end[left])
+        tops = _tops(start[left], end[left], MAX_ROUNDS - rounds)
+        if tops is None:
+            return None
+        is_top, top, more = tops
+        rounds += more
         inner = left[~is_top]
         parent[inner] = left[top[~is_top]]
         end[inner] = np.minimum(end[inner], end[parent[inner]])
@@ -82,19 +132,20 @@ def _parents(start: Ints, end: Ints) -> tuple[Ints, Ints]:
     return parent, end
 
 
-def _tops(start: Ints, end: Ints) -> tuple[Bools, Ints]:
-    """Which of these sorted rows lie in no earlier one, and for each row the top row at or before it."""
+def _tops(start: Ints, end: Ints, rounds: int) -> tuple[Bools, Ints, int] | None:
+    """Which of these sorted rows lie in no earlier one, for each row the top row at or before it, and rounds taken."""
     reach = np.maximum.accumulate(end)
     is_top = np.concatenate([[True], start[1:] >= reach[:-1]])
-    while True:
+    for taken in range(1, rounds + 1):
         top = np.maximum.accumulate(np.where(is_top, np.arange(len(start)), 0))
         # A row may start in what a child overhangs its parent by; it then lies in neither, and is a top row itself.
         outside = ~is_top & (start >= end[top])
         if not outside.any():
-            return is_top, top
+            return is_top, top, taken
         candidates = np.flatnonzero(outside)
         first_of_each = np.unique(top[candidates], return_index=True)[1]
         is_top[candidates[first_of_each]] = True
+    return None
 
 
 def covered_by(table: EventTable, mask: Bools) -> int:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from proftrack.events.categories import Kind
-from proftrack.events.table import NONE
+from proftrack.events.table import NONE, Ints
+from proftrack.measures.intervals import union_by_group
 from proftrack.measures.results import Flag
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
@@ -88,11 +89,12 @@ def _steps(view: View, windows: Windows | None) -> Iterator[Flag]:
         np.add.at(cuda, view.owned.step[own], view.table.dur[view.links.gpu[own]])
         host = steps.end - steps.start
         median = float(np.median(host))
-        uneven = int(((host > UNEVEN * median) & (host > median + UNEVEN_HOST_NS)).sum())
-        if cuda.any():
-            uneven += int((cuda * UNEVEN < np.median(cuda)).sum() + (cuda > UNEVEN * np.median(cuda)).sum())
-        if uneven:
-            yield flag("uneven_steps", uneven, f"Host time {host.min() / 1000:.1f} to {host.max() / 1000:.1f} us.")
+        uneven = (host > UNEVEN * median) & (host > median + UNEVEN_HOST_NS)
+        uneven |= (cuda * UNEVEN < np.median(cuda)) | (cuda > UNEVEN * np.median(cuda))
+        if uneven.any():
+            yield flag(
+                "uneven_steps", int(uneven.sum()), f"Host time {host.min() / 1000:.1f} to {host.max() / 1000:.1f} us."
+            )
     if windows is not None and (windows.leaked or windows.unrecorded):
         detail = "" if windows.leaked else "It is not in the trace: a queue was ahead of the first own work."
         yield flag("work_before_window", max(windows.leaked, 1), detail)
@@ -105,19 +107,45 @@ def _gpu(view: View, _: Windows | None) -> Iterator[Flag]:
         return
     silent = links.caused == 0
     graphs = links.graph_calls
-    if graphs.any():
-        few = links.caused[graphs] * 2 < links.caused[graphs].max(initial=1)
-        if few.any():
-            yield flag("under_recorded_graphs", int(few.sum()), f"Of {int(graphs.sum())} replays.")
+    if graphs.any() and (few := _under_recorded(view)):
+        yield flag("under_recorded_graphs", few, f"Of {int(graphs.sum())} replays.")
     if (silent & ~graphs).any():
         yield flag("launches_without_gpu_work", int((silent & ~graphs).sum()), f"Of {len(links.calls)} launch calls.")
-    if len(steps) and len(links.calls) and silent.any():
+    if len(steps) > 1 and silent.any():
         in_last = steps.containing(view.table.ts[links.calls]) == len(steps) - 1
-        if in_last.any() and silent[in_last].mean() > FEW_JOINED and silent[~in_last].mean() < FEW_JOINED:
+        counted = in_last.any() and not in_last.all()
+        if counted and silent[in_last].mean() > FEW_JOINED and silent[~in_last].mean() < FEW_JOINED:
             yield flag("partial_window", int((silent & in_last).sum()))
     lost = int((links.launch == NONE).sum())
     if lost:
         yield flag("gpu_work_without_launch", lost, f"Of {len(links.gpu)}.")
+
+
+def _under_recorded(view: View) -> int:
+    """Graph replays with no kernel, or under half as many as the fullest replay of the same graph."""
+    links = view.links
+    graphs = np.flatnonzero(links.graph_calls)
+    caused, graph = links.caused[graphs], _graph_of_replay(view, links.calls[graphs])
+    most = np.zeros(int(graph.max()) + 1, dtype=np.int64)
+    np.maximum.at(most, graph, caused)
+    return int(((caused == 0) | (caused * 2 < most[graph])).sum())
+
+
+def _graph_of_replay(view: View, replays: Ints) -> Ints:
+    """Which graph each call replays: its place in the step where all steps replay as many, else its first kernel."""
+    table, links, steps = view.table, view.links, view.steps
+    step = steps.containing(table.ts[replays])
+    each = np.bincount(step[step != NONE], minlength=max(len(steps), 1))
+    if len(steps) > 1 and (step != NONE).all() and (each == each[0]).all():
+        place = np.empty(len(replays), dtype=np.int64)
+        place[np.argsort(table.ts[replays], kind="stable")] = np.arange(len(replays)) % each[0]
+        return place
+    first = np.zeros(len(replays), dtype=np.int64)
+    work = np.flatnonzero(np.isin(links.launch, replays))
+    work = work[np.argsort(-table.ts[links.gpu[work]], kind="stable")]  # the first is written last
+    order = np.argsort(replays)
+    first[order[np.searchsorted(replays[order], links.launch[work])]] = table.name[links.gpu[work]] + 1
+    return first
 
 
 def _clocks(view: View, _: Windows | None) -> Iterator[Flag]:
@@ -128,13 +156,17 @@ def _clocks(view: View, _: Windows | None) -> Iterator[Flag]:
         yield flag("gpu_before_launch", early)
     usable = owned.usable
     lane, start, end = table.lane[links.gpu[usable]], owned.start[usable], owned.end[usable]
-    order = np.lexsort((start, lane))
-    lane, start, end = lane[order], start[order], end[order]
-    if len(lane) > 1:
-        overlap = (lane[1:] == lane[:-1]) & (end[:-1] - start[1:] > OVERLAP_NS)
-        if overlap.any():
-            by = (np.minimum(end[:-1], end[1:]) - start[1:])[overlap].sum() / 1000
-            yield flag("overlapping_on_stream", int(overlap.sum()), f"By {by:.1f} us in all.")
+    count = sum(_overlaps(start[lane == one], end[lane == one]) for one in np.unique(lane).tolist())
+    if count:
+        by = int((end - start).sum() - union_by_group(lane.astype(np.int64), start, end, len(table.lanes)).sum())
+        yield flag("overlapping_on_stream", count, f"By {by / 1000:.1f} us in all.")
+
+
+def _overlaps(start: Ints, end: Ints) -> int:
+    """How many of one stream's rows start while an earlier one still runs."""
+    order = np.argsort(start, kind="stable")
+    start, reach = start[order], np.maximum.accumulate(end[order])
+    return int((np.minimum(reach[:-1], end[order][1:]) - start[1:] > OVERLAP_NS).sum())
 
 
 def _host(view: View, _: Windows | None) -> Iterator[Flag]:

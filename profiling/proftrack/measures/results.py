@@ -94,6 +94,20 @@ class Kernel(Struct, frozen=True, kw_only=True):
         return self.flops / self.bytes if self.flops is not None and self.bytes else None
 
 
+class Site(Struct, frozen=True, kw_only=True):
+    """GPU work of one name that one operator launched with one set of input shapes, within the device window."""
+
+    operator: str
+    """Empty where no launch was recorded."""
+    shapes: str
+    """The operator's input shapes as JSON; empty where they were not recorded."""
+    kernel: str
+    kind: str
+    calls: int
+    busy_us: float
+    """Its part of B times the steps: all sites add up to that. Work that runs at once shares the time equally."""
+
+
 class Region(Struct, frozen=True, kw_only=True):
     """A record_function region (user_annotation) other than ProfilerStep."""
 
@@ -120,6 +134,8 @@ class Idle(Struct, frozen=True, kw_only=True):
 
     by_cause_us_per_step: dict[str, float]
     largest: list[IdleGap]
+    rows_by_cause_per_step: dict[str, float] = {}
+    """Host rows recorded in those gaps: each of them cost the profiler some time."""
 
 
 class Split(Struct, frozen=True, kw_only=True):

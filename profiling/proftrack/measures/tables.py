@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 
 from proftrack.events.categories import Kind
 from proftrack.events.table import NONE, Bools, EventTable, Ints
-from proftrack.measures.intervals import union_by_group
+from proftrack.measures.intervals import Intervals, union, union_by_group
 from proftrack.measures.kernels import kind_of_copy, kind_of_kernel
 from proftrack.measures.links import Links
 from proftrack.measures.nesting import Forest
@@ -189,23 +190,44 @@ def per_step(table: EventTable, forest: Forest, links: Links, steps: Steps, owne
     ]
 
 
+_COMPILED = re.compile(
+    r"^(?:Torch-Compiled Region|TorchDynamo Cache Lookup|Pregraph bytecode|## Call CompiledFxGraph"
+    r"|AOTDispatcher Runtime Wrapper|CompiledFunction(?:Backward)?$)"
+)
+MOST_SPANS = 500
+"""Names kept of regions and of modules, those with most host time."""
+
+
 def regions(table: EventTable, links: Links) -> list[Region]:
-    """record_function regions by name, with the GPU work launched during them (by any thread: backward has its own)."""
-    is_region = table.of_kind(Kind.ANNOTATION) & table.valid & ~table.named(lambda n: n.startswith("ProfilerStep"))
-    rows = np.flatnonzero(is_region)
+    """record_function regions by name, and what torch.compile marks: compiled regions, guards, graph calls."""
+    is_region = table.of_kind(Kind.ANNOTATION) & ~table.named(lambda n: n.startswith("ProfilerStep"))
+    compiled = table.of_kind(Kind.CPU_OP) & table.named(lambda n: _COMPILED.match(n) is not None)
+    return _spans(table, links, is_region | compiled)
+
+
+def modules(table: EventTable, links: Links) -> list[Region]:
+    """nn.Module calls by name, where stacks were recorded; GPU work of a module counts for those around it, too."""
+    return _spans(table, links, table.of_kind(Kind.PYTHON) & table.named(lambda n: n.startswith("nn.Module: ")))
+
+
+def _spans(table: EventTable, links: Links, mask: Bools) -> list[Region]:
+    """Host intervals by name, with the GPU work launched during them (by any thread: backward has its own)."""
+    rows = np.flatnonzero(mask & table.valid)
     if not len(rows):
         return []
     unique, group = np.unique(table.name[rows], return_inverse=True)
     count = len(unique)
     launched = np.flatnonzero((links.launch != NONE) & table.valid[links.gpu])
     launched = launched[np.argsort(table.ts[links.launch[launched]], kind="stable")]
-    work, owner = _within(table.ts[links.launch[launched]], table.ts[rows], table.end[rows])
-    members = launched[work]
-    gpu = links.gpu[members]
-    busy = union_by_group(group[owner].astype(np.int64), table.ts[gpu], table.end[gpu], count)
-    called = np.sort(table.ts[links.calls])
-    calls = np.searchsorted(called, table.end[rows]) - np.searchsorted(called, table.ts[rows])
-    host, launches = _sums(group, table.dur[rows], count), _sums(group, calls, count)
+    times, called = table.ts[links.launch[launched]], np.sort(table.ts[links.calls])
+    order = np.argsort(group, kind="stable")
+    busy, launches = [], []
+    for mine in np.split(rows[order], np.cumsum(np.bincount(group, minlength=count))[:-1]):
+        during = union(table.ts[mine], table.end[mine])  # of a region inside itself each launch counts once
+        gpu = links.gpu[launched[_within(times, during)]]
+        busy.append(union(table.ts[gpu], table.end[gpu]).length)
+        launches.append(len(_within(called, during)))
+    host = _sums(group, table.dur[rows], count)
     out = [
         Region(
             name=table.names[unique[i]],
@@ -216,16 +238,14 @@ def regions(table: EventTable, links: Links) -> list[Region]:
         )
         for i, n in enumerate(np.bincount(group, minlength=count).tolist())
     ]
-    return sorted(out, key=lambda r: (-r.cpu_time_us, r.name))
+    return sorted(out, key=lambda r: (-r.cpu_time_us, r.name))[:MOST_SPANS]
 
 
-def _within(times: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Pairs (index into sorted `times`, index of the interval [start, end) that holds it)."""
-    low, high = np.searchsorted(times, start), np.searchsorted(times, end)
-    count = np.maximum(high - low, 0)
-    owner = np.repeat(np.arange(len(start)), count)
-    offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    return np.repeat(low, count) + offset, owner
+def _within(times: Ints, during: Intervals) -> Ints:
+    """Indices into sorted `times` of those that lie in one of the intervals [start, end)."""
+    low, high = np.searchsorted(times, during.start), np.searchsorted(times, during.end)
+    count = high - low
+    return np.repeat(low - (np.cumsum(count) - count), count) + np.arange(count.sum())
 
 
 def devices(table: EventTable, links: Links, owned: Ownership, low: int, high: int) -> list[Device]:

@@ -18,7 +18,7 @@ from proftrack.events.table import NONE, Bools, EventTable, Ints
 from proftrack.measures.intervals import Intervals, union
 from proftrack.measures.links import Links
 
-_STEP = re.compile(r"ProfilerStep#?\*?\s*(\d+)")
+_STEP = re.compile(r"ProfilerStep#?\*?\s*([0-9]{1,15})(?![0-9])")
 QUEUE_DELAY_NS = 20_000
 """Work that starts later than this after its launch call ended had a queue ahead of it."""
 
@@ -128,28 +128,41 @@ class Windows(NamedTuple):
         return self.device_high - self.device_low
 
 
-def find_windows(table: EventTable, links: Links, steps: Steps, owned: Ownership) -> Windows | None:
-    """The windows of DESIGN section 5; None where nothing in the trace has a time."""
-    own = owned.usable & (owned.step != NONE)
+def find_windows(
+    table: EventTable, links: Links, steps: Steps, owned: Ownership, on_device: Ownership
+) -> Windows | None:
+    """The window, over the own work of all devices, and the device window of the one that `on_device` is about.
+
+    None where nothing in the trace has a time.
+    """
     if not len(steps):
-        rows = table.valid & (table.gpu_work | table.of_kind(Kind.CPU_OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.DRIVER))
-        if not rows.any():
-            return None
-        low, high = int(table.ts[rows].min()), int(table.end[rows].max())
-        return Windows(low, high, low, high, 0, False)
+        return _whole_recording(table)
+    own, here = owned.usable & (owned.step != NONE), on_device.usable & (on_device.step != NONE)
     low, high = int(steps.start[0]), int(steps.end.max())
-    if not own.any():
-        return Windows(low, high, low, high, int(owned.leaked.sum()), False)
-    own_end = int(owned.end[own].max())
+    leaked = int(on_device.leaked.sum())
+    if own.any():
+        high = max(high, int(owned.end[own].max()))
+    if not here.any():
+        return Windows(low, high, low, high, leaked, False)
+    own_end = int(on_device.end[here].max())
     device_low, unrecorded = low, False
-    if owned.leaked.any():
-        device_low = max(low, int(owned.end[owned.leaked].max()))
+    if leaked:
+        device_low = max(low, int(on_device.end[on_device.leaked].max()))
     else:
-        first = int(np.flatnonzero(own)[np.argmin(owned.start[own])])
+        first = int(np.flatnonzero(here)[np.argmin(on_device.start[here])])
         called = int(table.end[links.launch[first]])
-        unrecorded = int(owned.start[first]) - called > QUEUE_DELAY_NS
-        device_low = max(low, int(owned.start[first])) if unrecorded else low
-    return Windows(low, max(high, own_end), min(device_low, own_end), own_end, int(owned.leaked.sum()), unrecorded)
+        unrecorded = int(on_device.start[first]) - called > QUEUE_DELAY_NS
+        device_low = max(low, int(on_device.start[first])) if unrecorded else low
+    return Windows(low, high, min(device_low, own_end), own_end, leaked, unrecorded)
+
+
+def _whole_recording(table: EventTable) -> Windows | None:
+    """Without steps: the span of all operators and GPU work; where there are neither, of the other host rows."""
+    for rows in (table.valid & (table.gpu_work | table.of_kind(Kind.CPU_OP)), table.valid & table.host):
+        if rows.any():
+            low, high = int(table.ts[rows].min()), int(table.end[rows].max())
+            return Windows(low, high, low, high, 0, False)
+    return None
 
 
 def busy(owned: Ownership, mask: Bools | None = None) -> Intervals:

@@ -55,7 +55,7 @@ def collect(
         item("step_time_us", facts.step_time_us, "us", f"A step takes {us(facts.step_time_us)} {kind}."),
         item("gpu_busy_per_step_us", facts.gpu_busy_us, "us", f"The GPU is busy {us(facts.gpu_busy_us)} of it."),
         *_headrooms(facts, context, measures, roofline),
-        *_idle(facts, limits),
+        *_idle(measures, facts, limits),
         *_busy(facts),
     ]
     if context.unprofiled_us is None:
@@ -83,10 +83,10 @@ def _factor(value: float) -> str:
     return f"{max(value, 1.0):.0f}x" if value >= 10 else f"{max(value, 1.0):.1f}x"
 
 
-def _idle(facts: StepFacts, limits: Thresholds) -> list[Evidence]:
+def _idle(measures: Measures, facts: StepFacts, limits: Thresholds) -> list[Evidence]:
     if facts.busy_fraction >= limits.gpu_bound_from:
         return []
-    causes = sorted(facts.idle_by_cause_us.items(), key=lambda kv: -kv[1])
+    causes = sorted(measures.idle.by_cause_us_per_step.items(), key=lambda kv: -kv[1])
     out = [
         item(f"idle_{cause}_us", time, "us", f"The GPU idles {us(time)} a step in the trace: {CAUSE_TEXT[cause]}.")
         for cause, time in causes[:3]

@@ -46,12 +46,22 @@ def judge(measures: Measures, context: Context | None = None, *, limits: Thresho
 
 
 def facts_of(measures: Measures, step_time_us: float) -> StepFacts:
-    """What the rules look at, of a trace with GPU work."""
+    """What the rules look at, of a trace with GPU work.
+
+    Recording takes time: what the profiled step has over the unprofiled one is spread over the host rows, and taken
+    off each cause by the rows recorded in its gaps. Work that records nothing (numpy, sleep, I/O) keeps its time.
+    """
     steps = max(measures.steps, 1)
+    added = max((measures.step_time_profiled_us or step_time_us) - step_time_us, 0.0)
+    a_row = added * steps / measures.host_rows if measures.host_rows else 0.0
+    rows = measures.idle.rows_by_cause_per_step
     return StepFacts(
         step_time_us=step_time_us,
         gpu_busy_us=measures.gpu_busy_per_step_us or 0.0,
-        idle_by_cause_us=measures.idle.by_cause_us_per_step,
+        idle_by_cause_us={
+            cause: max(time - a_row * rows.get(cause, 0.0), 0.0)
+            for cause, time in measures.idle.by_cause_us_per_step.items()
+        },
         busy_by_limit_us={k: v / steps for k, v in measures.busy_by_limit_us.items()},
         waits_over_gpu_us=measures.waits_over_gpu_us / steps,
     )

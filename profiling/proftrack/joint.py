@@ -1,0 +1,187 @@
+"""Several traces as one run: which rank each is of, and what the ranks say of each other.
+
+A collective ends for all ranks at about the same time, and begins for each when it arrives: of the same collective the
+shortest is the transfer, what it takes longer on another rank is that rank's waiting. The rank that waits least is the
+one that the others wait for. Durations are compared, never the ranks' clocks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from msgspec import Struct
+
+from proftrack.errors import UsageError
+from proftrack.measures.collectives import Collective
+from proftrack.record import Record
+
+_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
+_WORKER = re.compile(r"^(?P<worker>.+?)[._](?P<time>\d{10,})(?:\.cycle\d+)?(?=\.)")
+_CYCLE = re.compile(r"\.cycle\d+(?=\.)")
+NOTABLE = 0.05
+"""Differences between ranks under this share are not worth a word."""
+
+
+class RankFigures(Struct, frozen=True, kw_only=True):
+    """One rank of several. Times in microseconds a step (over the whole trace where it has no steps)."""
+
+    rank: int
+    files: list[str]
+    regime: str
+    steps: int
+    step_time_us: float | None
+    gpu_busy_us: float | None
+    communication_us: float | None
+    """Time in collectives, waiting included."""
+    exposed_communication_us: float | None
+    """What of the window only collectives filled."""
+    waiting_us: float | None
+    """Time in collectives beyond the rank that was quickest through each."""
+
+
+class Joint(Struct, frozen=True, kw_only=True):
+    """What several ranks say together."""
+
+    schema_version: int = 1
+    ranks: list[RankFigures]
+    slowest_rank: int | None
+    """The rank with the longest step."""
+    waited_for_rank: int | None
+    """The rank that waits least: the others wait for it. None where nobody waits notably."""
+    spread: float | None
+    """Longest over shortest step time, less 1."""
+    findings: list[str]
+    """What this means, in sentences."""
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    """One rank's record and its collectives, in order."""
+
+    rank: int
+    record: Record
+    collectives: list[Collective]
+
+
+def rank_of(path: Path, distributed_rank: int | None, pattern: str | None = None) -> int | None:
+    """The rank of a trace: by `pattern` (one group, on the file's name), else as the trace says, else by its name.
+
+    Raises UsageError where the pattern is no regular expression with a group of digits, or does not match.
+    """
+    if pattern is not None:
+        return _by_pattern(path, pattern)
+    if distributed_rank is not None:
+        return distributed_rank
+    match = _RANK_IN_NAME.search(path.name)
+    return int(match[1]) if match else None
+
+
+def _by_pattern(path: Path, pattern: str) -> int:
+    try:
+        match = re.search(pattern, path.name)
+        if match is None:
+            raise UsageError(
+                f"--rank-from {pattern!r} does not match {path.name}; give a pattern that matches all files"
+            )
+        return int(match[1])
+    except (re.error, IndexError, ValueError) as error:
+        problem = f"--rank-from {pattern!r} is not a regular expression with one group of digits ({error})"
+        raise UsageError(f"{problem}; for example 'rank(\\d+)'") from error
+
+
+def worker_of(path: Path) -> str:
+    """What the traces of one process have in common: torch names them HOST_PID.TIME.pt.trace.json, one a cycle."""
+    name = _CYCLE.sub("", path.name)
+    match = _WORKER.match(name)
+    return match["worker"] if match else name
+
+
+def join(parts: list[Part]) -> Joint:
+    """The ranks' figures side by side, and what they mean."""
+    waiting = _waiting(parts)
+    ranks = [_figures(part, waiting.get(part.rank)) for part in sorted(parts, key=lambda p: p.rank)]
+    timed = [r for r in ranks if r.step_time_us]
+    slowest = max(timed, key=lambda r: r.step_time_us or 0.0) if timed else None
+    shortest = min((r.step_time_us or 0.0 for r in timed), default=0.0)
+    spread = (slowest.step_time_us or 0.0) / shortest - 1 if slowest is not None and shortest else None
+    waited_for = _waited_for(ranks)
+    return Joint(
+        ranks=ranks,
+        slowest_rank=slowest.rank if slowest is not None else None,
+        waited_for_rank=waited_for,
+        spread=round(spread, 5) if spread is not None else None,
+        findings=_findings(parts, ranks, waited_for, spread),
+    )
+
+
+def _figures(part: Part, waiting: float | None) -> RankFigures:
+    record = part.record
+    steps = max(record.window.steps, 1)
+    communication = sum(c.duration_us for c in part.collectives)
+    return RankFigures(
+        rank=part.rank,
+        files=[f.name for f in record.source.files],
+        regime=record.verdict.regime,
+        steps=record.window.steps,
+        step_time_us=record.times.step_time_us,
+        gpu_busy_us=record.times.gpu_busy_per_step_us,
+        communication_us=round(communication / steps, 3) if part.collectives else None,
+        exposed_communication_us=round(record.split.exposed_communication_us / steps, 3) if record.split else None,
+        waiting_us=round(waiting / steps, 3) if waiting is not None else None,
+    )
+
+
+def _waiting(parts: list[Part]) -> dict[int, float]:
+    """For each rank, its time in collectives beyond the quickest rank's, over those that all ranks have alike."""
+    sequences = {part.rank: _by_name(part.collectives) for part in parts}
+    if len(parts) < 2 or not all(sequences.values()):
+        return {}
+    waiting = dict.fromkeys(sequences, 0.0)
+    for name in set.intersection(*(set(s) for s in sequences.values())):
+        columns = {rank: s[name] for rank, s in sequences.items()}
+        if len({len(c) for c in columns.values()}) != 1:
+            continue  # not the same collectives: nothing pairs them
+        for durations in zip(*columns.values(), strict=True):
+            least = min(durations)
+            for rank, duration in zip(columns, durations, strict=True):
+                waiting[rank] += duration - least
+    return waiting
+
+
+def _by_name(found: list[Collective]) -> dict[str, list[float]]:
+    out: dict[str, list[float]] = defaultdict(list)
+    for collective in found:
+        out[collective.name].append(collective.duration_us)
+    return out
+
+
+def _waited_for(ranks: list[RankFigures]) -> int | None:
+    known = [r for r in ranks if r.waiting_us is not None]
+    if len(known) < 2:
+        return None
+    least, most = min(known, key=lambda r: r.waiting_us or 0.0), max(known, key=lambda r: r.waiting_us or 0.0)
+    notable = (most.waiting_us or 0.0) - (least.waiting_us or 0.0) > NOTABLE * (most.step_time_us or float("inf"))
+    return least.rank if notable else None
+
+
+def _findings(parts: list[Part], ranks: list[RankFigures], waited_for: int | None, spread: float | None) -> list[str]:
+    out = []
+    if spread is not None and len(ranks) > 1:
+        out.append(f"Step times of the {len(ranks)} ranks differ by {spread:.1%}.")
+    if waited_for is not None:
+        others = [r for r in ranks if r.rank != waited_for and r.waiting_us]
+        worst = max(others, key=lambda r: r.waiting_us or 0.0)
+        out.append(
+            f"The others wait for rank {waited_for}: rank {worst.rank} spends {worst.waiting_us:.0f} us a step in "
+            f"collectives waiting. Look at what rank {waited_for} does more, not at the network."
+        )
+    elif any(r.waiting_us is not None for r in ranks):
+        out.append("No rank waits notably for another: time in collectives is transfer.")
+    lengths = {len(part.collectives) for part in parts}
+    if len(lengths) > 1:
+        out.append(f"The ranks recorded different numbers of collectives ({min(lengths)} to {max(lengths)}).")
+    missing = sorted(set(range(max(r.rank for r in ranks) + 1)) - {r.rank for r in ranks})
+    if missing:
+        out.append(f"No trace of rank {', '.join(map(str, missing[:10]))}{'...' if len(missing) > 10 else ''}.")
+    return out

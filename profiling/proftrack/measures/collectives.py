@@ -1,0 +1,51 @@
+"""The collectives of a trace in their order, for comparing ranks."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from proftrack.events.categories import Kind
+from proftrack.events.table import NONE
+from proftrack.measures.kernels import kind_of_kernel
+from proftrack.measures.view import View
+
+_HOST_COLLECTIVE = re.compile(r"^(?:gloo|nccl|mpi|ucc|xccl):(?!.*(?:barrier|coalesc))", re.IGNORECASE)
+_PARAMETERS = re.compile(r"[<(].*", re.DOTALL)
+
+
+class Collective(NamedTuple):
+    """One collective of one rank. Waiting for the others is part of its duration."""
+
+    name: str
+    start_us: float
+    """Relative to the trace's first event."""
+    duration_us: float
+
+
+def collectives(view: View) -> list[Collective]:
+    """Collective kernels in order of time; without any, the rows of the process group's own lane (gloo, mpi)."""
+    table, steps = view.table, view.steps
+    rows = np.flatnonzero(table.of_kind(Kind.KERNEL) & table.valid & table.named(_is_kernel))
+    if not len(rows):
+        host = table.of_kind(Kind.ANNOTATION, Kind.CPU_OP, Kind.OTHER)
+        rows = np.flatnonzero(host & table.valid & table.named(lambda n: _HOST_COLLECTIVE.match(n) is not None))
+    if len(steps) and len(rows):
+        low, high = int(steps.start[0]), int(steps.end.max())
+        rows = rows[(table.ts[rows] >= low) & (table.ts[rows] < max(high, _end_of_own(view)))]
+    rows = rows[np.argsort(table.ts[rows], kind="stable")]
+    return [
+        Collective(_PARAMETERS.sub("", table.names[table.name[i]]), int(table.ts[i]) / 1000, int(table.dur[i]) / 1000)
+        for i in rows.tolist()
+    ]
+
+
+def _is_kernel(name: str) -> bool:
+    return kind_of_kernel(name) == "communication"
+
+
+def _end_of_own(view: View) -> int:
+    own = view.owned.usable & (view.owned.step != NONE)
+    return int(view.owned.end[own].max()) if own.any() else 0

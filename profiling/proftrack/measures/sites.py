@@ -1,0 +1,103 @@
+"""Which operator, with which input shapes, caused which GPU work: B taken apart so that its parts add up to it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from proftrack.events.table import NONE, EventTable, Ints
+from proftrack.measures.results import Site
+from proftrack.measures.tables import kind_of_work
+from proftrack.measures.view import View
+from proftrack.measures.window import Windows
+
+MOST = 1000
+"""Rows kept; the smallest others are joined by kernel, without an operator."""
+OTHERS = "(other operators)"
+_SHAPES_LIMIT = 300
+
+
+def sites(view: View, owner: Ints, windows: Windows | None) -> list[Site]:
+    """GPU work of the device window by launching operator, input shapes and name, most busy time first.
+
+    `owner`: for each piece of GPU work the position in the forest of the row that launched it, or NONE.
+    The parts add up to the union of GPU work in the device window: work that runs at once shares that time equally.
+    """
+    table, links, owned = view.table, view.links, view.on_device
+    if windows is None or not len(links.gpu):
+        return []
+    inside = owned.usable & (owned.end > windows.device_low) & (owned.start < windows.device_high)
+    rows = np.flatnonzero(inside)
+    start = np.maximum(owned.start[rows], windows.device_low)
+    end = np.minimum(owned.end[rows], windows.device_high)
+    busy = shared_time(start, np.maximum(end, start))
+    launcher = np.where(owner[rows] == NONE, NONE, view.forest.rows[owner[rows]] if len(view.forest.rows) else NONE)
+    codes = np.stack(
+        [
+            np.where(launcher == NONE, NONE, table.name[launcher]),
+            np.where(launcher == NONE, NONE, table.signature[launcher]),
+            table.name[links.gpu[rows]],
+            table.kind[links.gpu[rows]],
+        ],
+        axis=1,
+    )
+    unique, group = np.unique(codes, axis=0, return_inverse=True)
+    group = group.reshape(-1)  # numpy 2.0 alone gives it the input's shape
+    calls = np.bincount(group, minlength=len(unique)).tolist()
+    time = np.bincount(group, weights=busy, minlength=len(unique)).tolist()
+    return bounded(_site(table, *unique[i].tolist(), calls[i], time[i]) for i in range(len(unique)))
+
+
+def _site(table: EventTable, operator: int, signature: int, name: int, kind: int, calls: int, busy_ns: float) -> Site:
+    kernel = table.names[name]
+    shapes = table.signatures[signature][0].decode("utf-8", "replace") if signature != NONE else ""
+    return Site(
+        operator=table.names[operator] if operator != NONE else "",
+        shapes=shapes[:_SHAPES_LIMIT],
+        kernel=kernel,
+        kind=kind_of_work(kernel, kind),
+        calls=calls,
+        busy_us=busy_ns / 1000,
+    )
+
+
+def shared_time(start: Ints, end: Ints) -> npt.NDArray[np.float64]:
+    """For each interval its part of the union of all: where several run at once, each has an equal share.
+
+    |=====|            4 + 1 of the 2 in which both run
+        |=====|        1 + 4
+    """
+    if not len(start):
+        return np.zeros(0)
+    points = np.unique(np.concatenate([start, end]))
+    running = np.searchsorted(np.sort(start), points, side="right") - np.searchsorted(np.sort(end), points, "right")
+    lengths = np.diff(points, append=points[-1])
+    shares = np.concatenate([[0.0], np.cumsum(lengths / np.maximum(running, 1))])
+    return np.asarray(shares[np.searchsorted(points, end)] - shares[np.searchsorted(points, start)])
+
+
+def merged(parts: Iterable[Site]) -> list[Site]:
+    """Rows of several cycles, joined."""
+    groups: dict[tuple[str, str, str, str], list[Site]] = defaultdict(list)
+    for site in parts:
+        groups[site.operator, site.shapes, site.kernel, site.kind].append(site)
+    return bounded(_sum(group) for group in groups.values())
+
+
+def bounded(found: Iterable[Site]) -> list[Site]:
+    """At most MOST rows that still add up, most busy time first."""
+    ordered = sorted(found, key=lambda s: (-s.busy_us, s.kernel, s.operator, s.shapes))
+    if len(ordered) <= MOST:
+        return ordered
+    rest: dict[tuple[str, str], list[Site]] = defaultdict(list)
+    for site in ordered[MOST:]:
+        rest[site.kernel, site.kind].append(msgspec.structs.replace(site, operator=OTHERS, shapes=""))
+    return ordered[:MOST] + [_sum(group) for group in rest.values()]
+
+
+def _sum(group: list[Site]) -> Site:
+    return msgspec.structs.replace(group[0], calls=sum(s.calls for s in group), busy_us=sum(s.busy_us for s in group))

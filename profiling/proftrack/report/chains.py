@@ -1,0 +1,99 @@
+"""Who launched the large kernels, and what the host's waits waited for."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+
+from proftrack.events.categories import CALL_KINDS, is_wait
+from proftrack.events.table import NONE, Ints
+from proftrack.measures.results import Kernel
+from proftrack.measures.view import View
+from proftrack.measures.window import busy
+
+_LONGEST = 6
+"""Links of a chain; of a longer one the outermost and innermost are kept."""
+_DEEPEST = 64
+"""Rows around a launch that are looked at."""
+LARGE = 10
+
+
+class Chain(Struct, frozen=True, kw_only=True):
+    """How a kernel is launched, for most of its time."""
+
+    kernel: str
+    links: list[str]
+    """Region, operators, the runtime call: outermost first. Empty where no launch was recorded."""
+    share: float
+    """Of the kernel's time, what was launched in this way."""
+    ways: int
+    """Different chains that launch it."""
+
+
+class Wait(Struct, frozen=True, kw_only=True):
+    """All calls of one name that wait for the GPU."""
+
+    name: str
+    calls: int
+    total_us: float
+    busy_us: float
+    """The part of it in which the GPU worked."""
+
+
+def chains(seen: View, kernels: list[Kernel]) -> list[Chain]:
+    """One chain for each of the largest kernels that the trace holds."""
+    table, links = seen.table, seen.links
+    at = np.where(links.launch == NONE, NONE, seen.forest.position_of(len(table))[links.launch])
+    code_of = {name: code for code, name in enumerate(table.names)}
+    out = []
+    for kernel in kernels[:LARGE]:
+        mine = np.flatnonzero(table.name[links.gpu] == code_of.get(kernel.name, NONE))
+        if len(mine):
+            out.append(_chain(seen, kernel.name, at[mine], table.dur[links.gpu[mine]]))
+    return out
+
+
+def _chain(seen: View, kernel: str, at: Ints, dur: Ints) -> Chain:
+    """The chain with most time among the launches at these positions of the forest."""
+    paths = _paths(seen, at)
+    unique, group = np.unique(paths, axis=0, return_inverse=True)
+    time = np.bincount(group.reshape(-1), weights=dur, minlength=len(unique))
+    most = int(np.argmax(time))
+    names = [seen.table.names[code] for code in unique[most].tolist() if code != NONE]
+    if len(names) > _LONGEST:
+        names = [*names[: _LONGEST // 2], "...", *names[-(_LONGEST // 2) :]]
+    total = float(time.sum())
+    return Chain(kernel=kernel, links=names, share=float(time[most]) / total if total else 1.0, ways=len(unique))
+
+
+def _paths(seen: View, at: Ints) -> Ints:
+    """For each position, the names of itself and all around it, outermost first; steps left out, NONE before."""
+    table, forest = seen.table, seen.forest
+    is_step = table.named(lambda name: name.startswith("ProfilerStep"))
+    levels = [np.full(len(at), NONE)]
+    above = at.copy()
+    while (above != NONE).any() and len(levels) < _DEEPEST:
+        inside = above != NONE
+        row = forest.rows[np.where(inside, above, 0)]
+        levels.append(np.where(inside & ~is_step[row], table.name[row], NONE))
+        above = np.where(inside, forest.parent[np.where(inside, above, 0)], NONE)
+    return np.stack(levels[::-1], axis=1).astype(np.int64)
+
+
+def waits(seen: View) -> list[Wait]:
+    """The calls that wait for the GPU by name, longest first: the same call may cost nothing or all that it takes."""
+    table = seen.table
+    rows = np.flatnonzero(table.of_kind(*CALL_KINDS) & table.valid & table.named(is_wait))
+    worked = busy(seen.on_device).covered_within(table.ts[rows], table.end[rows])
+    out = []
+    for code in np.unique(table.name[rows]).tolist():
+        mine = table.name[rows] == code
+        out.append(
+            Wait(
+                name=table.names[code],
+                calls=int(mine.sum()),
+                total_us=int(table.dur[rows[mine]].sum()) / 1000,
+                busy_us=int(worked[mine].sum()) / 1000,
+            )
+        )
+    return sorted(out, key=lambda wait: (-wait.total_us, wait.name))

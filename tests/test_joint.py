@@ -1,0 +1,168 @@
+"""Several traces as one run: ranks, cycles, who waits for whom."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from proftrack.analysis import analyze_traces
+from proftrack.cli.analyze import command
+from proftrack.errors import UsageError
+from proftrack.joint import Part, join, rank_of, worker_of
+
+
+def row(cat: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
+    gpu = cat == "kernel"
+    return {
+        "ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur,
+        "pid": 0 if gpu else 77, "tid": 7 if gpu else 77, "args": args,
+    }  # fmt: skip
+
+
+def rank_trace(reduce_start: float, *, rank: int | None = None, base: float = 0.0) -> dict[str, Any]:
+    """One step of 1000 us: a matmul, then an all-reduce that ends for all ranks at 900."""
+    events = [
+        row("user_annotation", "ProfilerStep#1", base, 1000),
+        row("cuda_runtime", "cudaLaunchKernel", base + 10, 5, correlation=1),
+        row("kernel", "gemm", base + 20, reduce_start - 30, correlation=1, device=0, stream=7),
+        row("cuda_runtime", "cudaLaunchKernel", base + 20, 5, correlation=2),
+        row(
+            "kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            base + reduce_start, 900 - reduce_start, correlation=2, device=0, stream=20,
+        ),
+    ]  # fmt: skip
+    document: dict[str, Any] = {"traceEvents": events}
+    if rank is not None:
+        document["distributedInfo"] = {"rank": rank, "world_size": 2}
+    return document
+
+
+def write(path: Path, document: dict[str, Any]) -> Path:
+    path.write_text(json.dumps(document))
+    return path
+
+
+def parts(paths: list[Path]) -> list[Part]:
+    return [Part(rank=a.rank or 0, record=a.record, collectives=a.collectives) for a in analyze_traces(paths)]
+
+
+def test_the_rank_that_arrives_last_is_waited_for(tmp_path: Path) -> None:
+    """Rank 0 reaches the all-reduce at 300 and spends 600 us in it, rank 1 at 800 and spends 100."""
+    paths = [write(tmp_path / "a.json", rank_trace(300, rank=0)), write(tmp_path / "b.json", rank_trace(800, rank=1))]
+    joint = join(parts(paths))
+    assert [r.rank for r in joint.ranks] == [0, 1]
+    assert [r.communication_us for r in joint.ranks] == [600.0, 100.0]
+    assert [r.waiting_us for r in joint.ranks] == [500.0, 0.0]
+    assert joint.waited_for_rank == 1
+    # Exposed: the all-reduce alone, since nothing else runs beside it.
+    assert [r.exposed_communication_us for r in joint.ranks] == [600.0, 100.0]
+    assert "wait for rank 1" in " ".join(joint.findings)
+
+
+def test_ranks_that_arrive_together_wait_for_nobody(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{i}.json", rank_trace(300, rank=i)) for i in range(2)]
+    joint = join(parts(paths))
+    assert joint.waited_for_rank is None
+    assert joint.spread == 0.0
+    assert "transfer" in " ".join(joint.findings)
+
+
+def test_where_the_rank_comes_from() -> None:
+    assert rank_of(Path("x.json"), 3) == 3
+    assert rank_of(Path("job_rank12.pt.trace.json"), None) == 12
+    assert rank_of(Path("job_rank-2.json.gz"), None) == 2
+    assert rank_of(Path("trace.json"), None) is None
+    assert rank_of(Path("node5_gpu3.json"), 0, r"gpu(\d)") == 3
+    with pytest.raises(UsageError, match="does not match"):
+        rank_of(Path("a.json"), None, r"gpu(\d)")
+    with pytest.raises(UsageError, match="one group"):
+        rank_of(Path("gpu1.json"), None, r"gpu\d")
+
+
+def test_names_of_one_process_belong_together() -> None:
+    first, second = (
+        Path("host_1234.1700000000000000.pt.trace.json"),
+        Path("host_1234.1700000005000000.pt.trace.json.gz"),
+    )
+    assert worker_of(first) == worker_of(second) == "host_1234"
+    assert worker_of(Path("host_99.1700000000000000.pt.trace.json")) != worker_of(first)
+    assert worker_of(Path("matmul_add.cycle1.pt.trace.json.gz")) == worker_of(
+        Path("matmul_add.cycle2.pt.trace.json.gz")
+    )
+
+
+def test_cycles_of_one_rank_are_one_record(tmp_path: Path) -> None:
+    first = write(tmp_path / "h_1.1700000000000000.pt.trace.json", rank_trace(300))
+    second = write(tmp_path / "h_1.1700000000900000.pt.trace.json", rank_trace(300, base=5000.0))
+    [only] = analyze_traces([second, first])
+    assert [p.name for p in only.paths] == [first.name, second.name]
+    assert only.record.window.cycles == 2
+    assert only.record.totals.kernels == 4
+
+
+def test_two_processes_with_one_rank_are_refused(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{name}.json", rank_trace(300, rank=0)) for name in "ab"]
+    with pytest.raises(UsageError, match="overlap in time"):
+        analyze_traces(paths)
+
+
+def test_a_folder_on_the_command_line(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", rank_trace(300, rank=0))
+    write(tmp_path / "b.json", rank_trace(800, rank=1))
+    shown = CliRunner().invoke(command, [str(tmp_path)], catch_exceptions=False)
+    assert "wait for rank 1" in " ".join(shown.output.split())
+    written = CliRunner().invoke(command, [str(tmp_path), "--json", "-"], catch_exceptions=False)
+    document = json.loads(written.output)
+    assert document["joint"]["waited_for_rank"] == 1
+    assert len(document["records"]) == 2
+
+
+_GLOO = """
+import os, sys, time, torch, torch.distributed as dist
+from torch.profiler import profile, schedule
+rank, port, target = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+x = torch.ones(1000)
+with profile(schedule=schedule(wait=1, warmup=1, active=3, repeat=1),
+             on_trace_ready=lambda p: p.export_chrome_trace(target)) as p:
+    for _ in range(5):
+        if rank == 1:
+            time.sleep(0.02)
+        dist.all_reduce(x)
+        p.step()
+dist.barrier()
+os._exit(0)  # gloo's threads sometimes abort the interpreter's own end
+"""
+
+
+def test_two_gloo_ranks(tmp_path: Path) -> None:
+    """Rank 1 sleeps 20 ms before each all-reduce: rank 0 waits for it. Real traces, made by torch.distributed."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    script = tmp_path / "ranks.py"
+    script.write_text(_GLOO)
+    targets = [tmp_path / f"trace_rank{rank}.json" for rank in range(2)]
+    ranks = [
+        subprocess.Popen([sys.executable, str(script), str(rank), str(port), str(target)], stderr=subprocess.DEVNULL)
+        for rank, target in enumerate(targets)
+    ]
+    try:
+        assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    joint = join(parts(targets))
+    assert [r.rank for r in joint.ranks] == [0, 1]
+    assert joint.ranks[0].steps == 3
+    waiting = [r.waiting_us or 0.0 for r in joint.ranks]
+    assert waiting[0] > 10 * 1000 > waiting[1]
+    assert joint.waited_for_rank == 1
