@@ -74,7 +74,7 @@ def find_gaps(view: View, windows: Windows) -> Gaps:
     """Each gap with its cause, judged by the call that launched the work which ended it."""
     table, steps = view.table, view.steps
     gaps = busy(view.on_device).gaps(windows.device_low, windows.device_high)
-    launch = _next_launch(view.links, view.on_device, gaps)
+    launch = _next_launch(table, view.links, view.on_device, gaps)
     cause = np.full(len(gaps.start), CAUSES.index("unknown"), dtype=np.int8)
     thread = np.where(launch == NONE, NONE, table.thread[launch])
     operators = _launching_operators(view)
@@ -86,9 +86,10 @@ def find_gaps(view: View, windows: Windows) -> Gaps:
     return Gaps(gaps.start, gaps.end, cause, launch)
 
 
-def _next_launch(links: Links, owned: Ownership, gaps: Intervals) -> Ints:
-    """The launch call of the work that starts where each gap ends; of several, one that has a launch row."""
-    order = np.lexsort((links.launch == NONE, owned.start))
+def _next_launch(table: EventTable, links: Links, owned: Ownership, gaps: Intervals) -> Ints:
+    """The launch call of the work that starts where each gap ends; of several the earliest call."""
+    called = np.where(links.launch == NONE, 0, table.end[links.launch])
+    order = np.lexsort((called, links.launch == NONE, owned.start))
     order = order[owned.usable[order] & (owned.end > owned.start)[order]]
     starts = owned.start[order]
     index = np.searchsorted(starts, gaps.end, side="left")
@@ -220,6 +221,7 @@ def _during(table: EventTable, launch: int, start: int, end: int) -> str:
     low, high = np.maximum(table.ts[rows], start), np.minimum(table.end[rows], end)
     length = high - low
     # The innermost row that fills at least half says most; the widest one is only the step.
-    filling = rows[length * 2 >= (end - start)]
-    row = filling[int(np.argmin(table.dur[filling]))] if len(filling) else rows[int(np.argmax(length))]
-    return str(table.names[table.name[row]])
+    fills = length * 2 >= end - start
+    recorded = np.where(table.ev_idx[rows] == NONE, np.iinfo(np.int64).max, table.ev_idx[rows])
+    order = np.lexsort((-recorded, -table.ts[rows], table.dur[rows], np.where(fills, 0, -length), ~fills))
+    return str(table.names[table.name[rows[order[0]]]])

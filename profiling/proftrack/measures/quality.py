@@ -17,6 +17,7 @@ from proftrack.measures.window import Windows
 FLAGS: dict[str, str] = {
     "no_steps": "No ProfilerStep rows: the figures are about the whole recording, and none is per step.",
     "partial_window": "The last step's work is not all in the trace: its figures are too small.",
+    "fewer_steps": "The loop ended before its schedule: the figures rest on fewer steps than were asked for.",
     "uneven_steps": "The recorded steps differ much: a mean over them describes none of them.",
     "launches_without_gpu_work": "Launch calls without recorded GPU work: busy time may be too small.",
     "gpu_not_measured": "The host launched GPU work and none was recorded: the GPU was not measured, not idle.",

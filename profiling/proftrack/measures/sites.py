@@ -49,10 +49,11 @@ def sites(view: View, owner: Ints, windows: Windows | None) -> list[Site]:
     group = group.reshape(-1)  # numpy 2.0 alone gives it the input's shape
     calls = np.bincount(group, minlength=len(unique)).tolist()
     time = np.bincount(group, weights=busy, minlength=len(unique)).tolist()
-    return bounded(_site(table, *unique[i].tolist(), calls[i], time[i]) for i in range(len(unique)))
+    return bounded(_site(table, unique[i].tolist(), calls[i], time[i]) for i in range(len(unique)))
 
 
-def _site(table: EventTable, operator: int, signature: int, name: int, kind: int, calls: int, busy_ns: float) -> Site:
+def _site(table: EventTable, code: list[int], calls: int, busy_ns: float) -> Site:
+    operator, signature, name, kind = code
     kernel = table.names[name]
     shapes = table.signatures[signature][0].decode("utf-8", "replace") if signature != NONE else ""
     return Site(

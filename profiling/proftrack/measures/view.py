@@ -10,7 +10,7 @@ from proftrack.events.table import EventTable
 from proftrack.measures.intervals import union_by_group
 from proftrack.measures.links import Links, link
 from proftrack.measures.nesting import Forest, nest
-from proftrack.measures.window import Ownership, Steps, find_steps, own_work
+from proftrack.measures.window import Ownership, Steps, find_steps, own_work, window_of
 
 
 class View(NamedTuple):
@@ -34,16 +34,17 @@ def view(table: EventTable) -> View:
     links = link(table, forest)
     steps = find_steps(table)
     owned = own_work(table, links, steps)
-    device = _busiest(table, links, owned)
+    device = _busiest(table, links, owned, window_of(table, steps, owned) or (0, 0))
     return View(table, forest, links, steps, owned, _restricted(table, links, owned, device), device)
 
 
-def _busiest(table: EventTable, links: Links, owned: Ownership) -> int | None:
+def _busiest(table: EventTable, links: Links, owned: Ownership, window: tuple[int, int]) -> int | None:
+    """The device with most busy time in the window; of several the first."""
     if not len(links.gpu):
         return None
     unique, group = np.unique(table.device[links.gpu], return_inverse=True)
-    end = np.where(owned.usable, owned.end, owned.start)
-    busy = union_by_group(group.astype(np.int64), owned.start, end, len(unique))
+    start, end = np.maximum(owned.start, window[0]), np.minimum(owned.end, window[1])
+    busy = union_by_group(group.astype(np.int64), start, np.where(owned.usable, end, start), len(unique))
     return int(unique[int(np.argmax(busy))])
 
 

@@ -135,13 +135,14 @@ def find_windows(
 
     None where nothing in the trace has a time.
     """
+    window = window_of(table, steps, owned)
+    if window is None:
+        return None
+    low, high = window
     if not len(steps):
-        return _whole_recording(table)
-    own, here = owned.usable & (owned.step != NONE), on_device.usable & (on_device.step != NONE)
-    low, high = int(steps.start[0]), int(steps.end.max())
+        return Windows(low, high, low, high, 0, False)
+    here = on_device.usable & (on_device.step != NONE)
     leaked = int(on_device.leaked.sum())
-    if own.any():
-        high = max(high, int(owned.end[own].max()))
     if not here.any():
         return Windows(low, high, low, high, leaked, False)
     own_end = int(on_device.end[here].max())
@@ -156,12 +157,17 @@ def find_windows(
     return Windows(low, high, min(device_low, own_end), own_end, leaked, unrecorded)
 
 
-def _whole_recording(table: EventTable) -> Windows | None:
-    """Without steps: the span of all operators and GPU work; where there are neither, of the other host rows."""
+def window_of(table: EventTable, steps: Steps, owned: Ownership) -> tuple[int, int] | None:
+    """First step's start, and the later of the last step's end and the end of own work.
+
+    Without steps the span of all operators and GPU work; where there are neither, of the other host rows.
+    """
+    if len(steps):
+        own = owned.usable & (owned.step != NONE)
+        return int(steps.start[0]), max(int(steps.end.max()), int(owned.end[own].max(initial=0)))
     for rows in (table.valid & (table.gpu_work | table.of_kind(Kind.CPU_OP)), table.valid & table.host):
         if rows.any():
-            low, high = int(table.ts[rows].min()), int(table.end[rows].max())
-            return Windows(low, high, low, high, 0, False)
+            return int(table.ts[rows].min()), int(table.end[rows].max())
     return None
 
 

@@ -120,25 +120,26 @@ def trace_work(table: EventTable, forest: Forest, owned: Owned, own: Bools) -> T
     return TraceWork(flops_by_dtype=flops, uncounted_us=float(lost.sum()) / 1000, uncounted=largest)
 
 
-NEAR_ENOUGH = 2.5
-"""An operator that takes longer than this many times its roofline time is held up by something else: dispatch, setting
-up a primitive, too little for the threads to share."""
+SETUP_DISPATCHES = 30.0
+"""What an operator needs beyond its roofline time is the price of calling it (dispatch, setting up a primitive, waking
+threads) up to this many times an empty dispatch: some 30 us. More is work: page faults, caches, a poor kernel."""
 
 
 def cpu_work(table: EventTable, forest: Forest, costs: OperatorCosts, ceilings: Ceilings) -> CpuWork:
     """What of the operators' self time is work, by the limit of that work.
 
-    Work is self time less one dispatch as it costs under the profiler, and at most 2.5 times the roofline time, where
-    that is known. An operator that only calls others has next to no self time, and so no work of its own.
+    The roofline time of an operator (as far as its self time goes) is work, and so is what its self time has over the
+    price of a call. Calls of one operator with the same shapes count with their median: a call during which the system
+    ran something else says nothing about the operator. One that only calls others has next to no self time.
     """
     is_op = table.kind[forest.rows] == Kind.CPU_OP
-    self_us = forest.self_ns[is_op] / 1000
-    work = np.maximum(self_us - (ceilings.dispatch_profiled_us or 0.0), 0.0)
+    self_us = _typical(table, forest.rows[is_op], forest.self_ns[is_op]) / 1000
+    work = np.maximum(self_us - SETUP_DISPATCHES * (ceilings.dispatch_us or 0.0), 0.0)
     arithmetic = costs.flops[is_op] / _rates(costs, ceilings)[costs.dtype[is_op]] * 1e6
     bandwidth = costs.bytes[is_op] / ceilings.bytes_per_s * 1e6
     least = np.fmax(arithmetic, bandwidth)
     known = costs.known[is_op] & ~np.isnan(least)
-    work = np.where(known, np.minimum(work, NEAR_ENOUGH * least), work)
+    work = np.where(known, np.maximum(work, np.minimum(self_us, least)), work)
     limit = np.where(known, np.where(arithmetic >= bandwidth, "arithmetic", "bandwidth"), "unknown")
     sums = {name: float(work[limit == name].sum()) for name in np.unique(limit).tolist()}
     return CpuWork(
@@ -146,3 +147,17 @@ def cpu_work(table: EventTable, forest: Forest, costs: OperatorCosts, ceilings: 
         operators_us=float(self_us.sum()),
         working_us={name: us for name, us in sums.items() if us > 0},
     )
+
+
+def _typical(table: EventTable, rows: Ints, values: Ints) -> Floats:
+    """For each row the median of `values` over the rows of its name and signature."""
+    if not len(rows):
+        return np.zeros(0)
+    codes = table.name[rows].astype(np.int64) * (len(table.signatures) + 1) + table.signature[rows] + 1
+    unique, group = np.unique(codes, return_inverse=True)
+    order = np.lexsort((values, group))
+    count = np.bincount(group, minlength=len(unique))
+    first = np.cumsum(count) - count
+    ordered = values[order]
+    median = (ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2
+    return np.asarray(median[group], dtype=np.float64)

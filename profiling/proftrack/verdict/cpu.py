@@ -15,6 +15,7 @@ from proftrack.verdict.result import Evidence, Verdict
 from proftrack.verdict.rules import gpu_regime
 from proftrack.verdict.thresholds import Thresholds
 
+_SPREAD = 1 / 3
 _HOST_WORK_US = 100.0
 """Time between operators, for each of them, that is no longer the price of calling it from Python."""
 
@@ -24,6 +25,9 @@ def verdict(measures: Measures, context: Context, time: float | None, *, basis: 
     flags = {f.code: f for f in measures.flags}
     if "gpu_not_measured" in flags:
         what, reason = "the host launched GPU work, but none was recorded", flags["gpu_not_measured"].message
+    elif measures.totals.gpu_events:
+        what = "no GPU work can be placed in the steps"
+        reason = "The GPU work in the trace has no usable times, no length, or ran before and behind the steps only."
     elif not measures.ops:
         what, reason = "the trace holds nothing to judge", "It holds neither operators nor GPU work."
     elif measures.cpu is None or context.unprofiled_us is None or not time or not measures.steps:
@@ -48,21 +52,33 @@ def _judged(measures: Measures, cpu: CpuWork, context: Context, time: float, lim
     else:
         name = "overhead-bound" if u <= limits.overhead_bound_to else "mixed"
         cause = "python" if between >= limits.cause_share * gap else "dispatch"
-    reasons = ["A CPU's working time is an estimate: self time less dispatch, at most 2.5 times its roofline time."]
+    reasons = ["A CPU's working time is an estimate: roofline time, and self time beyond the price of a call."]
+    unsteady = _unsteady(cpu, context, time, steps)
     near = [limit for limit in (limits.overhead_bound_to, limits.gpu_bound_from) if abs(u - limit) < limits.near]
     reasons += [f"{u:.2f} of the step is work: close to the limit {limit}." for limit in near]
     return Verdict(
         regime=name,
         cause=cause,
-        confidence="low" if near or name == "inconclusive" else "medium",
+        confidence="low" if near or unsteady or name == "inconclusive" else "medium",
         basis="unprofiled",
         gpu_busy_fraction=None,
         summary=_summary(name, busy, time),
         evidence=_evidence(measures, cpu, context, time, working),
         advice=advise_cpu(name),
-        reasons=reasons,
+        reasons=[*reasons, *unsteady],
         thresholds=limits.as_dict(),
     )
+
+
+def _unsteady(cpu: CpuWork, context: Context, time: float, steps: int) -> list[str]:
+    """Signs that something else ran on the machine, while steps were timed or while they were recorded."""
+    out = []
+    blocks = sorted(context.timing.block_step_times_us) if context.timing is not None else []
+    if blocks and blocks[-1 - len(blocks) // 10] > (1 + _SPREAD) * blocks[len(blocks) // 10]:
+        out.append("The timed blocks differ by more than a third: another program may have used the machine.")
+    if cpu.operators_us / steps > 2 * time:
+        out.append("The operators took over twice as long in the trace as the whole step without it.")
+    return out
 
 
 _TEXT = {

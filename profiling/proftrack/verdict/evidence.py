@@ -112,6 +112,8 @@ def _other_mode(facts: StepFacts, context: Context, limits: Thresholds) -> list[
     if timing is None:
         return []
     other = timing.step_time_us if timing.mode == "latency" else timing.step_latency_us
+    if other is None:
+        return []
     scaled = facts.scaled(step_time_us=other, gpu_busy_us=facts.gpu_busy_us)
     said = regime(scaled, limits)
     if said == regime(facts, limits):
@@ -128,7 +130,7 @@ def item(name: str, value: float | None, unit: str, text: str) -> Evidence:
 
 def us(value: float) -> str:
     """A time for a sentence: 3 us, 51 us, 1.2 ms."""
-    for limit, divisor, unit in ((1e3, 1, "us"), (1e6, 1e3, "ms")):
-        if value < limit:
+    for divisor, unit in ((1, "us"), (1e3, "ms")):
+        if value / divisor < 999.5:  # what rounds to 1000 has the next unit
             return f"{value / divisor:.3g} {unit}"
-    return f"{value / 1e6:.3g} s"
+    return f"{value / 1e6:.3g} s" if value < 1e9 else f"{value / 1e6:.0f} s"
