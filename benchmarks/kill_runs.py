@@ -143,7 +143,7 @@ def is_whole(client: Any, run: Any) -> bool:
             if trace.stat().st_size != file.bytes:
                 return False
     tags = run.data.tags
-    named = {"proftrack.record", "proftrack.logged", "regime", "mlflow.note.content"} <= set(tags)
+    named = {"proftrack.record", "proftrack.changed", "regime", "mlflow.note.content"} <= set(tags)
     return named and tags["proftrack.record"] == identity and "step_time_us" in run.data.metrics
 
 

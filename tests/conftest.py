@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 from run_folders import make_record, write_folder
+from team import alice, postgres, proxy, team_server
 
 from proftrack.record import Record
+
+__all__ = ["alice", "postgres", "proxy", "team_server"]
 
 
 @pytest.fixture(autouse=True)

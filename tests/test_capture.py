@@ -354,12 +354,12 @@ def test_the_phases_come_in_order_and_nothing_is_timed_after_profiling(run: Any,
     found = run(code, progress=Lines(stream))
     lines = [re.sub(r"\s+", " ", line).strip() for line in stream.getvalue().splitlines()]
     phases = [line.removeprefix("proftrack: ").rpartition(" ")[0].rpartition(" ")[0] for line in lines]
-    expected = ["start the profiler", "build", "first step", "warm-up", "timing without the profiler", "profiling"]
-    assert phases == expected
+    before = ["start the profiler", "ceilings of the device", "build", "first step", "count a step's work"]
+    assert phases == [*before, "warm-up", "timing without the profiler", "profiling"]
     seen = (tmp_path / "seen").read_text().split()
     latencies = len(found.timing.step_latencies_us)
     blocks = len(found.timing.block_step_times_us) * found.timing.steps_per_block
-    unprofiled = 1 + found.timing.warmup_steps + blocks + latencies
+    unprofiled = 2 + found.timing.warmup_steps + blocks + latencies  # the first one, and the one that is counted
     # Two steps of the schedule are not recorded (wait 1, warmup 1), then come the three active ones, then nothing.
     assert seen == ["build", *["off"] * (unprofiled + 2), *["on"] * 3]
 
@@ -491,7 +491,7 @@ def test_no_whole_cycle_is_an_error(monkeypatch: pytest.MonkeyPatch, run: Any) -
 
 
 def test_a_gpu_that_launches_and_shows_no_work_was_not_measured() -> None:
-    from proftrack.capture import session
+    from proftrack.capture import subject
 
     device = Simulated(0, 0)
     loaded = experiment.load("matmul_add")
@@ -499,7 +499,7 @@ def test_a_gpu_that_launches_and_shows_no_work_was_not_measured() -> None:
 
     def notes(**counts: int) -> list[str]:
         found = profiling.Recorded(window, Path("x"), trace.Counts(window.steps, **counts))
-        return session._notes([found], device, loaded)  # type: ignore[arg-type]
+        return subject.recorded_notes([found], device, loaded)  # type: ignore[arg-type]
 
     assert "has 9 launches and no GPU work" in notes(launches=9)[0]
     assert "neither launches nor GPU work" in notes()[0]

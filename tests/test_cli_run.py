@@ -158,7 +158,7 @@ def test_nothing_measured_is_lost_when_logging_fails(
     asked: Asked, capsys: pytest.CaptureFixture[str], store_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
-        raise OSError("no space left")
+        raise OSError("an odd fault")
 
     with monkeypatch.context() as patch:
         patch.setattr(log, "_log_figures", fail)
@@ -169,7 +169,7 @@ def test_nothing_measured_is_lost_when_logging_fails(
         f"proftrack: nothing is lost, everything measured is in {folder}; log it later with: proftrack sync {folder}"
     )
     assert lines[0] == expected
-    assert re.fullmatch(r"proftrack: sqlite:.*: could not be written to: no space left", lines[1])
+    assert re.fullmatch(r"proftrack: sqlite:.*: could not be written to: an odd fault", lines[1])
     (failed,) = all_runs()
     assert failed.info.status == "FAILED"
 

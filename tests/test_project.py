@@ -40,7 +40,14 @@ FLOW = (
     "report",
     "analysis",
     "folder",
+    "keep",
     "tracking",
+    "loop",
+    "integrations",
+    "program",
+    "ranks",
+    "sweep",
+    "variants",
     "cli",
 )
 ONLY_IN = {"torch": {"capture", "workload", "environment"}, "mlflow": {"tracking"}, "matplotlib": {"report"}}
@@ -170,7 +177,8 @@ def test_python_is_pinned_in_full() -> None:
 
 def test_every_dependency_is_pinned_and_nothing_else() -> None:
     wanted = {(each := Requirement(line)).name: each for line in project()["project"]["dependencies"]}
-    optional = {Requirement(line).name for line in project()["project"]["optional-dependencies"]["nvidia"]}
+    extras = project()["project"]["optional-dependencies"]
+    optional = {Requirement(line).name for name in ("nvidia", "experiments") for line in extras[name]}
     pins = conda()[1]
     assert {pin.name for pin in pins} == set(wanted) | optional
     for pin in pins:
@@ -190,7 +198,8 @@ def test_one_pin_a_dependency_on_every_python(python: str) -> None:
 
 def test_the_tools_are_pinned_and_are_those_of_pyproject() -> None:
     extras = project()["project"]["optional-dependencies"]
-    wanted = {Requirement(line).name for line in [*extras["test"], *extras["dev"]]}
+    wanted = {Requirement(line).name for name in ("test", "dev", "callbacks") for line in extras[name]}
+    wanted -= {pin.name for pin in conda()[1]}
     lines = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8").splitlines()
     pins = [Requirement(line) for line in lines if not line.startswith("#")]
     assert {pin.name for pin in pins} == wanted

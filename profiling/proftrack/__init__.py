@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from proftrack.api import analyze
+    from proftrack.loop import profile
+    from proftrack.series import history
 
 __version__ = "0.1.0"
 
 # Imported when they are first asked for: `import proftrack` costs nothing. (name, module that defines it)
 _PUBLIC = {
     "analyze": "proftrack.api",
+    "history": "proftrack.series",
+    "profile": "proftrack.loop",
 }
-__all__ = ["__version__", "analyze"]
+__all__ = ["__version__", "analyze", "history", "profile"]
 
 
 def __getattr__(name: str) -> Any:

@@ -136,6 +136,7 @@ def _record(
     run: RunFacts | None = None,
     capture: Capture | None = None,
 ) -> Record:
+    timing = capture.timing if capture else None
     return Record(
         source=Source(
             kind=kind,
@@ -145,7 +146,7 @@ def _record(
         ),
         environment=environment,
         run=run,
-        timing=capture.timing if capture else None,
+        timing=timing,
         window=measures.window,
         totals=measures.totals,
         per_step=measures.per_step,
@@ -157,8 +158,8 @@ def _record(
         launch=measures.launch,
         devices=measures.devices,
         times=Times(
-            step_time_us=capture.timing.step_time_us if capture else judged.step_time_us,
-            step_latency_us=capture.timing.step_latency_us if capture else None,
+            step_time_us=timing.step_time_us if timing else judged.step_time_us,
+            step_latency_us=timing.step_latency_us if timing else None,
             step_time_profiled_us=measures.step_time_profiled_us,
             gpu_busy_per_step_us=measures.gpu_busy_per_step_us,
             roofline_time_us=judged.roofline_us,
@@ -182,7 +183,7 @@ def _work(capture: Capture | None, measures: Measures) -> StepWork | None:
 def _rates(capture: Capture | None, measures: Measures, judged: Judgement) -> Rates | None:
     """What a step attained, over T; only where T was measured without the profiler."""
     work, time = _work(capture, measures), judged.step_time_us
-    if capture is None or work is None or not time:
+    if capture is None or capture.timing is None or work is None or not time:
         return None
     ceilings = capture.ceilings
     arithmetic = StepWork(flops_by_dtype=work.flops_by_dtype, bytes=None, source=work.source)

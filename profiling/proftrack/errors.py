@@ -5,7 +5,9 @@ ProftrackError               one sentence: the thing, its value, the remedy
 ├── WorkloadError            the user's own code raised, or is not what a workload must be
 ├── CaptureError             the profiler did not give what the schedule promised
 ├── TraceError               a trace cannot be read: file, byte offset and line are named
-└── StoreError               MLflow's store cannot be reached, read or written
+├── StoreError               MLflow's store cannot be reached, read or written
+├── NotFoundError            no run, baseline or commit of that name
+└── IncomparableError        two results that must not be compared: the differing keys are named
 """
 
 from __future__ import annotations
@@ -37,3 +39,11 @@ class TraceError(ProftrackError):
 
 class StoreError(ProftrackError):
     """MLflow's tracking or artifact store refused or could not be reached."""
+
+
+class NotFoundError(ProftrackError):
+    """What a name refers to is not there: no run, no baseline, no commit."""
+
+
+class IncomparableError(ProftrackError):
+    """Two results differ in what must be equal to compare them."""

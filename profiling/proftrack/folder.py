@@ -4,11 +4,15 @@ FOLDER/record.json
        trace/*.pt.trace.json.gz      put there by the capture
        tables/key_averages.txt, ops.json, kernels.json
        events.parquet
+       report.html
+       plots/*.png                   where matplotlib is installed
        git.diff                      only where the tree was dirty
 """
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +20,107 @@ import msgspec
 
 from proftrack import record as records
 from proftrack.analysis import Analysis
-from proftrack.errors import ProftrackError
+from proftrack.errors import ProftrackError, UsageError
 from proftrack.measures.results import Kernel, Op
-from proftrack.report import key_averages
+from proftrack.record import Record
+from proftrack.report import files, key_averages
+
+MAX_BYTES_VARIABLE = "PROFTRACK_MAX_RUN_BYTES"
+DEFAULT_MAX_BYTES = 8 << 30
+EVENTS = "events.parquet"
 
 
-def write(analysis: Analysis, folder: Path, *, diff: str | None = None) -> None:
-    """Write the folder; record.json comes last, so that a folder that holds one is whole.
+def write(analysis: Analysis, folder: Path, *, diff: str | None = None, max_bytes: int | None = None) -> Record:
+    """Write the folder, down to the disk; record.json comes last, so that a folder that holds one is whole.
 
-    Raises ProftrackError where the disk refuses.
+    Returns the record as written: where the folder would be larger than `max_bytes` ($PROFTRACK_MAX_RUN_BYTES, else
+    8 GiB), or the disk is full, traces are left out, the largest first, then the table of events; the record names them.
+    Raises ProftrackError where the disk refuses all the same.
     """
+    limit = _max_bytes() if max_bytes is None else max_bytes
+    left_out: dict[str, int] = {}
+    while True:
+        try:
+            return _write(analysis, folder, diff, limit, left_out)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not _leave_out_largest(folder, left_out):
+                raise ProftrackError(
+                    f"{folder}: the run cannot be kept ({error.strerror}); free some space or name another --output"
+                ) from error
+
+
+def _write(analysis: Analysis, folder: Path, diff: str | None, limit: int, left_out: dict[str, int]) -> Record:
     from proftrack.events.parquet import write_events
 
     record = analysis.record
+    tables = folder / "tables"
+    tables.mkdir(parents=True, exist_ok=True)
+    (tables / "key_averages.txt").write_text(key_averages.table(record), encoding="utf-8")
+    _write_table(tables / "ops.json", record.ops, Op)
+    _write_table(tables / "kernels.json", record.kernels, Kernel)
+    if EVENTS not in left_out:
+        write_events(analysis.tables, folder / EVENTS)
+    files.write(record, analysis.tables, folder)
+    if diff is not None:
+        (folder / "git.diff").write_text(diff, encoding="utf-8")
+    while sum(path.stat().st_size for path in folder.rglob("*")) > limit and _leave_out_largest(folder, left_out):
+        pass
+    record = _with_left_out(record, left_out)
+    unfinished = folder / ".record.json.part"
+    records.save(record, unfinished)
+    _to_disk(folder)
+    unfinished.replace(folder / "record.json")
+    _sync(folder)
+    return record
+
+
+def _max_bytes() -> int:
+    text = os.environ.get(MAX_BYTES_VARIABLE, "")
+    if text and not text.isdecimal():
+        raise UsageError(f"{MAX_BYTES_VARIABLE}={text}: not a number of bytes; write it like 2000000000")
+    return int(text) if text else DEFAULT_MAX_BYTES
+
+
+def _leave_out_largest(folder: Path, left_out: dict[str, int]) -> bool:
+    """Remove the largest trace, or the table of events where no trace is left; False where neither is there."""
+    traces = [path for path in (folder / "trace").glob("*") if path.is_file()]
+    events = [folder / EVENTS] if (folder / EVENTS).is_file() else []
+    largest = max(traces or events, key=lambda path: path.stat().st_size, default=None)
+    if largest is None:
+        return False
+    left_out[largest.relative_to(folder).as_posix()] = largest.stat().st_size
+    largest.unlink()
+    return True
+
+
+def _with_left_out(record: Record, left_out: dict[str, int]) -> Record:
+    """The record naming what the folder has not."""
+    if not left_out:
+        return record
+    source = msgspec.structs.replace(record.source, left_out=sorted(left_out))
+    named = ", ".join(f"{name} ({size} bytes)" for name, size in left_out.items())
+    note = f"Left out for want of space: {named}. All figures were taken from it before; {MAX_BYTES_VARIABLE} allows more."
+    run = record.run and msgspec.structs.replace(record.run, notes=[*record.run.notes, note])
+    return msgspec.structs.replace(record, source=source, run=run)
+
+
+def _to_disk(folder: Path) -> None:
+    """Have all files and folders on the disk: after a power failure a record must not stand beside empty files."""
+    for path in [*folder.rglob("*"), folder]:
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    if path.is_dir() and os.name != "posix":
+        return
+    handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
     try:
-        tables = folder / "tables"
-        tables.mkdir(parents=True, exist_ok=True)
-        (tables / "key_averages.txt").write_text(key_averages.table(record), encoding="utf-8")
-        _write_table(tables / "ops.json", record.ops, Op)
-        _write_table(tables / "kernels.json", record.kernels, Kernel)
-        write_events(analysis.tables, folder / "events.parquet")
-        if diff is not None:
-            (folder / "git.diff").write_text(diff, encoding="utf-8")
-        unfinished = folder / "record.json.part"
-        records.save(record, unfinished)
-        unfinished.replace(folder / "record.json")
+        os.fsync(handle)
     except OSError as error:
-        raise ProftrackError(
-            f"{folder}: the run cannot be kept ({error.strerror}); free some space or name another --output"
-        ) from error
+        if error.errno != errno.EINVAL:  # file systems that know no such thing
+            raise
+    finally:
+        os.close(handle)
 
 
 def _write_table(path: Path, rows: list[Any], kind: type[msgspec.Struct]) -> None:

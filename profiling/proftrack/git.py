@@ -11,6 +11,8 @@ from typing import IO
 
 from msgspec import Struct
 
+NO_DIFF_VARIABLE = "PROFTRACK_NO_DIFF"
+"""Set to anything but 0: no diff is recorded, only that the tree is dirty."""
 _TIMEOUT_S = 30
 _UNTRACKED_SHOWN = 1000
 # Hooks, pagers, prompts and external diff programs of the user's configuration stay out of it.
@@ -53,9 +55,10 @@ def git_state(code: Path) -> Git | None:
 def git_diff(code: Path, max_bytes: int) -> str | None:
     """What makes the tree dirty: the tracked changes against HEAD, then the names of untracked files.
 
-    At most about `max_bytes`; a line says where it was cut. None where the tree is clean or there is no repository.
+    At most about `max_bytes`; a line says where it was cut. None where the tree is clean or there is no repository, and
+    where $PROFTRACK_NO_DIFF says that no source code leaves this machine.
     """
-    root = _root(code)
+    root = None if os.environ.get(NO_DIFF_VARIABLE, "0") not in ("", "0") else _root(code)
     if root is None:
         return None
     parts = [_capped(root, max_bytes)]
@@ -69,6 +72,46 @@ def git_diff(code: Path, max_bytes: int) -> str | None:
         )
     text = "\n".join(part for part in parts if part)
     return text + "\n" if text else None
+
+
+def resolve_commit(code: Path, ref: str) -> str | None:
+    """The commit that a branch, tag or (short) hash names in the repository around `code`; None where it has none."""
+    root = _root(code)
+    answer = _ask(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}") if root else None
+    return answer.strip() if answer and answer.strip() else None
+
+
+def commits_between(code: Path, before: str, after: str, limit: int) -> tuple[list[tuple[str, str]], int] | None:
+    """Commits reachable from `after` and not from `before`, newest first: (hash, subject) of the first `limit`, and how
+    many there are. None where the repository around `code` does not know both.
+    """
+    root, span = _root(code), f"{before}..{after}"
+    if root is None or resolve_commit(root, before) is None or resolve_commit(root, after) is None:
+        return None
+    count = _ask(root, "rev-list", "--count", "--end-of-options", span)
+    listed = _ask(root, "log", f"--max-count={limit}", "--format=%H%x00%s", "--end-of-options", span)
+    if count is None or listed is None:
+        return None
+    pairs = [line.partition("\0") for line in listed.splitlines()]
+    return [(commit, subject) for commit, _, subject in pairs], int(count)
+
+
+def diff_summary(code: Path, before: str, after: str) -> str:
+    """`3 files changed, 10 insertions(+)` between two commits; empty where that is not known."""
+    root = _root(code)
+    answer = _ask(root, "diff", "--shortstat", "--no-ext-diff", "--end-of-options", before, after) if root else None
+    return (answer or "").strip()
+
+
+def commit_order(code: Path, commits: set[str]) -> dict[str, int]:
+    """Position of each commit that the repository around `code` knows, ancestors first; unknown ones are left out."""
+    root = _root(code)
+    known = sorted(commit for commit in commits if root is not None and resolve_commit(root, commit) == commit)
+    if root is None or not known:
+        return {}
+    answer = _ask(root, "rev-list", "--topo-order", "--reverse", "--end-of-options", *known)
+    order = {commit: position for position, commit in enumerate((answer or "").split())}
+    return {commit: order[commit] for commit in known if commit in order}
 
 
 def without_credentials(remote: str) -> str:

@@ -4,7 +4,9 @@
     timing     warm-up, and steps timed without a profiler
     profiling  the scheduled profiler, one trace a cycle
     trace      a cycle's trace: counted, compressed, named
+    subject    a workload under measurement, stage by stage
     session    the order of these, and what is left behind: result.Capture
+    loop       the same for a loop that the user runs
 
 `proftrack.record` needs the result alone, so torch and the rest are imported when `capture` is first asked for.
 """

@@ -23,7 +23,7 @@ from typing import Any
 from msgspec import Struct
 
 from proftrack.capture.device import Device
-from proftrack.capture.trace import Counts, export, file_name, region_name
+from proftrack.capture.trace import Counts, export, file_name, region_name, without_step
 from proftrack.errors import CaptureError, ProftrackError
 from proftrack.experiment import Experiment, Schedule
 from proftrack.workload import first_line
@@ -111,6 +111,77 @@ def throw_away_session(device: Device) -> None:
         _torch(device.synchronize)
 
 
+class Recording:
+    """The scheduled profiler, taken from one step to the next; each cycle's trace is written to `folder` as it ends.
+
+    A context: leaving it stops the profiler whatever happens. With `partial` a window that is left before its end is
+    written too, with the steps that were over by then. Methods raise CaptureError where the profiler fails or a trace
+    cannot be written. Enter it and call them inside `quiet()`.
+    """
+
+    def __init__(self, device: Device, experiment: Experiment, folder: Path, *, rank: int | None = None) -> None:
+        self.number = 0
+        """The step that runs now, from 0 on."""
+        self.recorded: list[Recorded] = []
+        """The cycles written so far."""
+        self.partial = False
+        self._experiment, self._device, self._folder, self._rank = experiment, device, folder, rank
+        self._windows = windows(experiment.schedule)
+        self._starts = {window.first for window in self._windows}
+        self._recording = {number for window in self._windows for number in window.steps}
+        self._region = region_name(experiment.name)
+        self._between = False
+        self._profiler: Any = None
+
+    def __enter__(self) -> Recording:
+        refuse_running_profiler()
+        self._device.synchronize()
+        self._running = _running(_scheduled(self._experiment, self._device, self._written))
+        self._profiler = self._running.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._running.__exit__(*error)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the step that runs now is recorded."""
+        return self.number in self._recording
+
+    @property
+    def starts_next(self) -> bool:
+        """Whether a window begins with the next step."""
+        return self.number + 1 in self._starts
+
+    def region(self) -> contextlib.AbstractContextManager[Any]:
+        """Around the step that runs now: marks it in the trace, if it is recorded."""
+        from torch.profiler import record_function
+
+        return record_function(self._region) if self.is_recorded else contextlib.nullcontext()
+
+    def next_step(self) -> None:
+        """The step that ran is over, another one begins; where a window begins with it, the device is waited for."""
+        if self.starts_next:
+            self._device.synchronize()
+        self._between = True
+        try:
+            _torch(self._profiler.step)
+        finally:
+            self._between = False
+        self.number += 1
+
+    def _written(self, profiler: Any) -> None:
+        cycle = next(index for index, window in enumerate(self._windows) if self.number < window.end)
+        window = self._windows[cycle]
+        save = profiler.export_chrome_trace
+        if not self._between:  # torch hands out what there is of the window
+            if not (self.partial and window.first < self.number):
+                return  # a step raised, or none of them was over
+            save = without_step(save, self.number)
+        target = self._folder / file_name(self._experiment.name, cycle + 1, self._rank)
+        self.recorded.append(Recorded(window, target, export(save, target)))
+
+
 def profile_steps(
     step: Callable[[], Any],
     device: Device,
@@ -118,6 +189,7 @@ def profile_steps(
     folder: Path,
     *,
     step_seconds: float,
+    rank: int | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> list[Recorded]:
     """Run the experiment's schedule under the profiler; each cycle's trace is written to `folder` as it ends.
@@ -125,43 +197,17 @@ def profile_steps(
     `step_seconds`, the unprofiled step time, says how many steps keep the GPU's clocks up. `tick` is called after each
     step that is not recorded. Raises CaptureError where the profiler fails or a trace cannot be written.
     """
-    from torch.profiler import record_function
-
-    active = windows(experiment.schedule)
-    starts = {window.first for window in active}
-    recording = {number for window in active for number in window.steps}
     again = _rewarm_steps(device, step_seconds)
-    name = region_name(experiment.name)
-    recorded: list[Recorded] = []
-    number, between = 0, False
-
-    def on_trace_ready(profiler: Any) -> None:
-        if not between:
-            return  # a step raised, and torch hands out what there is of its window
-        cycle = next(index for index, window in enumerate(active) if number < window.end)
-        target = folder / file_name(experiment.name, cycle + 1)
-        recorded.append(Recorded(active[cycle], target, export(profiler.export_chrome_trace, target)))
-
-    refuse_running_profiler()
-    device.synchronize()
-    with quiet(), _running(_scheduled(experiment, device, on_trace_ready)) as profiler:
-        for number in range(experiment.schedule.total_steps):
-            if number in recording:
-                with record_function(name):
-                    step()
-            else:
+    with quiet(), Recording(device, experiment, folder, rank=rank) as recording:
+        for _ in range(experiment.schedule.total_steps):
+            with recording.region():
                 step()
+            if not recording.is_recorded:
                 tick()
-            if number + 1 in starts:
-                for _ in range(0 if number in recording else again):
+                for _ in range(again if recording.starts_next else 0):
                     step()
-                device.synchronize()
-            between = True
-            try:
-                _torch(profiler.step)
-            finally:
-                between = False
-    return recorded
+            recording.next_step()
+    return recording.recorded
 
 
 def _scheduled(experiment: Experiment, device: Device, on_trace_ready: Callable[[Any], None]) -> Any:

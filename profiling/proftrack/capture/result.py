@@ -18,9 +18,10 @@ class Timing(Struct, frozen=True, kw_only=True):
     """Which of the two step times is the verdict's T."""
     step_time_us: float
     """Median over blocks of back-to-back steps with one synchronisation at each block's end."""
-    step_latency_us: float
-    """Median of steps that are each followed by a synchronisation."""
-    step_time_p95_us: float
+    step_latency_us: float | None
+    """Median of steps that are each followed by a synchronisation; None where too few steps of a user's loop were there
+    to time both."""
+    step_time_p95_us: float | None
     """95th percentile over the synchronised steps (`step_latencies_us`)."""
     steps_per_block: int
     block_step_times_us: list[float]
@@ -34,7 +35,8 @@ class Timing(Struct, frozen=True, kw_only=True):
     @property
     def verdict_step_time_us(self) -> float:
         """T, the step time that `mode` chooses."""
-        return self.step_latency_us if self.mode == "latency" else self.step_time_us
+        latency = self.step_latency_us if self.mode == "latency" else None
+        return self.step_time_us if latency is None else latency
 
 
 class Cycle(Struct, frozen=True, kw_only=True):
@@ -47,7 +49,8 @@ class Cycle(Struct, frozen=True, kw_only=True):
 class Capture(Struct, frozen=True, kw_only=True):
     """Everything `capture` measured; the analysis takes it from here."""
 
-    timing: Timing
+    timing: Timing | None
+    """None where a user's loop has too few steps before the recorded ones."""
     cycles: list[Cycle]
     peak_memory_bytes: int | None
     """Largest memory that torch's allocator held during the steps (CUDA only)."""

@@ -37,10 +37,13 @@ class Counts(Struct):
     launches: int = 0
 
 
-def file_name(experiment: str, cycle: int) -> str:
-    """Name of the trace of one cycle, counted from 1; safe on any file system whatever the experiment is called."""
+def file_name(experiment: str, cycle: int, rank: int | None = None) -> str:
+    """Name of the trace of one cycle, counted from 1, of one rank of several.
+
+    Safe on any file system whatever the experiment is called.
+    """
     safe = re.sub(r"[^A-Za-z0-9._-]+", "_", experiment).strip("._") or "experiment"
-    return f"{safe}.cycle{cycle}.pt.trace.json.gz"
+    return f"{safe}.cycle{cycle}{'' if rank is None else f'.rank{rank}'}.pt.trace.json.gz"
 
 
 def region_name(experiment: str) -> str:
@@ -71,6 +74,20 @@ def export(save: Callable[[str], None], target: Path) -> Counts:
             with contextlib.suppress(OSError):
                 leftover.unlink()
     return counts
+
+
+def without_step(save: Callable[[str], None], number: int) -> Callable[[str], None]:
+    """`save`, after which the row of a step that was not over has another name: nobody must take it for a step."""
+
+    def save_and_rename(path: str) -> None:
+        save(path)
+        plain, aside = Path(path), Path(f"{path}.part")
+        with plain.open("rb") as source, aside.open("wb") as sink:
+            for line in source:
+                sink.write(line.replace(b'"ProfilerStep#%d"' % number, b'"unfinished step %d"' % number))
+        aside.replace(plain)
+
+    return save_and_rename
 
 
 def _count_and_copy(source: BinaryIO, sink: gzip.GzipFile) -> Counts:

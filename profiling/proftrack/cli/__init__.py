@@ -14,11 +14,22 @@ import click
 
 from proftrack import __version__
 from proftrack.errors import ProftrackError
+from proftrack.report.units import plain
+
+_LONGEST = 4000
+"""Characters of an error: it may quote names and paths, which are untrusted text."""
 
 # (command, module that defines `command`, one line of help)
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("run", "proftrack.cli.run", "Profile a workload, judge it, log one MLflow run."),
     ("analyze", "proftrack.cli.analyze", "Judge an existing trace, without torch."),
+    ("report", "proftrack.cli.report", "One page about a run, a record or a trace: HTML, text, Markdown, JSON."),
+    ("open", "proftrack.cli.open", "Show a run's trace in Perfetto's UI."),
+    ("compare", "proftrack.cli.compare", "Say whether a run is faster or slower than another, and why."),
+    ("gate", "proftrack.cli.gate", "Hold a run against its baseline: exit 0 pass, 3 fail, 4 inconclusive."),
+    ("history", "proftrack.cli.history", "An experiment's runs over its commits, and where they changed."),
+    ("baseline", "proftrack.cli.baseline", "Mark a run as one that others are held against."),
+    ("prune", "proftrack.cli.prune", "Drop old traces from the store, never records or baselines."),
     ("sync", "proftrack.cli.sync", "Log to MLflow what a run kept in a folder."),
 )
 
@@ -67,11 +78,12 @@ def main(args: list[str] | None = None) -> Any:
     except ProftrackError as error:
         if debug:
             raise
-        click.echo(f"proftrack: {error}", err=True)
+        click.echo(f"proftrack: {plain(str(error), _LONGEST)}", err=True)
         sys.exit(error.exit_code)
     except Exception as error:
         if debug:
             raise
-        click.echo(f"proftrack: {type(error).__name__}: {error} (a bug in proftrack: --debug shows where)", err=True)
+        what = plain(f"{type(error).__name__}: {error}", _LONGEST)
+        click.echo(f"proftrack: {what} (a bug in proftrack: --debug shows where)", err=True)
         sys.exit(1)
     sys.exit(0)

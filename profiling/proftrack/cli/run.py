@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import click
 
 from proftrack.cli.options import ParameterCommand, parameters
 from proftrack.errors import ProftrackError
+from proftrack.git import NO_DIFF_VARIABLE
 from proftrack.tracking import process, session, spool, where
 from proftrack.tracking.signals import Interrupted, Interrupts
 
@@ -39,8 +41,13 @@ _GIT_DIFF_BYTES = 1_000_000
     metavar="FOLDER",
     help="Keep everything in this new folder, whether it is logged or not.",
 )
-def command(experiment: str, pairs: tuple[str, ...], device: str | None, no_mlflow: bool, output: Path | None) -> None:
+@click.option("--no-diff", is_flag=True, help="Record that the code differs from its commit, but not how.")
+def command(
+    experiment: str, pairs: tuple[str, ...], device: str | None, no_mlflow: bool, output: Path | None, no_diff: bool
+) -> None:
     """Profile a workload, say what holds it back, and log one MLflow run."""
+    if no_diff:
+        os.environ[NO_DIFF_VARIABLE] = "1"
     # Before the slow imports: what happens to the parent meanwhile is seen.
     parent = process.Parent()
     try:
@@ -78,6 +85,7 @@ def _measure_and_log(asked: Experiment, folder: Path, parent: process.Parent) ->
 
     with spool.locked(folder):
         with session.open_run(asked.name, asked.display_name, parent=parent) as run:
+            log.begin(run, folder)
             record = _measure(asked, folder)
             log.log_folder(run, folder)
         log.mark_logged(run, folder)
@@ -96,8 +104,7 @@ def _measure(asked: Experiment, folder: Path) -> Record:
     captured = capture(asked, output=folder, progress=progress())
     facts = environment.collect(captured.device, code=code)
     analysis = analyze_capture(captured, asked, facts)
-    run_folder.write(analysis, folder, diff=environment.git_diff(code, _GIT_DIFF_BYTES))
-    return analysis.record
+    return run_folder.write(analysis, folder, diff=environment.git_diff(code, _GIT_DIFF_BYTES))
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from proftrack.errors import ProftrackError
+from proftrack.errors import ProftrackError, UsageError
+from proftrack.tracking import group as groups
 from proftrack.tracking import runs, spool, where
 from proftrack.tracking import store as stores
 from proftrack.tracking import sync as syncing
@@ -22,9 +23,12 @@ _SAID = {"logged": "logged", "finished": "logged (the rest of a run begun earlie
 def command(folder: Path | None) -> None:
     """Log what was kept in a folder: no MLflow on that machine, or the store was away.
 
-    FOLDER is a run's folder or holds several. Each is logged once, with the times and the environment of its run.
+    FOLDER is a run's folder or holds several. Each is logged once, with the times and the environment of its run; those
+    of a sweep, or of variants, as the children of one parent run.
     """
-    found = spool.find(folder if folder is not None else spool.spool_root())
+    root = folder if folder is not None else spool.spool_root()
+    grouped = groups.find(root)
+    found = [*grouped, *_alone(root, grouped)]
     store = stores.resolve()
     client = stores.connect(store)
     runs.close_dead_runs(store, client)
@@ -32,6 +36,12 @@ def command(folder: Path | None) -> None:
     last: syncing.Outcome | None = None
     for each in found:
         try:
+            if each in grouped:
+                for last in groups.sync_group(store, client, each):
+                    click.echo(f"{_SAID[last.did]}: {last.folder} as run {last.run_id}")
+                if folder is None:
+                    spool.discard(each)
+                continue
             last = syncing.sync_folder(store, client, each)
         except Interrupted as stop:
             click.echo(f"proftrack: stopped by {stop.reason}; sync goes on from here", err=True)
@@ -46,6 +56,17 @@ def command(folder: Path | None) -> None:
     _show(store, last)
     if failures:
         sys.exit(max(error.exit_code for error in failures))
+
+
+def _alone(root: Path, grouped: list[Path]) -> list[Path]:
+    """The run folders that belong to no group."""
+    try:
+        found = spool.find(root)
+    except UsageError:
+        if not grouped:
+            raise
+        return []
+    return [each for each in found if not any(each.is_relative_to(group) for group in grouped)]
 
 
 def _show(store: Store, last: syncing.Outcome | None) -> None:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from proftrack.events.lenient import Lenient
 
 EVENTS = "traceEvents"
+MAX_MEMBERS = 10_000
+"""Of the root object; torch writes some thirty."""
 
 _BLANK = re.compile(r"[ \t\r\n]*")
 _KEY = re.compile(r'"((?:[^"\\\x00-\x1f]|\\.){0,1024})"[ \t\r\n]*:[ \t\r\n]*')
@@ -37,7 +39,7 @@ def scan(data: bytes, position: int, *, at_end: bool, after_member: bool = False
     text = data.decode("latin-1")  # one character a byte: offsets stay those of the file
     members: dict[str, Any] = {}
     faults: list[str] = []
-    while True:
+    for _ in range(MAX_MEMBERS):
         here, commas = _separator(text, position)
         if text.startswith("}", here):
             faults += ["a comma over"] * bool(commas)
@@ -52,6 +54,7 @@ def scan(data: bytes, position: int, *, at_end: bool, after_member: bool = False
             return Scan(members, start + 1, "events", faults)
         members[key] = _value(data[start:end], faults)
         position, after_member = end, True
+    return Scan(members, position, "broken", faults)
 
 
 class _NoMember(Exception):
@@ -121,4 +124,9 @@ def _value(piece: bytes, faults: list[str]) -> Any:
     def no_number(word: str) -> None:
         faults.append(f"a bare {word}")
 
-    return json.loads(piece.decode("utf-8", "replace"), strict=False, parse_constant=no_number)
+    text = piece.decode("utf-8", "replace")
+    try:
+        return json.loads(text, parse_constant=no_number)
+    except ValueError:
+        faults.append("a control character")
+        return json.loads(text, strict=False, parse_constant=no_number)

@@ -26,7 +26,7 @@ from proftrack.events.table import EventTable, Notes, TraceMeta
 BATCH_BYTES = 1 << 20
 MAX_EVENT_BYTES = 64 << 20
 """An event larger than this is none; bounds what is held while its end is looked for."""
-MAX_MEMBERS_BYTES = 64 << 20
+MAX_MEMBERS_BYTES = 32 << 20
 """Of the keys before the event array, and of those behind it."""
 
 _BOUNDARY = re.compile(rb"\}\s*,(?=\s*\{)")
@@ -144,9 +144,9 @@ class _Parser:
                 self._mend_members(position, events[0])
                 buffer.consume(events[1])
                 return True
-            if found.state == "closed" or buffer.at_end or len(buffer.data) > MAX_MEMBERS_BYTES:
+            if found.state == "closed" or buffer.at_end or len(buffer.data) >= MAX_MEMBERS_BYTES:
                 self._no_events(found)
-            buffer.fill(2 * len(buffer.data))
+            buffer.fill(min(2 * len(buffer.data), MAX_MEMBERS_BYTES))
 
     def _keep_members(self, found: members.Scan) -> None:
         self.meta.update(found.members)

@@ -111,11 +111,15 @@ class InexactTimes(Exception):
 
 def _ns_of_floats(values: list[Any]) -> Ints:
     """Nanoseconds of microseconds; whole and part apart, so that no product exceeds 2**53. Raises InexactTimes."""
-    us = np.array(values, dtype=np.float64)  # None becomes NaN
+    try:
+        us = np.array(values, dtype=np.float64)  # None becomes NaN
+    except OverflowError:  # an integer of hundreds of digits
+        raise InexactTimes from None
     bad = ~(np.abs(us) < _LIMIT_NS / 1000)
     us[bad] = 0.0
     whole = np.floor(us)
-    if ((whole != us) & (np.abs(us) >= FLOAT_IS_EXACT_BELOW_US)).any():
+    # A float may have rounded to a whole number: what matters is that it was written with decimals.
+    if (np.abs(us) >= FLOAT_IS_EXACT_BELOW_US).any() and any(type(v) is float for v in values):
         raise InexactTimes
     ns = whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
     ns[bad] = _INVALID

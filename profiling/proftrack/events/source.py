@@ -17,7 +17,7 @@ DEFAULT_MAX_BYTES = 8 << 30
 """Of JSON, decompressed: a real 5 GB trace passes."""
 MAX_RATIO = 250
 """Real traces compress 10 to 40 times; deflate's limit, which a bomb comes near, is about 1030."""
-RATIO_FROM_BYTES = 256 << 20
+RATIO_FROM_BYTES = 64 << 20
 """Below this size a high ratio harms nobody."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -68,7 +68,7 @@ def _gunzip(path: Path) -> Iterator[bytes]:
                         continue
                     return
                 if not pending.startswith(_GZIP_MAGIC[: len(pending)]):
-                    return  # gzip itself ignores trailing garbage
+                    raise TruncatedSource("the gzip stream is followed by bytes that are not gzip")
                 inflate = zlib.decompressobj(wbits=31)
             elif not pending:
                 raise TruncatedSource("the gzip stream ends early")

@@ -12,15 +12,17 @@ the command line replace the file's and take their type.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from proftrack.experiment import file, params, settings
 from proftrack.experiment.model import Experiment, ProfilerOptions, Schedule, TimingOptions, fingerprint
 from proftrack.experiment.sentences import Refusal, show
 
-__all__ = ["Experiment", "ProfilerOptions", "Schedule", "TimingOptions", "fingerprint", "load"]
+__all__ = ["Experiment", "ProfilerOptions", "Schedule", "TimingOptions", "described", "fingerprint", "load"]
 
-_KEYS = ("name", "description", "workload", "params", "variant_params", "sweep", *settings.SECTIONS, "device")
+_PARAM_KEYS = ("params", "variant_params", "sweep", "variants")
+_KEYS = ("name", "description", "workload", *_PARAM_KEYS, *settings.SECTIONS, "device")
 _NAME_LIMIT = 100
 
 
@@ -34,8 +36,18 @@ def load(reference: str, overrides: Mapping[str, str] = {}) -> Experiment:
     Raises UsageError naming the key, its value and what is allowed.
     """
     path = file.find(reference)
-    refuse = Refusal(str(path))
-    document = file.read(path)
+    return _resolve(file.read(path), path, Refusal(str(path)), overrides)
+
+
+def described(document: Mapping[str, Any], path: Path, overrides: Mapping[str, str] = {}) -> Experiment:
+    """An experiment that code describes instead of a file: `document` holds what a file would, its name among it.
+
+    `path` is where the code is. Raises UsageError naming the key, its value and what is allowed.
+    """
+    return _resolve(document, path, Refusal(str(document.get("name") or path.stem)), overrides)
+
+
+def _resolve(document: Mapping[Any, Any], path: Path, refuse: Refusal, overrides: Mapping[str, str]) -> Experiment:
     refuse.unknown_keys(document, _KEYS, "key")
     own = params.read(document, refuse)
     common = settings.read(document, refuse)
@@ -49,6 +61,7 @@ def load(reference: str, overrides: Mapping[str, str] = {}) -> Experiment:
         params=own.values,
         variant_params=own.variant,
         sweep=own.sweep,
+        variants=own.variants,
         **settings.resolve(common, refuse),
     )
 

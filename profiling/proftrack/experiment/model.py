@@ -61,6 +61,9 @@ class Experiment(Struct, frozen=True, kw_only=True):
     variant_params: list[str] = []
     """Parameters that may differ between runs that are compared."""
     sweep: dict[str, list[Any]] = {}
+    """Points of each parameter that `proftrack sweep` goes through where none are given to it."""
+    variants: dict[str, dict[str, Any]] = {}
+    """Named sets of values for `proftrack variants`; under `cuda-graph` and the like, what that variant needs."""
     schedule: Schedule = Schedule()
     profiler: ProfilerOptions = ProfilerOptions()
     timing: TimingOptions = TimingOptions()

@@ -1,11 +1,14 @@
 """The workload's own parameters: what the file may give them, and how a text of the command line replaces a value.
 
+`sweep` names points of a parameter, `variants` sets of values under a name of their own; both are of these parameters.
+
 Whether a value makes sense (n=-3) is the workload's to say, see proftrack.workload.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +19,7 @@ from proftrack.experiment.sentences import Refusal, show
 from proftrack.experiment.settings import parse
 
 _RESERVED = ("device",)  # build() gets it from proftrack
+_VARIANT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _INT64 = range(-(2**63), 2**63)  # what JSON readers and databases take
 _PLAIN = "a finite number of at most 64 bits, text, true, false, null, or a list of these"
 _NOUNS: dict[type, str] = {
@@ -29,19 +33,25 @@ _NOUNS: dict[type, str] = {
 
 
 class Params(Struct):
-    """The workload's parameters, which of them make a variant, and the points of a sweep."""
+    """The workload's parameters, which of them make a variant, the points of a sweep, and named sets of values."""
 
     values: dict[str, Any]
     variant: list[str]
     sweep: dict[str, list[Any]]
+    variants: dict[str, dict[str, Any]]
 
 
 def read(document: Mapping[Any, Any], refuse: Refusal) -> Params:
-    """params, variant_params and sweep of the file, checked."""
+    """params, variant_params, sweep and variants of the file, checked."""
     values = _mapping(document, "params", refuse)
     for key, value in values.items():
         _check(key, value, refuse)
-    return Params(values, _variant(document, values, refuse), _sweep(document, values, refuse))
+    return Params(
+        values,
+        _variant(document, values, refuse),
+        _sweep(document, values, refuse),
+        _variants(document, values, refuse),
+    )
 
 
 def convert(name: str, text: str, current: Any, refuse: Refusal) -> Any:
@@ -105,14 +115,26 @@ def _sweep(document: Mapping[Any, Any], values: Mapping[str, Any], refuse: Refus
     for key, points in sweep.items():
         if not (isinstance(points, list) and points):
             refuse(f"sweep.{key}={show(points)} is not allowed; it must be a list of values")
-        sweep[key] = [_point(key, point, values[key], refuse) for point in points]
+        sweep[key] = [_point("sweep", key, point, values[key], refuse) for point in points]
     return sweep
 
 
-def _point(key: str, point: Any, current: Any, refuse: Refusal) -> Any:
+def _variants(document: Mapping[Any, Any], values: Mapping[str, Any], refuse: Refusal) -> dict[str, dict[str, Any]]:
+    variants = _mapping(document, "variants", refuse)
+    for name, given in variants.items():
+        if not (isinstance(name, str) and _VARIANT_NAME.fullmatch(name)):
+            refuse(f"variants key {show(name)} is not allowed; a name has letters, digits, `-`, `_` and `.` only")
+        if not isinstance(given, dict):
+            refuse(f"variants.{name}={show(given)} is not allowed; it must be parameters with values")
+        refuse.unknown_keys(given, values, f"parameter in variants.{name}:")
+        variants[name] = {k: _point(f"variants.{name}", k, v, values[k], refuse) for k, v in given.items()}
+    return variants
+
+
+def _point(section: str, key: str, point: Any, current: Any, refuse: Refusal) -> Any:
     if type(current) is float and type(point) is int:
         point = float(point)
     if current is not None and type(point) is not type(current):
-        refuse(f"sweep.{key}={show(point)} is not allowed; it must be {_NOUNS[type(current)]}, as params.{key} is")
+        refuse(f"{section}.{key}={show(point)} is not allowed; it must be {_NOUNS[type(current)]}, as params.{key} is")
     _check(key, point, refuse)
     return point

@@ -35,11 +35,11 @@ def collectives(view: View) -> list[Collective]:
     if len(steps) and len(rows):
         low, high = int(steps.start[0]), int(steps.end.max())
         rows = rows[(table.ts[rows] >= low) & (table.ts[rows] < max(high, _end_of_own(view)))]
-    rows = rows[np.argsort(table.ts[rows], kind="stable")]
-    return [
+    found = [
         Collective(_PARAMETERS.sub("", table.names[table.name[i]]), int(table.ts[i]) / 1000, int(table.dur[i]) / 1000)
         for i in rows.tolist()
     ]
+    return sorted(found, key=lambda c: (c.start_us, c.duration_us, c.name))
 
 
 def _is_kernel(name: str) -> bool:

@@ -18,6 +18,7 @@ from proftrack.measures.window import Windows
 MOST = 1000
 """Rows kept; the smallest others are joined by kernel, without an operator."""
 OTHERS = "(other operators)"
+STEP = "ProfilerStep"
 _SHAPES_LIMIT = 300
 
 
@@ -38,7 +39,7 @@ def sites(view: View, owner: Ints, windows: Windows | None) -> list[Site]:
     launcher = np.where(owner[rows] == NONE, NONE, view.forest.rows[owner[rows]] if len(view.forest.rows) else NONE)
     codes = np.stack(
         [
-            np.where(launcher == NONE, NONE, table.name[launcher]),
+            np.where(launcher == NONE, NONE, _operator_names(table)[table.name[launcher]]),
             np.where(launcher == NONE, NONE, table.signature[launcher]),
             table.name[links.gpu[rows]],
             table.kind[links.gpu[rows]],
@@ -49,7 +50,17 @@ def sites(view: View, owner: Ints, windows: Windows | None) -> list[Site]:
     group = group.reshape(-1)  # numpy 2.0 alone gives it the input's shape
     calls = np.bincount(group, minlength=len(unique)).tolist()
     time = np.bincount(group, weights=busy, minlength=len(unique)).tolist()
-    return bounded(_site(table, unique[i].tolist(), calls[i], time[i]) for i in range(len(unique)))
+    # Signatures may differ in what is not shown: types, concrete values.
+    return merged(_site(table, unique[i].tolist(), calls[i], time[i]) for i in range(len(unique)))
+
+
+def _operator_names(table: EventTable) -> Ints:
+    """Each name's code, with one code for all steps: what a step launches itself is the same in every step."""
+    codes = np.arange(len(table.names), dtype=np.int64)
+    steps = np.array([name.startswith(STEP) for name in table.names], dtype=bool)
+    if steps.any():
+        codes[steps] = codes[steps][0]
+    return codes
 
 
 def _site(table: EventTable, code: list[int], calls: int, busy_ns: float) -> Site:
@@ -57,13 +68,20 @@ def _site(table: EventTable, code: list[int], calls: int, busy_ns: float) -> Sit
     kernel = table.names[name]
     shapes = table.signatures[signature][0].decode("utf-8", "replace") if signature != NONE else ""
     return Site(
-        operator=table.names[operator] if operator != NONE else "",
-        shapes=shapes[:_SHAPES_LIMIT],
+        operator=_operator(table, operator),
+        shapes="".join(shapes.split())[:_SHAPES_LIMIT],  # however the file was written
         kernel=kernel,
         kind=kind_of_work(kernel, kind),
         calls=calls,
         busy_us=busy_ns / 1000,
     )
+
+
+def _operator(table: EventTable, code: int) -> str:
+    if code == NONE:
+        return ""
+    name = table.names[code]
+    return STEP if name.startswith(STEP) else name
 
 
 def shared_time(start: Ints, end: Ints) -> npt.NDArray[np.float64]:
@@ -82,7 +100,7 @@ def shared_time(start: Ints, end: Ints) -> npt.NDArray[np.float64]:
 
 
 def merged(parts: Iterable[Site]) -> list[Site]:
-    """Rows of several cycles, joined."""
+    """Rows of the same operator, shapes and kernel joined, those of several cycles too; at most MOST of them."""
     groups: dict[tuple[str, str, str, str], list[Site]] = defaultdict(list)
     for site in parts:
         groups[site.operator, site.shapes, site.kernel, site.kind].append(site)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import IO, Any, Protocol
 
 _REDRAW_SECONDS = 0.1
+_PATIENCE_SECONDS = 2.0
 
 
 class Progress(Protocol):
@@ -112,3 +114,33 @@ class Bars:
 def progress() -> Progress:
     """What fits stderr: bars on a terminal, lines elsewhere."""
     return Bars() if sys.stderr.isatty() else Lines()
+
+
+@contextlib.contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """Say on stderr what is done and for how long already, once it has taken two seconds.
+
+    On a terminal the line is redrawn and goes away at the end; elsewhere there is one line. Not for what is timed: a
+    thread draws it.
+    """
+    over = threading.Event()
+    thread = threading.Thread(target=_tell, args=(text, over), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _tell(text: str, over: threading.Event) -> None:
+    begin, live = time.perf_counter(), sys.stderr.isatty()
+    if over.wait(_PATIENCE_SECONDS):
+        return
+    with contextlib.suppress(OSError, ValueError):  # a closed stream must not matter
+        if not live:
+            print(f"proftrack: {text} ...", file=sys.stderr, flush=True)
+            return
+        while not over.wait(_REDRAW_SECONDS):
+            print(f"\r{text} {time.perf_counter() - begin:.1f} s ", end="", file=sys.stderr, flush=True)
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -44,7 +44,7 @@ def queue(seen: View, windows: Windows) -> Queue | None:
 
 
 def _bins(times: Ints, windows: Windows) -> Ints:
-    return np.clip((times - windows.low) * BINS // windows.duration, 0, BINS - 1)
+    return np.asarray(np.clip((times - windows.low) * BINS // windows.duration, 0, BINS - 1), dtype=np.int64)
 
 
 def _median_and_max(place: Ints, values: Floats) -> tuple[Floats, Floats]:
@@ -84,4 +84,4 @@ def _carried(deepest: Floats, place: Ints, level: Ints) -> Floats:
     latest = np.maximum.accumulate(np.where(known, np.arange(BINS), -1))
     ended = np.where(latest >= 0, last[np.maximum(latest, 0)], 0)
     before = np.concatenate([[0], ended[:-1]])
-    return np.maximum(deepest, before)
+    return np.asarray(np.maximum(deepest, before))

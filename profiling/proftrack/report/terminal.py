@@ -1,42 +1,56 @@
-"""What the terminal shows: the verdict first, then the figures it rests on. Plain text where it is piped."""
+"""What the terminal shows: the verdict first, then the figures it rests on. Plain text where it is piped.
+
+Lines fit the terminal, and 100 columns where there is none. Numbers are never cut: the name beside them gives way.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
+from typing import IO
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from proftrack.record import Record
-from proftrack.report.units import duration, percent, plain
+from proftrack.report import tables
+from proftrack.report.sections import idle_parts, split_parts, time_bars
+from proftrack.report.units import brief, counted, duration, percent, plain
 
 TOP = 5
+PIPED_COLUMNS = 100
 _BAR = 30
+_NARROWEST_NAME = 12
+_WIDEST_NAME = 60
 _STYLE = {"high": "bold green", "medium": "bold yellow", "low": "bold red"}
 
 
-def console() -> Console:
-    """stdout; 80 columns where that is no terminal. rich honours NO_COLOR itself."""
-    return Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 100)
+def console(stream: IO[str] | None = None) -> Console:
+    """stdout, or another text stream. rich honours NO_COLOR itself, and colours nothing that is no terminal.
+
+    A character that the stream's encoding has not is shown as its escape: no report may fail for a name's sake.
+    """
+    out = sys.stdout if stream is None else stream
+    reconfigure: Callable[..., None] | None = getattr(out, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
+    return Console(file=stream, highlight=False, soft_wrap=False, width=None if out.isatty() else PIPED_COLUMNS)
 
 
-def print_result(record: Record) -> None:
+def print_result(record: Record, stream: IO[str] | None = None) -> None:
     """What `proftrack run` says at its end: verdict, times, the largest kernels."""
-    out = console()
+    out = console(stream)
     _verdict(out, record)
     _times(out, record)
     _kernels(out, record)
 
 
-def print_record(record: Record) -> None:
+def print_record(record: Record, stream: IO[str] | None = None) -> None:
     """What `proftrack analyze` says: the same, with idle time by cause, the split and operators."""
-    out = console()
+    out = console(stream)
     _verdict(out, record)
     _times(out, record)
-    _split(out, record)
-    _idle(out, record)
+    _parts(out, f"Window of {duration(record.window.duration_us)}, {counted(record.window.steps, 'step')}:", record)
     _kernels(out, record)
     _ops(out, record)
     _quality(out, record)
@@ -47,110 +61,87 @@ def _verdict(out: Console, record: Record) -> None:
     style = "bold red" if verdict.regime == "inconclusive" else _STYLE[verdict.confidence]
     out.print()
     out.print(Text(verdict.summary, style=style))
-    out.print(f"confidence {verdict.confidence}, step time {verdict.basis}, cause {escape(verdict.cause or '-')}")
-    for reason in verdict.reasons:
-        out.print(Text(f"  ? {reason}"))
-    for item in verdict.evidence:
-        out.print(Text(f"  - {item.text}"))
-    for line in verdict.advice:
-        out.print(Text(f"  > {line}"))
+    said = f"confidence {verdict.confidence}, step time {verdict.basis}"
+    out.print(Text(said + (f", largest cause {verdict.cause}" if verdict.cause else "")))
+    for heading, mark, lines in (
+        ("Not certain because", "?", verdict.reasons),
+        ("It rests on", "-", [item.text for item in verdict.evidence]),
+        ("What to do next", ">", verdict.advice),
+    ):
+        if lines:
+            out.print()
+            out.print(Text(f"{heading}:"))
+            _items(out, mark, lines)
+
+
+def _items(out: Console, mark: str, lines: Sequence[str], style: str = "") -> None:
+    """One item a line; what does not fit goes on below its own text."""
+    for line in lines:
+        text = Text(f"{mark} {plain(line, 600)}", style=style)
+        for i, part in enumerate(text.wrap(out, max(out.width - 4, 20))):
+            part.rstrip()
+            out.print(Text(" " * (2 if i == 0 else 4)) + part)
 
 
 def _times(out: Console, record: Record) -> None:
-    times, verdict = record.times, record.verdict
-    rows = [
-        ("T  step time", times.step_time_us),
-        ("   step latency", times.step_latency_us),
-        ("B  GPU busy", times.gpu_busy_per_step_us),
-        ("R  roofline", times.roofline_time_us),
-    ]
-    known = [(name, us) for name, us in rows if us is not None]
-    longest = max((us for _, us in known), default=0.0)
+    bars = time_bars(record)
+    longest = max((bar.us for bar in bars), default=0.0)
     out.print()
-    for name, us in known:
-        bar = "#" * max(1, round(_BAR * us / longest)) if longest else ""
-        out.print(Text(f"{name:<16}{duration(us):>10}  {bar}"))
-    if verdict.gpu_busy_fraction is not None:
-        out.print(Text(f"{'u  B / T':<16}{percent(verdict.gpu_busy_fraction):>10}"))
+    for bar in bars:
+        line = f"{bar.key}  {bar.label.partition(':')[0].partition(',')[0]:<24}{duration(bar.us):>9}  "
+        out.print(Text(line + _bar(bar.us / longest, out.width - len(line))))
+    if record.times.step_latency_us is not None:
+        out.print(Text(f"   {'step, synchronised':<24}{duration(record.times.step_latency_us):>9}"))
+    if record.verdict.gpu_busy_fraction is not None:
+        out.print(Text(f"u  {'B / T':<24}{percent(record.verdict.gpu_busy_fraction):>9}"))
 
 
-def _split(out: Console, record: Record) -> None:
-    split, whole = record.split, record.window.duration_us
-    if split is None or not whole:
-        return
-    parts = (
-        ("compute", split.compute_us),
-        ("exposed communication", split.exposed_communication_us),
-        ("exposed copies", split.exposed_copy_us),
-        ("idle", split.idle_us),
-    )
-    out.print()
-    steps = record.window.steps
-    out.print(Text(f"Window of {duration(whole)}, {steps} step{'' if steps == 1 else 's'}:"))
-    for name, us in parts:
-        if us:
-            out.print(
-                Text(f"  {name:<22}{duration(us):>10} {percent(us / whole):>8}  {'#' * round(_BAR * us / whole)}")
-            )
+def _bar(share: float, room: int) -> str:
+    return "#" * max(1, round(min(_BAR, room) * share)) if room > 3 else ""
 
 
-def _idle(out: Console, record: Record) -> None:
-    causes = sorted(record.idle.by_cause_us_per_step.items(), key=lambda kv: -kv[1])
-    if not causes:
-        return
-    out.print()
-    out.print(Text("GPU idle a step, by cause (profiled):"))
-    whole = sum(us for _, us in causes)
-    for cause, us in causes:
-        out.print(Text(f"  {cause:<22}{duration(us):>10} {percent(us / whole):>8}  {'#' * round(_BAR * us / whole)}"))
+def _parts(out: Console, heading: str, record: Record) -> None:
+    """The window's exclusive parts, and idle time by cause."""
+    for title, parts in ((heading, split_parts(record)), ("GPU idle a step, by cause (profiled):", idle_parts(record))):
+        if parts:
+            out.print()
+            out.print(Text(title))
+        for part in parts:
+            line = f"  {part.label.partition(':')[0]:<22}{duration(part.us):>9} {percent(part.share / 100):>8}  "
+            out.print(Text(line + _bar(part.share / 100, out.width - len(line))))
 
 
 def _kernels(out: Console, record: Record) -> None:
-    if not record.kernels:
-        return
-    table = _table("GPU work", "share", "total", "calls", "mean", "limit")
-    for kernel in record.kernels[:TOP]:
-        table.add_row(
-            Text(plain(kernel.name, 60)),
-            percent(kernel.share),
-            duration(kernel.total_us),
-            str(kernel.calls),
-            duration(kernel.mean_us),
-            kernel.limit,
-        )
-    out.print()
-    out.print(table)
+    if record.kernels:
+        _table(out, tables.kernels(record), ("GPU work", "share", "total", "calls", "mean", "limit"))
 
 
 def _ops(out: Console, record: Record) -> None:
-    ops = sorted(record.ops, key=lambda o: -o.self_cpu_time_us)[:TOP]
-    if not ops:
-        return
-    table = _table("Host rows by self CPU", "share", "self CPU", "calls", "self CUDA")
-    whole = record.totals.self_cpu_time_total_us
-    for op in ops:
-        table.add_row(
-            Text(plain(op.name, 60)),
-            percent(op.self_cpu_time_us / whole if whole else None),
-            duration(op.self_cpu_time_us),
-            str(op.calls),
-            duration(op.self_cuda_time_us) if op.self_cuda_time_us else "-",
-        )
+    if record.ops:
+        _table(out, tables.operators(record), ("operator, region or call", "share", "self CPU", "calls", "self CUDA"))
+
+
+def _table(out: Console, table: tables.Table, wanted: Sequence[str]) -> None:
+    """The first rows of these columns; the first of them is the name, which takes the room that is left."""
+    labels = [column.label for column in table.columns]
+    at = [labels.index(name) for name in wanted if name in labels]
+    rows = [[row[i] for i in at] for row in table.rows[:TOP]]
+    heads = [labels[i] for i in at]
+    widths = [max(len(head), *(len(row[i].text) for row in rows)) for i, head in enumerate(heads)]
+    room = max(out.width - sum(widths[1:]) - 2 * (len(widths) - 1) - 1, _NARROWEST_NAME)
+    names = [brief(row[0].hint or row[0].text, min(room, _WIDEST_NAME)) for row in rows]
+    width = max(map(len, [*names, heads[0][:room]]))
     out.print()
-    out.print(table)
+    for name, cells in zip([heads[0], *names], [heads, *([c.text for c in row] for row in rows)], strict=True):
+        line = f"{name:<{width}.{width}}" + "".join(f"  {c:>{w}}" for c, w in zip(cells[1:], widths[1:], strict=True))
+        out.print(Text(line, no_wrap=True, style="bold" if cells is heads else ""), crop=False)
+    if len(table.rows) > TOP:
+        out.print(Text(f"and {counted(len(table.rows) - TOP, 'more row')}: proftrack report shows all"))
 
 
 def _quality(out: Console, record: Record) -> None:
-    if not record.quality:
-        return
-    out.print()
-    for flag in record.quality:
-        out.print(Text(f"! {flag.code} ({flag.count}): {plain(flag.message, 400)}", style="yellow"))
-
-
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=None, pad_edge=False, show_edge=False)
-    table.add_column(first, overflow="ellipsis", no_wrap=True, ratio=1)
-    for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+    told = set(record.verdict.reasons)
+    flags = [flag for flag in record.quality if flag.message not in told]
+    if flags:
+        out.print()
+        _items(out, "!", [f"{flag.code} ({flag.count}): {flag.message}" for flag in flags], style="yellow")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import re
 import shlex
 import warnings
@@ -18,13 +17,12 @@ from urllib.parse import urlsplit
 
 from proftrack.errors import ProftrackError, StoreError
 from proftrack.tracking.mapping import cut, one_line
+from proftrack.tracking.patience import variables
 
 if TYPE_CHECKING:
     from proftrack.tracking.store import Store
 
 TRACKING_VARIABLE = "MLFLOW_TRACKING_URI"
-_PROBE_RETRIES = 1
-_PROBE_TIMEOUT_S = 15
 
 
 @contextlib.contextmanager
@@ -48,7 +46,7 @@ def quiet() -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in ("mlflow", "alembic", "mlflow.store.db.utils")]
     before = [logger.level for logger in loggers]
     silent = {"MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}
-    with warnings.catch_warnings(), _environment(**silent):
+    with warnings.catch_warnings(), variables(**silent):
         warnings.simplefilter("ignore")
         for logger in loggers:
             logger.setLevel(logging.CRITICAL)
@@ -57,17 +55,6 @@ def quiet() -> Iterator[None]:
         finally:
             for logger, level in zip(loggers, before, strict=True):
                 logger.setLevel(level)
-
-
-@contextlib.contextmanager
-def quick_retries() -> Iterator[None]:
-    """Give up on a server that does not answer after seconds, not minutes, unless the user chose otherwise."""
-    chosen = {
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(_PROBE_RETRIES),
-        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(_PROBE_TIMEOUT_S),
-    }
-    with _environment(**{name: value for name, value in chosen.items() if name not in os.environ}):
-        yield
 
 
 def public(uri: str) -> str:
@@ -90,47 +77,88 @@ def scrub(text: str) -> str:
     return re.sub(r"(\w[\w+.-]*://)[^/\s'\"]*@", r"\1", text)
 
 
-@contextlib.contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+# What an error's text says, and the sentence for it; the first that fits. {store}, {text} and {file} are filled in.
+_ANYWHERE = (
+    (
+        r"no space left|disk quota exceeded|disk is full",
+        "{store}: no space is left where it keeps its data ({text}); free some, then: proftrack sync",
+    ),
+)
+_OF_SERVERS = (
+    (
+        r"code 401|401 client error|unauthori[sz]ed|not authenticated",
+        "{store}: the server wants a user and a password, or does not know these ({status}); set "
+        "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN",
+    ),
+    (
+        r"code 403|403 client error|permission_denied|forbidden",
+        "{store}: this user may not do that ({status}): the store could not be {doing}; whoever manages the MLflow "
+        "experiment can give EDIT, or name an experiment of your own with MLFLOW_EXPERIMENT_NAME",
+    ),
+    (r"code 413|413 client error|entity too large", "{store}: refuses an upload of this size ({text}); raise the limit of the proxy before it"),
+    (r"code 429|429 client error|too many 429|resource_exhausted", "{store}: is overloaded ({text}); try again later"),
+    (
+        r"code 5\d\d|5\d\d server error|too many 5\d\d|internal_error",
+        "{store}: the server fails, as its own log will say, and could not be {doing} ({text}); try again later",
+    ),
+    (
+        r"max retries|connection|timed out|timeout|failed to establish|name resolution",
+        "{store}: the server does not answer; start it, or check {variable}",
+    ),
+)
+_OF_DATABASES = (
+    (
+        r"out-of-date database schema|can't locate revision",
+        "{store}: the database is of another MLflow version ({text}); install that version, or back it up and run: "
+        "mlflow db upgrade {quoted}",
+    ),
+    (
+        r"authentication failed|no password supplied|access denied|permission denied for|role .* does not exist",
+        "{store}: the database refuses this user or password; check {variable}",
+    ),
+    (
+        r"no module named '?(psycopg|mysql|pymysql|pymssql|pyodbc)",
+        "{store}: the driver of this database is not installed ({text}); pip install it, for PostgreSQL: psycopg[binary]",
+    ),
+    (
+        r"malformed|not a database|already exists|no such table",
+        "{store}: not a whole MLflow store ({text}); move the file away, and a new one takes its place",
+    ),
+    (
+        r"connection refused|could not connect|connection (failed|timed out|to server)|server closed|name resolution"
+        r"|translate host|the database system is",
+        "{store}: the database does not answer; start it, or check {variable}",
+    ),
+    (r"database is locked", "{store}: other processes hold the file ({text}); try again, or use a server for many"),
+)
+_ELSE = "{store}: could not be {doing}: {text}"
 
 
 def _explain(store: Store, doing: str, error: Exception) -> str:
     text = first_line(error)
-    lower = text.lower()
+    # What a chained exception says may be the cause that the outer one hides behind its own words.
+    lower = " ".join(str(each) for each in _chain(error)).lower()
     if "maintenance mode" in lower:
         return _explain_file_store(store)
-    if store.is_server:
-        return _explain_server(store, doing, text)
-    if re.search(r"out-of-date database schema|can't locate revision", lower):
-        return (
-            f"{store.public}: the database is of another MLflow version ({text}); install that version, or back the "
-            f"file up and run: mlflow db upgrade {shlex.quote(store.public)}"
-        )
-    if re.search(r"malformed|not a database|already exists|no such table", lower):
-        return f"{store.public}: not a whole MLflow store ({text}); move the file away, and a new one takes its place"
-    return f"{store.public}: could not be {doing}: {text}"
+    known = (*_ANYWHERE, *(_OF_SERVERS if store.is_server else _OF_DATABASES))
+    sentence = next((sentence for pattern, sentence in known if re.search(pattern, lower)), _ELSE)
+    status = re.search(r"code ([45]\d\d)|([45]\d\d) (client|server) error", lower)
+    return sentence.format(
+        store=store.public,
+        doing=doing,
+        text=text,
+        status=f"HTTP {status[1] or status[2]}" if status else text,
+        variable=TRACKING_VARIABLE,
+        quoted=shlex.quote(store.public),
+    )
 
 
-def _explain_server(store: Store, doing: str, text: str) -> str:
-    lower = text.lower()
-    if re.search(r"\b401\b|\b403\b|unauthori[sz]ed|permission_denied|forbidden", lower):
-        return (
-            f"{store.public}: the server refuses these credentials ({text}); set MLFLOW_TRACKING_USERNAME and "
-            "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
-        )
-    if re.search(r"max retries|connection|timed out|failed to establish|name resolution", lower):
-        return f"{store.public}: the server does not answer; start it, or check {TRACKING_VARIABLE}"
-    return f"{store.public}: could not be {doing}: {text}"
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    for _ in range(5):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _explain_file_store(store: Store) -> str:

@@ -10,11 +10,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from proftrack.errors import StoreError
 from proftrack.record import Record
-from proftrack.tracking import mapping, spool
+from proftrack.tracking import mapping, spool, views
 from proftrack.tracking.faults import explained, quiet
 from proftrack.tracking.note import note
-from proftrack.tracking.runs import RECORD_TAG, set_tags
+from proftrack.tracking.patience import time_for
+from proftrack.tracking.runs import CHANGED_TAG, LEFT_OUT_TAG, RECORD_TAG, now, set_tags
 from proftrack.tracking.session import Session
 
 if TYPE_CHECKING:
@@ -25,22 +27,33 @@ TABLES_TAG = "mlflow.loggedArtifacts"
 NOTE_TAG = "mlflow.note.content"
 
 
+def begin(session: Session, folder: Path) -> None:
+    """Note in the folder which run it is for, so that `sync` goes on with that run whatever happens next."""
+    entry = spool.Logged(store=session.store.public, run_id=session.run_id, complete=False)
+    spool.note_logged(folder, entry)
+
+
 def log_folder(session: Session, folder: Path) -> Record:
-    """Log a whole run folder and mark the session complete.
+    """Log a whole run folder, look that it has arrived, and mark the session complete.
 
     Raises StoreError where the store refuses, ProftrackError where the folder is not whole.
     """
     record = spool.load(folder)
     files = spool.artifacts(folder)
-    entry = spool.Logged(store=session.store.public, run_id=session.run_id, complete=False)
-    spool.note_logged(folder, entry)
+    begin(session, folder)
     with explained(session.store, "written to"), quiet():
         # First of all, so that a crash half-way leaves a run that `sync` finds again.
         set_tags(session.client, session.run_id, {RECORD_TAG: spool.identity(folder)})
-        for relative in files:
-            below = relative.parent.as_posix()
-            session.client.log_artifact(session.run_id, str(folder / relative), None if below == "." else below)
+        _upload(session, folder, files)
+        # A server that ends in mid-upload, or a proxy before it, can keep a part of a file and call it a whole one.
+        _upload(session, folder, _not_whole(session, folder, files))
+        if missing := _not_whole(session, folder, files):
+            raise StoreError(
+                f"{session.store.public}: {missing[0]} of run {session.run_id} did not arrive whole, twice; look at the "
+                "server's log and the space where it keeps artifacts, then: proftrack sync"
+            )
         _log_figures(session, record)
+    views.prepare(session.store, session.client, session.experiment_id, record)
     session.complete()
     return record
 
@@ -48,6 +61,26 @@ def log_folder(session: Session, folder: Path) -> Record:
 def mark_logged(session: Session, folder: Path) -> None:
     """Note in the folder that the run has ended with everything in it."""
     spool.note_logged(folder, spool.Logged(store=session.store.public, run_id=session.run_id, complete=True))
+
+
+def _upload(session: Session, folder: Path, files: list[Path]) -> None:
+    for relative in files:
+        with time_for((folder / relative).stat().st_size):
+            session.client.log_artifact(session.run_id, str(folder / relative), _artifact_folder(relative))
+
+
+def _not_whole(session: Session, folder: Path, files: list[Path]) -> list[Path]:
+    """The files that the store has not, or not all of; its own list tells."""
+    there: dict[str, int | None] = {}
+    for below in {_artifact_folder(relative) for relative in files}:
+        there |= {item.path: item.file_size for item in session.client.list_artifacts(session.run_id, below)}
+    # Some artifact stores tell no sizes.
+    sizes = {path: (folder / path).stat().st_size for path in files}
+    return [path for path in files if there.get(path.as_posix(), -1) not in (sizes[path], None)]
+
+
+def _artifact_folder(relative: Path) -> str | None:
+    return None if relative.parent == Path() else relative.parent.as_posix()
 
 
 def _log_figures(session: Session, record: Record) -> None:
@@ -61,7 +94,10 @@ def _log_figures(session: Session, record: Record) -> None:
     timestamp = record.run.ended_ns // 1_000_000 if record.run else 0
     metrics = [Metric(point.key, point.value, timestamp, point.step) for point in mapping.metrics(record)]
     client.log_batch(run_id, metrics=metrics, params=params, synchronous=True)
-    set_tags(client, run_id, {**_source_tags(session, run, record), **mapping.tags(record)})
+    own = {CHANGED_TAG: now()}
+    if record.source.left_out:
+        own[LEFT_OUT_TAG] = ", ".join(record.source.left_out)
+    set_tags(client, run_id, {**_source_tags(session, run, record), **mapping.tags(record), **own})
     client.set_tag(run_id, TABLES_TAG, _tables(run))
     client.set_tag(run_id, NOTE_TAG, note(record))
     if session.is_project and _is_generated(run.info.run_name):

@@ -6,33 +6,26 @@ take for markup becomes an entity.
 
 from __future__ import annotations
 
-import re
-
 from proftrack.record import Record
-from proftrack.report.units import duration, percent, plain
+from proftrack.report.markdown import escape
+from proftrack.report.units import duration, percent
 
 NOTE_CHARS = 7_900
 """MLflow cuts the note at 8,000 characters, in the middle of whatever stands there."""
 KERNELS = 5
-_NAME_CHARS = 90
+REPORT = "Timeline, tables and the rest: see `report.html` among the artifacts; `proftrack open` shows the trace."
 _SENTENCE_CHARS = 400
-_MARKUP = re.compile(r"[&<>|*`~\[\]\\#!$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=www)\.|:(?=//)|@(?=\w)")
 
 
 def note(record: Record) -> str:
     """The description, at most NOTE_CHARS characters of Markdown."""
-    parts = [_verdict(record), _times(record), _kernels(record), _flags(record), _advice(record)]
+    parts = [_verdict(record), _times(record), _kernels(record), _flags(record), _advice(record), REPORT]
     text = ""
     for part in filter(None, parts):
         # Whole parts only: half a table shows as text.
         if len(text) + len(part) + 2 <= NOTE_CHARS:
             text += ("\n\n" if text else "") + part
     return text
-
-
-def escape(text: str, chars: int = _NAME_CHARS) -> str:
-    """Untrusted text as one line of Markdown that shows exactly that text."""
-    return _MARKUP.sub(lambda match: f"&#{ord(match.group())};", plain(" ".join(text.split()), chars))
 
 
 def _sentence(text: str) -> str:

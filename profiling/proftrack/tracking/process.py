@@ -94,6 +94,12 @@ def is_dead(process: Process, here: Process) -> bool:
     return _start_mark(process.pid) != process.started
 
 
+def is_alive(process: Process, here: Process) -> bool:
+    """Whether `process` surely runs, seen from `here`. In doubt it does not; both this and is_dead may be False."""
+    comparable = bool(here.boot) and (process.boot, process.namespace) == (here.boot, here.namespace)
+    return comparable and bool(process.started) and _start_mark(process.pid) == process.started
+
+
 class Parent:
     """The processes above this one up to the first that is no shell: `mlflow run`, with bash in between or not."""
 

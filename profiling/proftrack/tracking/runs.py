@@ -7,23 +7,32 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import time
+import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from proftrack import __version__
 from proftrack.errors import ProftrackError, StoreError
 from proftrack.tracking import process
-from proftrack.tracking.faults import explained, first_line, quiet
+from proftrack.tracking.faults import explained, first_line, quiet, scrub
 from proftrack.tracking.mapping import bounded
 from proftrack.tracking.store import Store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Experiment, Run
 
 EXPERIMENT_TAG = "proftrack.experiment"
 RECORD_TAG = "proftrack.record"
 """Identity of the record that a run holds: a folder is logged once, wherever it was copied."""
+CHANGED_TAG = "proftrack.changed"
+"""When proftrack last wrote to a run, UTC: `2026-11-29T20:05:06Z`. What is new is searched by it, see runs_cache."""
+LEFT_OUT_TAG = "proftrack.left_out"
+"""Files that the run has not, for want of space where it was measured."""
+REQUEST_TAG = "proftrack.request"
+"""Of the request that made the run: one that was repeated, since its answer got lost, made another run."""
+DUPLICATE_TAG = "proftrack.duplicate_of"
 ENDED_BY_TAG = "proftrack.ended_by"
 ERROR_TAG = "proftrack.error"
 DEAD_PROCESS = "process gone"
@@ -41,6 +50,7 @@ def create(
 ) -> Run:
     """A new run, RUNNING. Raises StoreError."""
     own = {"mlflow.user": _user(), "mlflow.source.name": "proftrack", "mlflow.source.type": "LOCAL"}
+    own[REQUEST_TAG] = uuid.uuid4().hex
     with explained(store, "given a new run"), quiet():
         return client.create_run(experiment_id, start_time=start_ms, tags=bounded({**own, **tags}), run_name=name)
 
@@ -54,6 +64,18 @@ def reopen(store: Store, client: MlflowClient, run: Run, tags: Mapping[str, str]
             client.delete_tag(run.info.run_id, stale)
         set_tags(client, run.info.run_id, tags)
     return run
+
+
+def without_credentials(run: Run) -> dict[str, str]:
+    """Tags to write over those of a run in which MLflow has put a URL with a password or token in it.
+
+    `mlflow run` records the address of Git's remote, and that of a project on a server, as they are (3.17).
+    """
+    return {
+        name: clean
+        for name, value in run.data.tags.items()
+        if name.startswith(("mlflow.source.", "mlflow.project.", "mlflow.git")) and (clean := scrub(value)) != value
+    }
 
 
 def set_tags(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> None:
@@ -75,6 +97,51 @@ def owner_tags() -> dict[str, str]:
     return {**process.this_process().tags(), "proftrack.version": __version__}
 
 
+def now() -> str:
+    """The value of CHANGED_TAG for a run that is written to now."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def settle(store: Store, client: MlflowClient, run_id: str) -> str:
+    """Make a record that is in the store be there once. Returns the run that holds it: `run_id`, or an earlier one.
+
+    Two ways lead to a second run: a server that made one and could not say so, and was asked again; and two copies of a
+    folder that were logged at once. Of whole runs the one with the lowest id stays, so that both sides of a race decide
+    alike. Others are deleted, or where this user may not do that, marked as FAILED with proftrack.duplicate_of.
+    Raises StoreError.
+    """
+    with explained(store, "searched for duplicates"), quiet():
+        run = client.get_run(run_id)
+        tags = run.data.tags
+        same = _with_tag(client, RECORD_TAG, tags) + _with_tag(client, REQUEST_TAG, tags, [run.info.experiment_id])
+        others = {each.info.run_id: each for each in same}
+        others.pop(run_id, None)
+        kept: str = min([run_id, *(each for each, found in others.items() if found.info.status == "FINISHED")])
+        here = process.this_process()
+        for each in [run_id, *others]:
+            owner = process.from_tags(others[each].data.tags) if each in others else None
+            # Another process's run that is not whole yet is that one's to settle.
+            if each != kept and not (owner and owner.tags() != here.tags() and others[each].info.status == "RUNNING"):
+                _drop(client, each, kept)
+    return kept
+
+
+def _with_tag(
+    client: MlflowClient, tag: str, tags: Mapping[str, str], experiment_ids: list[str] | None = None
+) -> list[Run]:
+    value = tags.get(tag, "").replace("'", "")
+    return search(client, f"tags.`{tag}` = '{value}'", experiment_ids) if value else []
+
+
+def _drop(client: MlflowClient, run_id: str, kept: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    set_tags(client, run_id, {DUPLICATE_TAG: kept})
+    client.set_terminated(run_id, "FAILED")
+    with contextlib.suppress(MlflowException):  # deleting takes the permission MANAGE
+        client.delete_run(run_id)
+
+
 def close_dead_runs(store: Store, client: MlflowClient) -> list[str]:
     """End as FAILED what dead processes of this machine left RUNNING; a live process's run never. Returns the run ids.
 
@@ -93,17 +160,22 @@ def close_dead_runs(store: Store, client: MlflowClient) -> list[str]:
     return closed
 
 
-def search(client: MlflowClient, filter_string: str) -> list[Run]:
-    """Runs of all experiments that match, at most a thousand."""
-    ids: list[str] = []
+def search(client: MlflowClient, filter_string: str, experiment_ids: list[str] | None = None) -> list[Run]:
+    """Runs of these experiments (None: of all that this user may read) that match, at most a thousand."""
+    ids = [each.experiment_id for each in experiments(client)] if experiment_ids is None else experiment_ids
+    return list(client.search_runs(ids, filter_string, max_results=_PAGE)) if ids else []
+
+
+def experiments(client: MlflowClient) -> list[Experiment]:
+    """All MLflow experiments that this user may read."""
+    found: list[Experiment] = []
     token: str | None = None
     while True:
         page = client.search_experiments(max_results=_PAGE, page_token=token)
-        ids += [experiment.experiment_id for experiment in page]
+        found += page
         token = page.token
         if not token:
-            break
-    return list(client.search_runs(ids, filter_string, max_results=_PAGE)) if ids else []
+            return found
 
 
 def describe(error: BaseException) -> str:

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 from proftrack.errors import ProftrackError, StoreError
 from proftrack.tracking import process, runs
 from proftrack.tracking import store as stores
-from proftrack.tracking.faults import TRACKING_VARIABLE, explained, quick_retries, quiet
+from proftrack.tracking.faults import TRACKING_VARIABLE, explained, quiet
+from proftrack.tracking.patience import quick_retries
 from proftrack.tracking.signals import Interrupted, Interrupts
 from proftrack.tracking.store import Store
 
@@ -58,6 +59,8 @@ class Session:
         if error is None and self._complete:
             with explained(self.store, "given the run's status"), quiet():
                 self.client.set_terminated(self.run_id, "FINISHED", self._end_ms)
+            with contextlib.suppress(StoreError), quick_retries():
+                self.run_id = runs.settle(self.store, self.client, self.run_id)
             return
         status, tags = "FAILED", {runs.ERROR_TAG: runs.describe(error) if error else "ended without a result"}
         if isinstance(error, KeyboardInterrupt):
@@ -82,6 +85,7 @@ def open_run(experiment: str, name: str, *, parent: process.Parent | None = None
     if run_id:
         run = _given_run(store, client, run_id)
         parent = parent if run.data.tags.get("mlflow.source.type") == "PROJECT" else None
+        tags |= runs.without_credentials(run)
         with keep(store, client, lambda: runs.reopen(store, client, run, tags), parent=parent) as session:
             yield session
     else:
@@ -121,6 +125,20 @@ def keep(
             raise
         with interrupts.shield():
             session.end(None)
+
+
+def open_beside(experiment: str, name: str, *, parent_run_id: str | None = None) -> Session:
+    """A run for a part of the caller's program; the caller ends it with `Session.end`.
+
+    It is a child of `parent_run_id`, else of the run that is open (in this process, or by `mlflow run`), else one of
+    its own. Nothing of the caller's changes, its signal handlers neither. Raises StoreError.
+    """
+    store = stores.resolve()
+    client = stores.connect(store)
+    runs.close_dead_runs(store, client)
+    tags = {**runs.owner_tags(), runs.EXPERIMENT_TAG: experiment}
+    experiment_id, tags = _place(store, client, experiment, tags, parent_run_id)
+    return Session(store, client, runs.create(store, client, experiment_id, name, tags))
 
 
 def note_refusal(error: ProftrackError) -> None:
@@ -173,12 +191,18 @@ def _lost_run(store: Store, run_id: str) -> str:
     return f"{text}; set {TRACKING_VARIABLE} to the store of `mlflow run`, or unset {RUN_ID_VARIABLE}"
 
 
-def _place(store: Store, client: MlflowClient, experiment: str, tags: dict[str, str]) -> tuple[str, dict[str, str]]:
+def _place(
+    store: Store, client: MlflowClient, experiment: str, tags: dict[str, str], parent_run_id: str | None = None
+) -> tuple[str, dict[str, str]]:
     """Experiment id and tags of a new run: a child where the caller has a run open, in that run's experiment."""
     import mlflow
 
     active = mlflow.active_run()
-    if active is None:
+    open_run_id = parent_run_id or (active.info.run_id if active else os.environ.get(RUN_ID_VARIABLE))
+    if not open_run_id:
         return stores.experiment_for(store, client, experiment), tags
+    if active is None or active.info.run_id != open_run_id:
+        with explained(store, "read"), quiet():
+            active = client.get_run(open_run_id)
     stores.check_artifact_location(store, active.info.artifact_uri, f"run {active.info.run_id}")
     return str(active.info.experiment_id), {**tags, "mlflow.parentRunId": active.info.run_id}

@@ -33,7 +33,9 @@ RECORD = "record.json"
 LOGGED = "logged.json"
 TABLES = ("tables/ops.json", "tables/kernels.json")
 REQUIRED = (RECORD, "tables/key_averages.txt", *TABLES, "events.parquet")
+LEAST_FREE_BYTES = 64 << 20
 _SEARCH_DEPTH = 4
+_LEFT_AFTER_S = 86_400
 
 
 class Logged(Struct, frozen=True, kw_only=True):
@@ -61,11 +63,14 @@ def new_folder(output: Path | None, experiment: str) -> Path:
     """
     try:
         if output is not None:
+            _refuse_full_disk(output.absolute())
             return _empty_folder(output.absolute())
         root = spool_root()
+        _refuse_full_disk(root)
         name = re.sub(r"[^\w.-]+", "_", experiment)[:80]
         folder = root / f"{name}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.getpid()}-{os.urandom(2).hex()}"
         folder.mkdir(parents=True)
+        _sweep(root)
         # A folder of measurements must not make the user's own repository look dirty.
         (root / ".gitignore").write_text("*\n", encoding="utf-8")
         return folder
@@ -74,6 +79,27 @@ def new_folder(output: Path | None, experiment: str) -> Path:
         raise UsageError(
             f"{where}: cannot hold the run ({error.strerror}); name another folder with --output or ${SPOOL_VARIABLE}"
         ) from error
+
+
+def _sweep(root: Path) -> None:
+    """Remove what processes that were killed have left: folders without measurements, a day old, held by nobody."""
+    for folder in root.iterdir():
+        with contextlib.suppress(OSError, StoreError):
+            old = time.time() - folder.stat().st_mtime > _LEFT_AFTER_S
+            if old and re.search(r"-\d{8}T\d{6}-\d+-[0-9a-f]{4}$", folder.name) and not holds_measurements(folder):
+                with locked(folder):
+                    shutil.rmtree(folder)
+
+
+def _refuse_full_disk(folder: Path) -> None:
+    """Find out before minutes are spent: a run wants a few MB at least, and its traces more."""
+    standing = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(standing).free
+    if free < LEAST_FREE_BYTES:
+        raise UsageError(
+            f"{standing}: {free // 2**20} MB are free, and a run wants {LEAST_FREE_BYTES // 2**20}; free some, or name "
+            f"another folder with --output or ${SPOOL_VARIABLE}"
+        )
 
 
 def _empty_folder(folder: Path) -> Path:
@@ -129,7 +155,8 @@ def load(folder: Path) -> Record:
     if record.run is None:
         raise ProftrackError(f"{folder}: holds the record of a bare trace, not of a run; only runs are synced")
     traces = [f"trace/{Path(file.name).name}" for file in record.source.files]
-    missing = [name for name in (*REQUIRED, *traces) if not (folder / name).is_file()]
+    wanted = [name for name in (*REQUIRED, *traces) if name not in record.source.left_out]
+    missing = [name for name in wanted if not (folder / name).is_file()]
     if missing:
         raise ProftrackError(f"{folder}: not whole, {missing[0]} is missing; copy the folder again or repeat the run")
     return record

@@ -14,13 +14,14 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from msgspec import Struct
 
 from proftrack.errors import StoreError
-from proftrack.tracking.faults import TRACKING_VARIABLE, explained, public, quick_retries, quiet
+from proftrack.tracking.faults import TRACKING_VARIABLE, explained, public, quiet
+from proftrack.tracking.patience import Patient, quick_retries
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -55,7 +56,8 @@ class Store(Struct, frozen=True, kw_only=True):
         """A client of this very store, whatever the working directory or the global tracking URI becomes."""
         from mlflow import MlflowClient
 
-        return MlflowClient(tracking_uri=self.uri)
+        client = MlflowClient(tracking_uri=self.uri)
+        return client if self.is_server else cast("MlflowClient", Patient(client))
 
     def open_command(self) -> str | None:
         """The command that opens MLflow's UI on this very store; None for a server, which has a UI already."""

@@ -6,13 +6,16 @@ after a crash between any two steps, on any machine that it was copied to.
 
 from __future__ import annotations
 
+import contextlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
+from proftrack.errors import StoreError
 from proftrack.record import Record
-from proftrack.tracking import log, mapping, runs, session, spool
+from proftrack.tracking import log, mapping, process, runs, session, spool
 from proftrack.tracking.faults import explained, quiet
 from proftrack.tracking.store import Store, experiment_for
 
@@ -32,8 +35,15 @@ class Outcome(Struct, frozen=True, kw_only=True):
     """logged anew; finished a run that was logged half; or the store had it already."""
 
 
-def sync_folder(store: Store, client: MlflowClient, folder: Path) -> Outcome:
-    """Log one run folder, unless this store has it already.
+class Within(Struct, frozen=True, kw_only=True):
+    """What a run becomes a part of: the experiment of its parent, and the tags that say so."""
+
+    experiment_id: str
+    tags: dict[str, str]
+
+
+def sync_folder(store: Store, client: MlflowClient, folder: Path, within: Within | None = None) -> Outcome:
+    """Log one run folder, unless this store has it already; as a child of a run where `within` says so.
 
     Raises StoreError where the store refuses or another process is logging the folder now; ProftrackError where the
     folder is not whole.
@@ -42,36 +52,70 @@ def sync_folder(store: Store, client: MlflowClient, folder: Path) -> Outcome:
     with spool.locked(folder):
         known = _find(store, client, folder)
         if known is not None and known.info.status == "FINISHED":
-            entry = spool.Logged(store=store.public, run_id=known.info.run_id, complete=True)
-            spool.note_logged(folder, entry)
-            return Outcome(
-                folder=folder,
-                run_id=known.info.run_id,
-                experiment_id=known.info.experiment_id,
-                artifact_uri=known.info.artifact_uri,
-                did="known",
-            )
-        return _log(store, client, folder, record, known)
+            return _known(store, client, folder, known)
+        return _log(store, client, folder, record, known, within)
 
 
 def _find(store: Store, client: MlflowClient, folder: Path) -> Run | None:
-    """The run of this folder in this store; one that is whole before one that is not."""
+    """The run of this folder in this store; one that is whole before one that is not.
+
+    Raises StoreError where a process that lives is logging it.
+    """
     with explained(store, "searched"), quiet():
         found = runs.search(client, f"tags.`{runs.RECORD_TAG}` = '{spool.identity(folder)}'")
-    found.sort(key=lambda run: bool(run.info.status != "FINISHED"))
-    return found[0] if found else None
+    found.sort(key=lambda run: (run.info.status != "FINISHED", run.info.run_id))
+    if not found:
+        return _begun(store, client, folder)
+    owner, here = process.from_tags(found[0].data.tags), process.this_process()
+    if found[0].info.status == "RUNNING" and owner and owner.pid != here.pid and process.is_alive(owner, here):
+        raise StoreError(
+            f"{folder}: process {owner.pid} is logging the same record now, as run {found[0].info.run_id}; wait until "
+            "that has ended"
+        )
+    return found[0]
 
 
-def _log(store: Store, client: MlflowClient, folder: Path, record: Record, known: Run | None) -> Outcome:
+def _begun(store: Store, client: MlflowClient, folder: Path) -> Run | None:
+    """The run that this folder was measured for, where the process died before it could log anything of it."""
+    from mlflow.exceptions import MlflowException
+
+    here = process.this_process()
+    for entry in spool.logged(folder):
+        if entry.store == store.public and re.fullmatch(r"[0-9a-f]{32}", entry.run_id):
+            with contextlib.suppress(MlflowException), quiet():
+                run = client.get_run(entry.run_id)
+                owner = process.from_tags(run.data.tags)
+                gone = run.info.status == "FAILED" or (owner is not None and process.is_dead(owner, here))
+                if gone and run.info.lifecycle_stage == "active" and runs.RECORD_TAG not in run.data.tags:
+                    return run
+    return None
+
+
+def _known(store: Store, client: MlflowClient, folder: Path, known: Run) -> Outcome:
+    with contextlib.suppress(StoreError):
+        known = client.get_run(runs.settle(store, client, known.info.run_id))
+    spool.note_logged(folder, spool.Logged(store=store.public, run_id=known.info.run_id, complete=True))
+    return Outcome(
+        folder=folder,
+        run_id=known.info.run_id,
+        experiment_id=known.info.experiment_id,
+        artifact_uri=known.info.artifact_uri,
+        did="known",
+    )
+
+
+def _log(
+    store: Store, client: MlflowClient, folder: Path, record: Record, known: Run | None, within: Within | None
+) -> Outcome:
     """Log into a new run, or go on with `known`. Logging twice is harmless, so it matters not what `known` holds."""
     facts = record.run
     assert facts is not None  # spool.load refuses a record without them
-    tags = {**runs.owner_tags(), runs.EXPERIMENT_TAG: facts.experiment}
+    tags = {**runs.owner_tags(), runs.EXPERIMENT_TAG: facts.experiment, **(within.tags if within else {})}
 
     def obtain() -> Run:
         if known is not None:
             return runs.reopen(store, client, known, tags)
-        experiment_id = experiment_for(store, client, facts.experiment)
+        experiment_id = within.experiment_id if within else experiment_for(store, client, facts.experiment)
         # With its tag from the start: a crash at any moment leaves a run that is found again.
         identified = {**tags, runs.RECORD_TAG: spool.identity(folder)}
         start_ms = facts.started_ns // 1_000_000

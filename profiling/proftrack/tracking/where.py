@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from proftrack.tracking import views
 from proftrack.tracking.faults import public
 from proftrack.tracking.store import Store
 
@@ -19,4 +20,6 @@ def lines(store: Store, experiment_id: str, run_id: str, artifact_uri: str) -> l
         found.append(f"        then {store.run_url(experiment_id, run_id)}")
     elif store.is_server:
         found.append(f"Open    {store.run_url(experiment_id, run_id)}")
+    if command is not None or store.is_server:
+        found.append(f"Compare {views.address(store, experiment_id)}")
     return found

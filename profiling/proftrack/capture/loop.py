@@ -1,0 +1,210 @@
+"""The same measurements in a loop that somebody else runs: `step()` says that one of its steps is over.
+
+    |-- skip_first + wait: no profiler ------------------------|-- torch's schedule --------
+    | first | warm-up | block | block | block | synchronised   | warmup | active ... | (wait | warmup | active) ...
+            ^         ^       ^       ^       ^ ^ ^ ^ ^ ^ ^ ^ ^  the device is waited for and the clock is read
+
+Between two readings nothing is done but counting steps. A user's step cannot be run again: nothing keeps a GPU's clocks
+up before a window, and a step's work is counted by the shapes in the trace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from proftrack.capture.device import open_device
+from proftrack.capture.gpu_state import GpuState
+from proftrack.capture.profiling import Recording, no_other_profiler, quiet, refuse_running_profiler
+from proftrack.capture.result import Capture, Cycle, Timing
+from proftrack.capture.session import trace_folder
+from proftrack.capture.subject import Progress, ready, recorded_notes, state_of
+from proftrack.capture.timing import BLOCKS, STEPS_PER_BLOCK, percentile
+from proftrack.experiment import Experiment
+
+FEWEST_STEPS = 10
+"""Unrecorded steps from which on they are timed: with fewer, T is the trace's own."""
+_FEWEST_BLOCKS = 3
+_SINGLES_FROM = 20
+_MOST_SINGLES = 50
+
+
+class Plan(NamedTuple):
+    """How the steps before the first window are used; see the head of this file."""
+
+    warm: int
+    """Steps before the timed ones, the very first included."""
+    blocks: int
+    per_block: int
+    singles: int
+    """Steps after the blocks that are each followed by a synchronisation."""
+
+
+def plan(before: int, mode: str) -> Plan | None:
+    """The use of `before` steps without a profiler; None where they are too few to be timed."""
+    if before < FEWEST_STEPS:
+        return None
+    timed = before - before // 5
+    if mode == "latency":
+        return Plan(before - timed, timed, 1, 0)
+    singles = min(_MOST_SINGLES, timed // 5) if timed >= _SINGLES_FROM else 0
+    blocks = min(BLOCKS, max(_FEWEST_BLOCKS, (timed - singles) // STEPS_PER_BLOCK))
+    per_block = (timed - singles) // blocks
+    return Plan(before - singles - blocks * per_block, blocks, per_block, singles)
+
+
+class LoopCapture:
+    """Times and records the steps of a user's loop; `step()` after each, `finish()` at the end.
+
+    Methods raise CaptureError where the profiler fails or a trace cannot be written. After `close()` and `finish()` the
+    profiler is off.
+    """
+
+    def __init__(self, experiment: Experiment, output: Path, *, rank: int | None = None) -> None:
+        """Raises UsageError for a GPU that is not there, and where `output` holds traces already."""
+        refuse_running_profiler()
+        self.experiment = experiment
+        self._device, self._notes = open_device(experiment.device)
+        self._folder = trace_folder(output, experiment)
+        schedule = experiment.schedule
+        self._before = schedule.skip_first + schedule.wait
+        self._plan = plan(self._before, experiment.timing.mode)
+        self._marks = _marks(self._plan, self._before)
+        self._stretches: list[tuple[int, float]] = []
+        self._last = 0
+        self._gpu: GpuState | None = None
+        self._recording = Recording(self._device, experiment, self._folder, rank=rank)
+        self._region: Any = None
+        self._open = contextlib.ExitStack()
+        self.steps = 0
+        """Steps that are over."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the whole schedule has been run."""
+        return self.steps >= self.experiment.schedule.total_steps
+
+    def start(self, progress: Progress, *, calibrate: bool) -> None:
+        """Load the profiler, look the ceilings up, start the clock: the loop's first step begins when this returns."""
+        self._started_ns = time.time_ns()
+        self._bench = ready(self._device, self._notes, progress, calibrate=calibrate)
+        if self._before == 0:
+            self._record()
+        self._last = time.perf_counter_ns()
+
+    def step(self) -> None:
+        """One step is over."""
+        self.steps += 1
+        if self.steps in self._marks:
+            self._mark()
+        if self.steps == self._before:
+            self._gpu = state_of(self._device)
+            self._record()
+        elif self.steps > self._before and not self.is_over:
+            self._advance()
+        elif self.is_over:
+            self._advance()
+            self.close()
+
+    def finish(self) -> Capture | None:
+        """Stop, and give what was measured; None where not one step was recorded."""
+        self._recording.partial = True
+        self.close()
+        recorded = self._recording.recorded
+        cycles = [
+            Cycle(trace=cycle.trace, expected_steps=len(cycle.window.steps & cycle.counts.steps))
+            for cycle in recorded
+            if cycle.window.steps & cycle.counts.steps
+        ]
+        if not cycles:
+            return None
+        return Capture(
+            timing=self._timing(),
+            cycles=cycles,
+            peak_memory_bytes=self._device.peak_memory_bytes(),
+            started_ns=self._started_ns,
+            ended_ns=time.time_ns(),
+            device=self._device.type,
+            ceilings=self._bench.ceilings,
+            gpu=self._gpu,
+            notes=[*self._bench.notes, *self._own_notes(), *recorded_notes(recorded, self._device, self.experiment)],
+        )
+
+    def close(self) -> None:
+        """Turn the profiler off, if it is on. What a window holds so far is written if `finish` asks for it."""
+        self._leave_region()
+        with quiet():
+            self._open.close()
+
+    # ---- without the profiler
+
+    def _mark(self) -> None:
+        self._device.synchronize()
+        now = time.perf_counter_ns()
+        self._stretches.append((self.steps, (now - self._last) / 1e3))
+        self._last = now
+
+    def _timing(self) -> Timing | None:
+        if self._plan is None or len(self._stretches) < len(self._marks):
+            return None
+        _, blocks, per_block, singles = self._plan
+        times = [us for _, us in self._stretches]
+        throughput = [us / per_block for us in times[-blocks - singles : len(times) - singles]]
+        latencies = throughput if per_block == 1 else times[len(times) - singles :]
+        return Timing(
+            mode=self.experiment.timing.mode,
+            step_time_us=statistics.median(throughput),
+            step_latency_us=statistics.median(latencies) if latencies else None,
+            step_time_p95_us=percentile(latencies, 0.95) if latencies else None,
+            steps_per_block=per_block,
+            block_step_times_us=throughput,
+            step_latencies_us=latencies,
+            first_step_time_us=times[0],
+            warmup_steps=self._plan.warm,
+        )
+
+    def _own_notes(self) -> list[str]:
+        if self._plan is None:
+            return [
+                f"{self._before} steps of the loop come before the profiler, fewer than {FEWEST_STEPS}: the step time "
+                "is the trace's own; schedule.wait is how many steps are timed."
+            ]
+        return []
+
+    # ---- with the profiler
+
+    def _record(self) -> None:
+        """Start the profiler where the schedule's unrecorded steps are over."""
+        # The guard not before: autotuning may profile while it compiles.
+        self._open.enter_context(no_other_profiler(self.experiment))
+        with quiet():
+            self._open.enter_context(self._recording)
+            for _ in range(self._before):
+                self._recording.next_step()
+        self._enter_region()
+
+    def _advance(self) -> None:
+        self._leave_region()
+        with quiet():
+            self._recording.next_step()
+        self._enter_region()
+
+    def _enter_region(self) -> None:
+        self._region = self._recording.region()
+        self._region.__enter__()
+
+    def _leave_region(self) -> None:
+        if self._region is not None:
+            self._region.__exit__(None, None, None)
+            self._region = None
+
+
+def _marks(used: Plan | None, before: int) -> set[int]:
+    """After how many steps the clock is read."""
+    if used is None:
+        return {1} if before else set()
+    ends = [used.warm + index * used.per_block for index in range(used.blocks + 1)]
+    return {1, *ends, *range(ends[-1] + 1, before + 1)}

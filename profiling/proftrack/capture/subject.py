@@ -1,0 +1,264 @@
+"""A workload under measurement, stage by stage: made ready, opened, timed, profiled. `session` has the order."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from proftrack import workload
+from proftrack.capture.ceilings import ceilings_of
+from proftrack.capture.device import Device
+from proftrack.capture.gpu_state import GpuState, gpu_state
+from proftrack.capture.profiling import Recorded, profile_steps, throw_away_session, windows
+from proftrack.capture.result import Capture, Cycle, Timing
+from proftrack.capture.timing import CPU_WARM_UP, GPU_WARM_UP, Stopwatch, Warm, time_steps, warm_up
+from proftrack.capture.work import count_step
+from proftrack.errors import CaptureError, WorkloadError
+from proftrack.experiment import Experiment
+from proftrack.hardware import Ceilings, StepWork
+from proftrack.workload import Step
+
+
+class Progress(Protocol):
+    """Where capture says what it is doing; see proftrack.report.progress."""
+
+    def phase(self, text: str, total: int | None = None) -> AbstractContextManager[Any]:
+        """A stretch of work; entered when it begins, left when it is over."""
+
+    def advance(self, amount: int = 1) -> None:
+        """Some more of the present phase is done. Called only where time is not measured."""
+
+
+class Bench(Struct):
+    """What steps run on, made ready once a process: see `ready`."""
+
+    device: Device
+    ceilings: Ceilings | None
+    notes: list[str]
+    """What could not be had."""
+
+
+class Subject(Struct):
+    """A workload that is built and has run its first step."""
+
+    experiment: Experiment
+    bench: Bench
+    step: Step
+    build_us: float
+    first_us: float
+    work: StepWork | None
+    notes: list[str]
+    """The bench's, and those that are added."""
+
+    @property
+    def device(self) -> Device:
+        """Where its steps run."""
+        return self.bench.device
+
+
+class Timed(NamedTuple):
+    """What is known once steps were timed: the timing, the peak memory, the GPU's state behind them."""
+
+    timing: Timing
+    peak_memory_bytes: int | None
+    gpu: GpuState | None
+
+
+def ready(device: Device, notes: list[str], progress: Progress, *, calibrate: bool) -> Bench:
+    """The device with its profiler started once, and its ceilings where `calibrate` asks for them."""
+    with progress.phase("start the profiler"):
+        throw_away_session(device)
+    return Bench(device, _ceilings(device, progress) if calibrate else None, notes)
+
+
+@contextlib.contextmanager
+def opened(
+    build: workload.Workload,
+    experiment: Experiment,
+    bench: Bench,
+    progress: Progress,
+    transform: Callable[[Step, Device], Step] | None = None,
+) -> Iterator[Subject]:
+    """Build the workload, run its first step, count a step's work; the workload is closed at the end.
+
+    `transform` makes the step that is run and timed from the workload's own; its time counts as the first step's. Work
+    is counted where the bench has ceilings to hold it against.
+    """
+    device = bench.device
+    with contextlib.ExitStack() as stack:
+        with progress.phase("build"):
+            begin = time.perf_counter_ns()
+            own = stack.enter_context(workload.open_step(build, device.torch_device, experiment.params))
+            with workload.failing(f"{experiment.name}: building"):
+                device.synchronize()
+            build_us = (time.perf_counter_ns() - begin) / 1e3
+        step, first_us = _first_step(own, transform, device, experiment, progress)
+        notes = list(bench.notes)
+        work = _work(own, device, progress, notes) if bench.ceilings is not None else None
+        yield Subject(experiment, bench, step, build_us, first_us, work, notes)
+
+
+def time_alone(subject: Subject, progress: Progress) -> Timed:
+    """Warm-up and timing of one workload by itself."""
+    timing, peak = _timed(subject.step, subject.device, subject.experiment, progress, subject.notes)
+    return Timed(timing, peak, state_of(subject.device))
+
+
+def state_of(device: Device) -> GpuState | None:
+    """The GPU's state now; None for a CPU."""
+    return gpu_state(device.torch_device.index) if device.type == "cuda" else None
+
+
+def profiled(subject: Subject, folder: Path, timing: Timing, progress: Progress) -> list[Recorded]:
+    """The scheduled profiler over the subject's steps. Nothing may be timed in this process afterwards."""
+    experiment = subject.experiment
+    gc.collect()
+    with _phase(progress, experiment, "profiling", _unrecorded_steps(experiment)):
+        seconds = timing.step_time_us / 1e6
+        return profile_steps(
+            subject.step, subject.device, experiment, folder, step_seconds=seconds, tick=progress.advance
+        )
+
+
+def result(subject: Subject, timed: Timed, recorded: list[Recorded], started_ns: int) -> Capture:
+    """All that was measured of a subject. Raises CaptureError where not one cycle is whole."""
+    experiment = subject.experiment
+    notes = [*subject.notes, *recorded_notes(recorded, subject.device, experiment)]
+    times = {"build_time_us": subject.build_us, "first_step_time_us": subject.first_us}
+    return Capture(
+        timing=msgspec.structs.replace(timed.timing, **times),
+        cycles=_whole(recorded, experiment, notes),
+        peak_memory_bytes=timed.peak_memory_bytes,
+        started_ns=started_ns,
+        ended_ns=time.time_ns(),
+        device=subject.device.type,
+        ceilings=subject.bench.ceilings,
+        work=subject.work,
+        gpu=timed.gpu,
+        notes=notes,
+    )
+
+
+def _ceilings(device: Device, progress: Progress) -> Ceilings:
+    with progress.phase("ceilings of the device"):
+        ceilings = ceilings_of(device)
+        device.release_memory()
+    return ceilings
+
+
+def _work(step: Step, device: Device, progress: Progress, notes: list[str]) -> StepWork | None:
+    with progress.phase("count a step's work"):
+        work, note = count_step(step, device)
+    notes += [note] if note else []
+    return work
+
+
+# ---- without the profiler ------------------------------------------------------------------------------------------
+
+
+def _first_step(
+    own: Step,
+    transform: Callable[[Step, Device], Step] | None,
+    device: Device,
+    experiment: Experiment,
+    progress: Progress,
+) -> tuple[Step, float]:
+    """The step, and the microseconds of its first call: it compiles, tunes and initialises whatever is left to it."""
+    with _phase(progress, experiment, "first step"):
+        begin = time.perf_counter_ns()
+        step = transform(own, device) if transform is not None else own
+        result = step()
+        device.synchronize()
+        elapsed = (time.perf_counter_ns() - begin) / 1e3
+        _check_result(result, experiment)
+    return step, elapsed
+
+
+def _timed(
+    step: Step, device: Device, experiment: Experiment, progress: Progress, notes: list[str]
+) -> tuple[Timing, int | None]:
+    """Warm-up and timing; with the peak memory of the timed steps."""
+    watch = Stopwatch(step, device, tick=progress.advance)
+    with _phase(progress, experiment, "warm-up"):
+        warm = warm_up(watch, GPU_WARM_UP if device.is_gpu else CPU_WARM_UP)
+    gc.collect()
+    device.reset_peak_memory()
+    with _phase(progress, experiment, "timing without the profiler"):
+        timing, short = time_steps(watch, experiment.timing, warm.step_seconds)
+    notes += [*_warm_up_notes(warm), *short]
+    return msgspec.structs.replace(timing, warmup_steps=warm.steps), device.peak_memory_bytes()
+
+
+def _check_result(result: Any, experiment: Experiment) -> None:
+    if inspect.iscoroutine(result) or inspect.isgenerator(result):
+        kind = type(result).__name__
+        result.close()
+        raise WorkloadError(
+            f"{experiment.name}: the step returns a {kind} and so has done nothing; it must do its work"
+        )
+
+
+def _warm_up_notes(warm: Warm) -> list[str]:
+    if warm.settled:
+        return []
+    return ["Step times had not settled when the warm-up ended: the spread of the timed blocks shows by how much."]
+
+
+@contextlib.contextmanager
+def _phase(progress: Progress, experiment: Experiment, text: str, total: int | None = None) -> Iterator[None]:
+    """A phase in which the user's step runs: its errors name the phase."""
+    with progress.phase(text, total), workload.failing(f"{experiment.name}: {text}: the step"):
+        yield
+
+
+# ---- with the profiler ---------------------------------------------------------------------------------------------
+
+
+def _unrecorded_steps(experiment: Experiment) -> int:
+    """Those of the schedule in which progress may be shown."""
+    return experiment.schedule.total_steps - sum(len(window.steps) for window in windows(experiment.schedule))
+
+
+def _whole(recorded: list[Recorded], experiment: Experiment, notes: list[str]) -> list[Cycle]:
+    """The cycles whose traces hold every step of their window; a note about the others, an error if there is none."""
+    expected = sum(len(window.steps) for window in windows(experiment.schedule))
+    found = sum(len(cycle.counts.steps & cycle.window.steps) for cycle in recorded)
+    whole = [cycle for cycle in recorded if cycle.window.steps <= cycle.counts.steps]
+    if found < expected:
+        where = f"{len(whole)} of {experiment.schedule.repeat} cycles are whole"
+        text = f"the profiler recorded {found} of the {expected} steps that the schedule promised ({where})"
+        if not whole:
+            remedy = "a shorter schedule.active, or fewer operators a step, keeps its buffers from running over"
+            raise CaptureError(f"{experiment.name}: {text}; {remedy}")
+        kept = [cycle.trace.name for cycle in recorded if cycle not in whole]
+        left = f"; kept, but left out of the figures: {', '.join(kept)}" if kept else ""
+        notes.append(f"{text[0].upper()}{text[1:]}{left}.")
+    return [Cycle(trace=cycle.trace, expected_steps=len(cycle.window.steps)) for cycle in whole]
+
+
+def recorded_notes(recorded: list[Recorded], device: Device, experiment: Experiment) -> list[str]:
+    """What the recorded cycles do not hold, in sentences."""
+    notes = []
+    launches = sum(cycle.counts.launches for cycle in recorded)
+    if device.is_gpu and recorded and not any(cycle.counts.gpu_work for cycle in recorded):
+        if launches:
+            why = "CUPTI is missing, not permitted to this user, or taken by another profiler"
+            text = f"GPU was not measured: the profile has {launches} launches and no GPU work; {why}"
+            notes.append(f"{text} (KINETO_LOG_LEVEL=0 shows what it says).")
+        else:
+            notes.append(
+                "GPU was not measured: the profile has neither launches nor GPU work; the steps launch none, or this "
+                "torch has no CUPTI."
+            )
+    if experiment.schedule.warmup == 0:
+        notes.append("schedule.warmup is 0: the first recorded step holds the profiler's own start.")
+    return notes

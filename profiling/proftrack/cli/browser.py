@@ -1,0 +1,23 @@
+"""The user's browser, where there is one."""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+
+
+def show(address: str) -> bool:
+    """Open an address; False where there is no browser to open it in.
+
+    Without a display Python would start a text browser in this very terminal, which can show neither a timeline nor
+    Perfetto.
+    """
+    if sys.platform.startswith("linux") and not any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    ):
+        return False
+    try:
+        return webbrowser.open(address)
+    except (webbrowser.Error, OSError):
+        return False

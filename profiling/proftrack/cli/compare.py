@@ -1,0 +1,125 @@
+"""`proftrack compare`: two runs or two traces against each other."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from proftrack.cli import output as out
+from proftrack.cli import sides
+from proftrack.cli.sides import Side, Store
+from proftrack.errors import UsageError
+
+_FORMS = click.Choice(["text", "markdown", "html", "json"])
+
+
+@click.command(
+    "compare",
+    epilog="A side is an MLflow run id, a git ref (the runs of that commit), a run folder, a record.json or a trace. "
+    "With one side it is held against the newest run marked as a baseline, else the last FINISHED one on branch main.",
+)
+@click.argument("sides_given", nargs=-1, required=True, metavar="[BASELINE] CANDIDATE")
+@click.option("--baseline-trace", type=click.Path(exists=True, dir_okay=False), help="A trace as the baseline.")
+@click.option("--format", "form", type=_FORMS, help="Default: what the file's name ends in, else text.")
+@click.option("-o", "--output", metavar="FILE", help="Write to this file instead of stdout.")
+@click.option("--across", multiple=True, metavar="KEY", help="Compare although this key differs; it is recorded.")
+@click.option("--noise-floor", type=click.FloatRange(0, 1000), metavar="PCT", help="How far two processes may differ.")
+@click.option(
+    "--repeat-runs",
+    multiple=True,
+    metavar="RUN|FOLDER",
+    help="More runs of the baseline's code: they measure the noise.",
+)
+@click.option("--experiment", metavar="NAME", help="Which experiment's runs, where a git ref has several.")
+@click.option("--branch", default="main", show_default=True, help="Where a baseline is looked for.")
+@click.option("--baseline-step-time-us", type=click.FloatRange(0, min_open=True), help="Of a baseline trace.")
+@click.option("--step-time-us", type=click.FloatRange(0, min_open=True), help="Of a candidate trace.")
+@click.option(
+    "--log/--no-log", default=None, help="Keep the page with the candidate's run (default: only --format html)."
+)
+def command(
+    sides_given: tuple[str, ...],
+    baseline_trace: str | None,
+    form: str | None,
+    output: str | None,
+    across: tuple[str, ...],
+    noise_floor: float | None,
+    repeat_runs: tuple[str, ...],
+    experiment: str | None,
+    branch: str,
+    baseline_step_time_us: float | None,
+    step_time_us: float | None,
+    log: bool | None,
+) -> None:
+    """Say whether the step time is different, whether that is real, and why."""
+    from proftrack.compare import compare
+    from proftrack.report.compare_page import page
+
+    store = Store()
+    named, candidate_name = _names(sides_given, baseline_trace)
+    baseline, candidate = _both(store, named, candidate_name, branch, experiment, (baseline_step_time_us, step_time_us))
+    floors = sides.floors(store, baseline, percent=noise_floor, repeats=sides.repeat_sides(repeat_runs, store))
+    comparison = compare(
+        baseline.subject,
+        candidate.subject,
+        across=across,
+        floors=floors,
+        commits=sides.commits(baseline.subject, candidate.subject),
+    )
+    form = out.form_of(form, output, "text")
+    document = page(comparison)
+    if form == "text" and output is None:
+        from proftrack.report.document import print_text
+
+        print_text(document)
+    else:
+        out.write(out.render(document, form, comparison), output)
+    if candidate.run is not None and (log or (log is None and form == "html")):
+        _keep(store, baseline, candidate, out.render(document, "html", comparison))
+
+
+def _names(given: tuple[str, ...], baseline_trace: str | None) -> tuple[str | None, str]:
+    if len(given) > 2 or (len(given) == 2 and baseline_trace):
+        raise UsageError(f"{given[-1]}: one side too many; give BASELINE and CANDIDATE")
+    if baseline_trace is not None:
+        return baseline_trace, given[0]
+    return (given[0], given[1]) if len(given) == 2 else (None, given[0])
+
+
+def _both(
+    store: Store,
+    named: str | None,
+    candidate_name: str,
+    branch: str,
+    experiment: str | None,
+    step_times: tuple[float | None, float | None],
+) -> tuple[Side, Side]:
+    """Both sides; a git ref means the runs that are like the other side's."""
+    baseline = None
+    if named is not None and (sides.is_file(named) or _is_run(named)):
+        baseline = sides.load(store, named, step_time_us=step_times[0], experiment=experiment)
+    like = baseline.like if baseline else None
+    candidate = sides.load(store, candidate_name, step_time_us=step_times[1], experiment=experiment, like=like)
+    if baseline is None and named is not None:
+        baseline = sides.load(store, named, experiment=experiment, like=candidate.like)
+    return baseline or sides.default_baseline(store, candidate, branch), candidate
+
+
+def _is_run(name: str) -> bool:
+    from proftrack.tracking.find import is_run_id
+
+    return is_run_id(name)
+
+
+def _keep(store: Store, baseline: Side, candidate: Side, text: str) -> None:
+    """The page among the candidate's artifacts."""
+    assert candidate.run is not None
+    name = baseline.subject.run_id or Path(baseline.subject.label).name
+    with tempfile.TemporaryDirectory(prefix="proftrack-") as folder:
+        path = Path(folder) / f"{''.join(c if c.isalnum() or c in '-_.' else '_' for c in name)[:80]}.html"
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+        store.runs.log_file(candidate.run, path, "compare")
+    click.echo(f"Kept    compare/{path.name} with run {candidate.run.run_id}", file=sys.stderr)

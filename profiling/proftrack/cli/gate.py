@@ -1,0 +1,131 @@
+"""`proftrack gate`: a candidate against limits, with an exit code for CI."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from proftrack.cli import output as out
+from proftrack.cli import sides
+from proftrack.cli.sides import Side, Store
+from proftrack.compare import gate as gates
+from proftrack.compare.gate import EXIT_CODES, Gate
+from proftrack.compare.policy import DEFAULT, Policy
+from proftrack.errors import IncomparableError, NotFoundError
+
+if TYPE_CHECKING:
+    from proftrack.tracking.find import Found
+
+_FORMS = click.Choice(["markdown", "text", "html", "json"])
+
+
+@click.command(
+    "gate",
+    epilog="Exit codes: 0 pass, 3 fail, 4 inconclusive (no baseline, not comparable, too few samples, hidden by "
+    "noise), 1 error, 2 usage.",
+)
+@click.argument("candidate")
+@click.option("--baseline", metavar="REF", help="Run id, git ref or path [default: the last comparable run].")
+@click.option("--policy", "policy_file", type=click.Path(path_type=Path), metavar="FILE", help="Limits as YAML.")
+@click.option("--format", "form", type=_FORMS, help="Default: what the file's name ends in, else markdown.")
+@click.option("-o", "--output", metavar="FILE", help="Write to this file instead of stdout.")
+@click.option("--noise-floor", type=click.FloatRange(0, 1000), metavar="PCT", help="How far two processes may differ.")
+@click.option("--experiment", metavar="NAME", help="Which experiment's runs, where a git ref has several.")
+@click.option("--branch", metavar="NAME", help="Where a baseline is looked for [default: the policy's, else main].")
+@click.option("--across", multiple=True, metavar="KEY", help="Compare although this key differs; it is recorded.")
+@click.option("--tag/--no-tag", default=True, help="Write the outcome as tags on the candidate's run.")
+def command(
+    candidate: str,
+    baseline: str | None,
+    policy_file: Path | None,
+    form: str | None,
+    output: str | None,
+    noise_floor: float | None,
+    experiment: str | None,
+    branch: str | None,
+    across: tuple[str, ...],
+    tag: bool,
+) -> None:
+    """Hold a run against its baseline: exit 0 pass, 3 fail, 4 inconclusive. Prints Markdown for a pull request."""
+    from proftrack.report.gate_page import page
+
+    policy = _policy(policy_file, noise_floor, branch)
+    store = Store()
+    side = sides.load(store, candidate, experiment=experiment, like=_like(store, baseline))
+    gate = _held(store, side, baseline, policy, across)
+    form = out.form_of(form, output, "markdown")
+    out.write(out.render(page(gate), form, gate), output)
+    if tag and side.run is not None:
+        store.runs.tag(side.run, _tags(gate))
+    sys.exit(EXIT_CODES[gate.outcome])
+
+
+def _policy(path: Path | None, noise_floor: float | None, branch: str | None) -> Policy:
+    from proftrack.compare import policy as policies
+    from proftrack.tracking.mapping import METRICS
+
+    policy = policies.load(path, METRICS) if path is not None else DEFAULT
+    if noise_floor is not None:
+        policy = msgspec.structs.replace(policy, noise_floor_pct=noise_floor)
+    return msgspec.structs.replace(policy, branch=branch) if branch else policy
+
+
+def _like(store: Store, baseline: str | None) -> Found | None:
+    """What a candidate that is named by a commit must be like: a baseline that is named by its id or a file."""
+    from proftrack.tracking.find import is_run_id
+
+    if baseline is None or not (sides.is_file(baseline) or is_run_id(baseline)):
+        return None
+    try:
+        return sides.load(store, baseline).like
+    except NotFoundError:
+        return None
+
+
+def _held(store: Store, candidate: Side, reference: str | None, policy: Policy, across: tuple[str, ...]) -> Gate:
+    """The gate's outcome; what keeps it from being held is inconclusive, a store that is away is an error."""
+    from proftrack.compare import compare
+    from proftrack.tracking import mapping
+
+    label = candidate.subject.run_id or candidate.subject.label
+    try:
+        if reference is None:
+            baseline = sides.default_baseline(store, candidate, policy.branch)
+        else:
+            baseline = sides.load(store, reference, like=candidate.like)
+    except NotFoundError as error:
+        return gates.undecided(label, policy, str(error), reference)
+    subject = baseline.subject
+    try:
+        comparison = compare(
+            subject,
+            candidate.subject,
+            across=across,
+            floors=sides.floors(store, baseline, percent=policy.noise_floor_pct),
+            commits=sides.commits(subject, candidate.subject),
+        )
+    except IncomparableError as error:
+        return gates.undecided(label, policy, str(error), subject.run_id or subject.label)
+    before, after = (
+        {point.key: point.value for point in mapping.metrics(each.record)} for each in (subject, candidate.subject)
+    )
+    return gates.evaluate(subject, candidate.subject, comparison, policy, before, after)
+
+
+def _tags(gate: Gate) -> dict[str, str]:
+    """What the candidate's run remembers of its last gate."""
+    across = [each.name for each in gate.comparison.across] if gate.comparison else []
+    return {
+        "gate.outcome": gate.outcome,
+        "gate.baseline": gate.baseline or "none",
+        "gate.policy": gate.policy,
+        "gate.failed": ", ".join(gate.failed) or "none",
+        "gate.reason": gate.reason,
+        "gate.across": ", ".join(across) or "none",
+        "gate.time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }

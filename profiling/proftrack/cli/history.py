@@ -1,0 +1,96 @@
+"""`proftrack history`: an experiment's runs over its commits, and where they changed."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from proftrack.cli import output as out
+from proftrack.cli.sides import Store
+from proftrack.errors import UsageError
+
+if TYPE_CHECKING:
+    from proftrack.compare.series import Change, History
+
+_FORMS = click.Choice(["text", "markdown", "html", "csv", "json", "png"])
+
+
+@click.command("history")
+@click.argument("experiment")
+@click.option("--metric", default="step_time_us", show_default=True, help="Which metric is looked at.")
+@click.option("--format", "form", type=_FORMS, help="Default: what the file's name ends in, else text.")
+@click.option("-o", "--output", metavar="FILE", help="Write to this file instead of stdout.")
+@click.option("--branch", metavar="NAME", help="Only runs of this branch.")
+@click.option("--dirty", is_flag=True, help="Also runs with uncommitted changes; everything is in order of time then.")
+@click.option("--bisect-hint", is_flag=True, help="Print the git range of each change, for git bisect.")
+def command(
+    experiment: str,
+    metric: str,
+    form: str | None,
+    output: str | None,
+    branch: str | None,
+    dirty: bool,
+    bisect_hint: bool,
+) -> None:
+    """All comparable runs of an experiment over its commits, with the changes between them.
+
+    Runs are comparable within a series (one fingerprint, the same parameters). A change is told from eight runs on;
+    that of a count (launches and kernels a step) from the first run that has it.
+    """
+    from proftrack import series
+
+    form = out.form_of(form, output, "text")
+    found = series.collect(
+        Store().runs, experiment, metric, branch=branch, dirty=dirty, environments=form in ("text", "markdown", "html")
+    )
+    if bisect_hint:
+        for line in _hints(found):
+            click.echo(line)
+        return
+    _write(found, form, output)
+
+
+def _write(found: History, form: str, output: str | None) -> None:
+    from proftrack.report import history_page
+
+    if form == "png":
+        from proftrack.report import history_plot
+
+        if output is None or output == "-":
+            raise UsageError("--format png needs a file; name one with -o history.png")
+        history_plot.write(found, Path(output))
+    elif form == "csv":
+        from proftrack.series import rows
+
+        out.write(history_page.as_csv(rows(found)), output)
+    elif form == "text" and output is None:
+        from proftrack.report.document import print_text
+
+        print_text(history_page.page(found))
+    else:
+        out.write(out.render(history_page.page(found), form, found), output)
+
+
+def _hints(found: History) -> list[str]:
+    """The git range of each change, and the commands that find its commit."""
+    changes = [change for series in found.series for change in series.changes if change.commits is not None]
+    if not changes:
+        return [f"No change between two commits was found in {found.experiment}."]
+    return [line for change in changes for line in _hint(found.experiment, change)]
+
+
+def _hint(experiment: str, change: Change) -> list[str]:
+    assert change.commits is not None
+    before, after = change.commits.before, change.commits.after
+    given = shlex.join(word for name, value in change.after.params.items() for word in ("-P", f"{name}={value}"))
+    measure = f"proftrack run {shlex.quote(experiment)} {given} || exit 125; "
+    judge = f"proftrack gate HEAD --baseline {change.before.run_id}; c=$?; test $c -eq 3 && exit 1; "
+    skip = "test $c -eq 0 || exit 125"  # git bisect: 125 cannot be told, 1 is bad
+    return [
+        f"# {change.metric} changed in {before}..{after}",
+        f"git bisect start {after} {before}",
+        f"git bisect run sh -c {shlex.quote(measure + judge + skip)}",
+    ]

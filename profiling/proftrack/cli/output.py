@@ -1,0 +1,43 @@
+"""Where a page goes: stdout, or a file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from proftrack.errors import UsageError
+
+if TYPE_CHECKING:
+    from proftrack.report.document import Document
+
+
+def render(document: Document, form: str, data: msgspec.Struct) -> str:
+    """A page as text, markdown or html, or its data as json."""
+    from proftrack.report import document as documents
+
+    if form == "json":
+        return msgspec.json.format(msgspec.json.encode(data), indent=1).decode() + "\n"
+    if form == "text":
+        return documents.text(document)
+    return documents.as_markdown(document) if form == "markdown" else documents.as_html(document)
+
+
+def write(text: str, output: str | None) -> None:
+    """Into the file that was named, else to stdout. Raises UsageError where the file cannot be written."""
+    if output is None or output == "-":
+        sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
+        sys.stdout.flush()
+        return
+    try:
+        Path(output).write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise UsageError(f"{output}: cannot be written ({error.strerror}); name another file with -o") from error
+
+
+def form_of(form: str | None, output: str | None, default: str) -> str:
+    """The form that was asked for, else what the file's name ends in, else `default`."""
+    endings = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json", ".csv": "csv", ".png": "png"}
+    return form or endings.get(Path(output or "").suffix.lower(), default)

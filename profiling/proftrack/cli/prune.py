@@ -1,0 +1,30 @@
+"""`proftrack prune`: drop old traces from the store, never records and never baselines."""
+
+from __future__ import annotations
+
+import click
+
+from proftrack.cli.sides import Store
+
+
+@click.command("prune")
+@click.option("--older-than", "age", required=True, metavar="AGE", help="90d, 12h, 4w, 6m or 1y.")
+@click.option("--experiment", metavar="NAME", help="Only runs of this experiment.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be dropped.")
+def command(age: str, experiment: str | None, dry_run: bool) -> None:
+    """Drop the traces of runs that ended longer ago. Records, tables and events stay, and so do baselines' traces."""
+    from proftrack.report.units import counted, moment, plain, scaled
+    from proftrack.tracking import prune
+
+    limit = prune.age_ms(age)
+    runs = Store().runs
+    number = total = 0
+    for pruned in prune.old_traces(runs, limit, experiment=experiment):
+        if not dry_run:
+            prune.drop(runs, pruned)
+        number, total = number + 1, total + pruned.bytes
+        when, size = moment(pruned.run.started_ms * 1_000_000), scaled(pruned.bytes, "B")
+        files = counted(pruned.files, "trace")
+        click.echo(f"{pruned.run.run_id}  {when}  {files}, {size}  {plain(pruned.run.name, 80)}")
+    verb = "would be dropped" if dry_run else "dropped"
+    click.echo(f"Traces of {counted(number, 'run')} {verb}, {scaled(total, 'B')}")

@@ -1,0 +1,97 @@
+"""`proftrack report`: a run, a record or a trace as one page."""
+
+from __future__ import annotations
+
+import io
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from proftrack.cli import browser, subject
+from proftrack.cli.subject import Subject
+from proftrack.errors import UsageError
+
+
+@click.command("report")
+@click.argument("what", metavar="RUN|RECORD|TRACE")
+@click.option(
+    "-o", "--output", metavar="FILE", help="Write to this file; - is stdout. html: report.html where omitted."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["html", "text", "markdown", "json"]),
+    help="Default: what the file's name ends in, else html.",
+)
+@click.option("--open", "open_it", is_flag=True, help="Show it in the browser (html).")
+def command(what: str, output: str | None, form: str | None, open_it: bool) -> None:
+    """One page about an MLflow run, a run folder, a record.json or a trace: verdict, timeline, tables.
+
+    The HTML is one file that needs no network. text, markdown and json go to stdout where no file is named.
+    """
+    from proftrack.report.progress import waiting
+
+    form = form or _form_of(output)
+    if open_it and (form != "html" or output == "-"):
+        raise UsageError(f"--open shows html in the browser, not {form if form != 'html' else 'stdout'}; leave it out")
+    with waiting(f"reading {what}"):
+        found = subject.load(what)
+    text = _RENDER[form](found)
+    if output == "-" or (output is None and form != "html"):
+        sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
+        return
+    target = _write(text, output, open_it)
+    click.echo(f"Report  {target}")
+    if open_it and not browser.show(target.as_uri()):
+        click.echo("There is no browser here: open that file elsewhere", err=True)
+
+
+def _form_of(output: str | None) -> str:
+    ending = Path(output or "").suffix.lower()
+    return {".txt": "text", ".md": "markdown", ".json": "json"}.get(ending, "html")
+
+
+def _html(found: Subject) -> str:
+    from proftrack.report.html import render
+    from proftrack.report.scene import scene
+
+    return render(found.record, scene(found.tables, found.record.kernels))
+
+
+def _text(found: Subject) -> str:
+    from proftrack.report.terminal import print_record
+
+    out = io.StringIO()
+    print_record(found.record, out)
+    return out.getvalue().lstrip("\n")
+
+
+def _markdown(found: Subject) -> str:
+    from proftrack.report.markdown import render
+
+    return render(found.record)
+
+
+def _json(found: Subject) -> str:
+    from proftrack.record import dump
+
+    return dump(found.record).decode() + "\n"
+
+
+_RENDER: dict[str, Callable[[Subject], str]] = {"html": _html, "text": _text, "markdown": _markdown, "json": _json}
+
+
+def _write(text: str, output: str | None, open_it: bool) -> Path:
+    """Into the file that was named; else report.html here, or where nobody minds it if it is only to be looked at."""
+    if output is None and open_it:
+        target = Path(tempfile.mkdtemp(prefix="proftrack-")) / "report.html"
+    else:
+        target = Path(output or "report.html")
+    try:
+        target.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written ({error.strerror}); name another file with -o") from error
+    return target.absolute()

@@ -1,0 +1,212 @@
+"""The two sides of a comparison, from what the user named them by: paths, run ids, git refs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from proftrack.cli.subject import is_record
+from proftrack.compare.results import CommitRange, Floor
+from proftrack.compare.subjects import Subject
+from proftrack.compare.timing import given_floor, measured_floor
+from proftrack.errors import NotFoundError, UsageError
+from proftrack.record import Record
+
+if TYPE_CHECKING:
+    from proftrack.tracking.find import Found, Runs
+    from proftrack.tracking.references import Group
+
+STEP_TIME, BUSY = "step_time_us", "gpu_busy_per_step_us"
+
+
+class Side(Struct, frozen=True, kw_only=True):
+    """A subject, and its run where it is one of the store."""
+
+    subject: Subject
+    run: Found | None = None
+
+    @property
+    def like(self) -> Found | None:
+        """What the store's runs are like that it may be compared with; None for a bare trace."""
+        return self.run or _as_found(self.subject.record)
+
+
+class Store:
+    """The store's runs, connected when first asked for: two files need no store."""
+
+    def __init__(self) -> None:
+        self._runs: Runs | None = None
+
+    @property
+    def runs(self) -> Runs:
+        """Raises StoreError where there is no store."""
+        if self._runs is None:
+            from proftrack.tracking import find
+
+            self._runs = find.connect()
+        return self._runs
+
+
+def is_file(reference: str) -> bool:
+    """Whether a reference is a path: a run folder, a record or a trace."""
+    return Path(reference).exists()
+
+
+def from_path(reference: str, step_time_us: float | None = None) -> Side:
+    """A run folder, a record.json or a trace. Raises UsageError, and what reading it raises."""
+    from proftrack import record as records
+
+    path = Path(reference)
+    if path.is_dir():
+        path = path / "record.json"
+        if not path.is_file():
+            raise UsageError(f"{reference}: no run folder (no record.json in it)")
+    if is_record(path):
+        if step_time_us is not None:
+            raise UsageError(f"{reference}: a record has its own step time; --step-time-us is for traces")
+        return Side(subject=Subject(record=records.load(path), label=reference))
+    from proftrack.analysis import analyze_trace
+
+    return Side(subject=Subject(record=analyze_trace(path, step_time_us=step_time_us).record, label=reference))
+
+
+def from_group(runs: Runs, group: Group, label: str) -> Side:
+    """A run of the store with the repeats of its code."""
+    from proftrack.tracking.noise import metric_of
+
+    record = runs.record(group.chosen)
+    mode = record.timing.mode if record.timing else "throughput"
+    repeats = {name: group.values(metric) for name, metric in ((STEP_TIME, metric_of(mode)), (BUSY, BUSY))}
+    subject = Subject(record=record, label=label, run_id=group.chosen.run_id, repeats=repeats)
+    return Side(subject=subject, run=group.chosen)
+
+
+def default_baseline(store: Store, candidate: Side, branch: str) -> Side:
+    """The run that a candidate is held against where nobody names one.
+
+    Raises NotFoundError that says how to make one, UsageError for a bare trace.
+    """
+    from proftrack.tracking import references
+
+    if candidate.like is None:
+        raise UsageError(f"{candidate.subject.label}: a bare trace; name its baseline too")
+    group = references.default_baseline(store.runs, candidate.like, branch=branch)
+    return from_group(store.runs, group, f"baseline on {branch}")
+
+
+def _as_found(record: Record) -> Found | None:
+    """A record that is not in the store, as a run of it would look to a search."""
+    from proftrack.tracking import mapping
+    from proftrack.tracking.find import Found
+
+    if record.run is None:
+        return None
+    return Found(
+        run_id="",
+        experiment_id="",
+        name=mapping.run_name(record),
+        status="FINISHED",
+        started_ms=record.run.started_ns // 1_000_000,
+        ended_ms=record.run.ended_ns // 1_000_000,
+        artifact_uri="",
+        tags=mapping.tags(record),
+        params=mapping.params(record),
+        metrics={point.key: point.value for point in mapping.metrics(record)},
+    )
+
+
+def from_store(store: Store, reference: str, *, experiment: str | None, like: Found | None) -> Side:
+    """The run of an id, or those of a commit."""
+    from proftrack.tracking import references
+
+    group = references.by_name(store.runs, reference, experiment=experiment, like=like)
+    return from_group(store.runs, group, reference)
+
+
+def load(
+    store: Store,
+    reference: str,
+    *,
+    step_time_us: float | None = None,
+    experiment: str | None = None,
+    like: Found | None = None,
+) -> Side:
+    """Whatever a reference names.
+
+    Raises NotFoundError where it names nothing, and what reading it raises.
+    """
+    if is_file(reference):
+        return from_path(reference, step_time_us)
+    if reference.endswith((".json", ".gz")) or ("/" in reference and reference.startswith((".", "/"))):
+        raise NotFoundError(f"{reference}: no such file")
+    return from_store(store, reference, experiment=experiment, like=like)
+
+
+def floors(
+    store: Store, baseline: Side, *, percent: float | None = None, repeats: Sequence[Side] = ()
+) -> dict[str, Floor]:
+    """What is known of the noise between processes: what the caller gives, else his repeats, else the store's runs."""
+    if percent is not None:
+        return {STEP_TIME: given_floor(percent)}
+    if repeats:
+        return _from_repeats([baseline, *repeats])
+    if baseline.run is None:
+        return {}  # of files alone, nothing more is known
+    from proftrack.tracking import noise, references
+
+    timing = baseline.subject.record.timing
+    mode = timing.mode if timing else "throughput"
+    return noise.floors(references.comparable(store.runs, baseline.run), mode)
+
+
+def _from_repeats(sides: Sequence[Side]) -> dict[str, Floor]:
+    """Noise of runs that the caller says are of the same code."""
+    from proftrack.compare.comparable import check
+
+    records = [side.subject.record for side in sides]
+    for record in records[1:]:
+        check(records[0], record)
+    found: dict[str, Floor] = {}
+    times = [step_time(record) for record in records]
+    busy = [record.times.gpu_busy_per_step_us for record in records]
+    for name, values in ((STEP_TIME, times), (BUSY, busy)):
+        floor = measured_floor([[value for value in values if value]])
+        if floor is not None:
+            found[name] = floor
+    if STEP_TIME not in found:
+        raise UsageError(
+            f"--repeat-runs: {len(records)} runs of the baseline's code with a step time are too few to measure noise; "
+            "give two or more beside the baseline"
+        )
+    return found
+
+
+def step_time(record: Record) -> float | None:
+    """T without the profiler; None where there is none."""
+    if record.timing is not None:
+        return record.timing.verdict_step_time_us
+    return record.times.step_time_us if record.verdict.basis == "unprofiled" else None
+
+
+def repeat_sides(references: Collection[str], store: Store) -> list[Side]:
+    """The runs that --repeat-runs names: ids, records, run folders, and folders that hold several of these."""
+    found: list[Side] = []
+    for reference in references:
+        path = Path(reference)
+        if path.is_dir() and not (path / "record.json").is_file():
+            from proftrack.tracking import spool
+
+            found += [from_path(str(folder)) for folder in spool.find(path)]
+        else:
+            found.append(load(store, reference))
+    return found
+
+
+def commits(baseline: Subject, candidate: Subject) -> CommitRange | None:
+    """What lies between the two commits, as far as the repository of the working directory knows; None without two."""
+    from proftrack.series import commits_between
+
+    return commits_between(baseline.git_commit, candidate.git_commit)

@@ -1,0 +1,188 @@
+"""Joins the parts of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal
+
+import msgspec
+
+from proftrack.compare import changed, timing, why
+from proftrack.compare.comparable import check, keys_of
+from proftrack.compare.headline import Evidence, headline
+from proftrack.compare.match import match
+from proftrack.compare.parts import parts_of
+from proftrack.compare.results import CommitRange, Comparison, Different, Floor, TimeChange
+from proftrack.compare.subjects import Subject
+from proftrack.compare.timing import Samples, compare_times
+from proftrack.errors import ProftrackError
+from proftrack.record import Record
+from proftrack.verdict.rules import StepFacts, without_inflation
+from proftrack.verdict.thresholds import THRESHOLDS
+
+STEP_TIME, BUSY = "step_time_us", "gpu_busy_per_step_us"
+Basis = Literal["unprofiled", "profiled"]
+_UNDERMINING = {
+    "no_steps": "the whole recording counts as one step",
+    "partial_file": "its trace is not whole",
+    "partial_window": "its trace does not hold all steps",
+    "gpu_not_measured": "its GPU was not measured",
+    "under_recorded_graphs": "its CUDA graphs were recorded in part",
+    "invalid_timestamps": "some of its GPU times cannot be",
+    "recompiled_in_window": "it compiled while it was recorded",
+    "gpu_throttled": "its GPU was throttled",
+    "gpu_shared": "its GPU was shared",
+}
+RECORDING_US = 10.0
+"""At most, for one row on the host with shapes recorded."""
+_NO_STEP_TIME = ("no_steps", "partial_file", "recompiled_in_window")
+"""Of a trace's own step time, nothing may be claimed with these."""
+
+
+def compare(
+    baseline: Subject,
+    candidate: Subject,
+    *,
+    across: Collection[str] = (),
+    floors: dict[str, Floor] | None = None,
+    commits: CommitRange | None = None,
+) -> Comparison:
+    """Compare two runs, two traces, or one with the other.
+
+    `floors`: what is known of the noise between processes, by metric (`step_time_us`, `gpu_busy_per_step_us`); what is
+    missing is assumed. Raises IncomparableError where keys differ that `across` does not name, ProftrackError where a
+    side has no step time.
+    """
+    before, after = baseline.record, candidate.record
+    allowed = check(before, after, across)
+    basis = _basis(before, after)
+    same = _same_data(before, after)
+    known = floors or {}
+    time = _step_time(baseline, candidate, basis, known.get(STEP_TIME), same=same)
+    rows = match(parts_of(before, time.before_us), parts_of(after, time.after_us))
+    counts, host = why.counts(before, after), why.host_rows(before, after)
+    tried = [*allowed, *(v for v in changed.variants(before, after) if f"params.{v.name}" not in _names(allowed))]
+    evidence = Evidence(
+        time=time, rows=rows, counts=counts, host=host, tried=tried, profiled=basis == "profiled", same_data=same
+    )
+    return Comparison(
+        headline=headline(evidence),
+        word=time.word,
+        basis=basis,
+        baseline=baseline.side(),
+        candidate=candidate.side(),
+        step_time=time,
+        busy=_busy(baseline, candidate, known.get(BUSY), same=same),
+        counts=counts,
+        rows=rows,
+        host=host,
+        changed=changed.changed(before, after),
+        commits=commits,
+        across=allowed,
+        notes=_notes(baseline, candidate, basis),
+    )
+
+
+def _names(found: list[Different]) -> set[str]:
+    return {each.name for each in found}
+
+
+def _basis(before: Record, after: Record) -> Basis:
+    """Step times without the profiler where both have one, else those of both traces: never one of each."""
+    return "unprofiled" if before.verdict.basis == after.verdict.basis == "unprofiled" else "profiled"
+
+
+def _same_data(before: Record, after: Record) -> bool:
+    """Whether both hold the same measurement, under whatever file names."""
+    return msgspec.structs.replace(before, source=after.source) == after
+
+
+def step_samples(record: Record, basis: Basis, runs: int = 1) -> Samples:
+    """T with its samples: blocks (or latencies) without the profiler, the steps' host times in a trace.
+
+    Raises ProftrackError where there is none.
+    """
+    timing_, times = record.timing, record.times
+    if basis == "unprofiled" and timing_ is not None:
+        samples = timing_.step_latencies_us if timing_.mode == "latency" else timing_.block_step_times_us
+        return Samples(timing_.verdict_step_time_us, samples, runs)
+    value = times.step_time_us if basis == "unprofiled" else times.step_time_profiled_us
+    if not value:
+        files = ", ".join(file.name for file in record.source.files)
+        raise ProftrackError(f"{files}: has no step time to compare; record steps with a schedule and step()")
+    return Samples(value, [step.host_us for step in record.per_step] if basis == "profiled" else [], runs, mean=True)
+
+
+def _step_time(baseline: Subject, candidate: Subject, basis: Basis, known: Floor | None, *, same: bool) -> TimeChange:
+    before = step_samples(baseline.record, basis, baseline.runs(STEP_TIME))
+    after = step_samples(candidate.record, basis, candidate.runs(STEP_TIME))
+    floor = known or timing.assumed_floor(_least_busy(baseline.record, candidate.record, before, after))
+    inflated = (_inflation(baseline.record, before), _inflation(candidate.record, after))
+    change = compare_times(
+        STEP_TIME, before, after, floor, same_data=same, inflated=inflated if basis == "profiled" else (1.0, 1.0)
+    )
+    spoiled = _spoiled(baseline.record, candidate.record) if basis == "profiled" and not same else None
+    return msgspec.structs.replace(change, word="inconclusive", reason=spoiled) if spoiled else change
+
+
+def _inflation(record: Record, samples: Samples) -> float:
+    """How many times too long the step of a trace may be, since profiling makes the host's side slower.
+
+    On a GPU as the verdict of a bare trace has it: dispatch divided by four (short steps) or two. Without one: what
+    recording a host row costs, at most a factor of four.
+    """
+    busy, time = record.times.gpu_busy_per_step_us, samples.value
+    if not busy:
+        rows = sum(op.calls for op in record.ops) / max(record.window.steps, 1)
+        return time / max(time - rows * RECORDING_US, time / 4)
+    facts = StepFacts(
+        step_time_us=time,
+        gpu_busy_us=busy,
+        idle_by_cause_us=record.idle.by_cause_us_per_step,
+        busy_by_limit_us={},
+        waits_over_gpu_us=0.0,
+    )
+    return time / without_inflation(facts, THRESHOLDS).step_time_us
+
+
+def _least_busy(before: Record, after: Record, a: Samples, b: Samples) -> float | None:
+    """The smaller B / T of the two: the more of a step is the host's, the more it may vary."""
+    shares = [
+        record.times.gpu_busy_per_step_us / samples.value
+        for record, samples in ((before, a), (after, b))
+        if record.times.gpu_busy_per_step_us
+    ]
+    return min(shares) if len(shares) == 2 else None
+
+
+def _spoiled(before: Record, after: Record) -> str | None:
+    codes = [flag for record in (before, after) for flag in record.quality if flag.code in _NO_STEP_TIME]
+    return f"The step time of a trace is not certain: {codes[0].message}" if codes else None
+
+
+def _busy(baseline: Subject, candidate: Subject, known: Floor | None, *, same: bool) -> TimeChange | None:
+    """B of both; kernels are timed by the device, so that little noise is assumed."""
+    sides = []
+    for subject in (baseline, candidate):
+        busy = subject.record.times.gpu_busy_per_step_us
+        if not busy:
+            return None
+        own = [step.self_cuda_time_us or 0.0 for step in subject.record.per_step]
+        sides.append(Samples(busy, own, subject.runs(BUSY), mean=True))
+    return compare_times(BUSY, sides[0], sides[1], known or timing.assumed_floor(1.0), same_data=same)
+
+
+def _notes(baseline: Subject, candidate: Subject, basis: Basis) -> list[str]:
+    """What the reader must know to trust the figures."""
+    notes = []
+    for noun, subject in (("baseline", baseline), ("candidate", candidate)):
+        for flag in subject.record.quality:
+            if flag.code in _UNDERMINING:
+                notes.append(f"The {noun}: {_UNDERMINING[flag.code]} ({flag.code}).")
+    if basis == "profiled":
+        notes.append("Step times come from the traces, where profiling makes the host's side slower than it is.")
+    if (baseline.record.run is None) != (candidate.record.run is None):
+        notes.append("One side is a bare trace: whether both ran the same workload cannot be checked.")
+    if not keys_of(baseline.record) or not keys_of(candidate.record):
+        notes.append("A trace does not say which device it is from: whether it is the same one cannot be checked.")
+    return notes

@@ -1,0 +1,102 @@
+"""A step time taken apart: GPU busy time by where it comes from, idle time by its cause. The parts add up to T.
+
+    T = B + (T - B)
+        B        busy time of each (operator, input shapes, kernel)
+        T - B    the trace's idle time by cause, scaled to what the step has of it without the profiler
+
+Kernels can run slower under the profiler, so that B is above T; the difference is a part of its own, below zero.
+Without GPU work T is the self CPU time of each operator, scaled to T.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from proftrack.measures.results import Site
+from proftrack.record import Record
+
+PROFILER = "B above T: kernels ran slower under the profiler"
+STEP = "ProfilerStep (Python outside of operators)"
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    """One part of a step time, in microseconds a step."""
+
+    part: str
+    """gpu, idle, host or profiler."""
+    name: str
+    us: float
+    calls: float = 0.0
+    kind: str = ""
+    operator: str = ""
+    shapes: str = ""
+
+    @property
+    def mean_us(self) -> float:
+        """Time of one call."""
+        return self.us / self.calls if self.calls else 0.0
+
+
+def parts_of(record: Record, step_time_us: float) -> list[Part]:
+    """The parts of a step of `step_time_us`; they add up to it."""
+    busy = record.times.gpu_busy_per_step_us
+    if not busy:
+        return _host_parts(record, step_time_us)
+    return [*_gpu_parts(record, busy), *_rest(record, step_time_us - busy)]
+
+
+def _gpu_parts(record: Record, busy: float) -> list[Part]:
+    """B by site, scaled by what rounding leaves; a record without sites has its kernels instead."""
+    sites = record.sites or [
+        Site(operator="", shapes="", kernel=k.name, kind=k.kind, calls=k.calls, busy_us=k.total_us)
+        for k in record.kernels
+    ]
+    steps, whole = max(record.window.steps, 1), sum(s.busy_us for s in sites)
+    if not whole:
+        return [Part(part="gpu", name="GPU work", us=busy)]
+    return [
+        Part(
+            part="gpu",
+            name=site.kernel,
+            us=site.busy_us / whole * busy,
+            calls=site.calls / steps,
+            kind=site.kind,
+            operator=site.operator,
+            shapes=site.shapes,
+        )
+        for site in sites
+    ]
+
+
+def _rest(record: Record, rest: float) -> list[Part]:
+    """T - B by cause, or how far B is above T."""
+    if rest < 0:
+        return [Part(part="profiler", name=PROFILER, us=rest)]
+    return [
+        Part(part="idle", name=cause, us=us) for cause, us in _shares(record.idle.by_cause_us_per_step, rest).items()
+    ]
+
+
+def _shares(parts: Mapping[str, float], whole: float) -> dict[str, float]:
+    total = sum(parts.values())
+    return {name: us / total * whole for name, us in parts.items()} if total else {"unknown": whole}
+
+
+def _host_parts(record: Record, step_time_us: float) -> list[Part]:
+    """T by the operators' self CPU time; the steps' own rows, which are numbered, are one part."""
+    steps = max(record.window.steps, 1)
+    time: dict[str, float] = defaultdict(float)
+    calls: dict[str, float] = defaultdict(float)
+    for op in record.ops:
+        name = host_name(op.name)
+        time[name] += op.self_cpu_time_us
+        calls[name] += op.calls / steps
+    return [Part(part="host", name=name, us=us, calls=calls[name]) for name, us in _shares(time, step_time_us).items()]
+
+
+def host_name(name: str) -> str:
+    """A host row's name without the number of its step."""
+    return STEP if name.startswith("ProfilerStep") else name

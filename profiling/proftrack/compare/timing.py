@@ -1,0 +1,208 @@
+"""Is a time different? A ratio with its interval, a noise floor, and the word that both allow.
+
+Within a process, T is the median over blocks, and the interval of the ratio of two medians is a percentile bootstrap
+over the blocks (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, ch. 13). It is taken of the very figure
+that is reported, and assumes no distribution; block times are skewed (the first block finds higher clocks).
+
+That interval says nothing about another process. matmul_add n=64 took 29.2, 20.3 and 19.2 us in three fresh processes
+on one H200, each with blocks within 3 % of each other. So a floor for the difference between processes is applied on
+top (Georges, Buytaert & Eeckhout, OOPSLA 2007, and Kalibera & Jones, ISMM 2013, on why processes are the unit of
+repetition): measured from repeats where there are any, as the caller gives it, or assumed. The interval that decides
+reaches as far as either of the two does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from proftrack.compare.results import Floor, Interval, TimeChange, Word
+
+Floats = npt.NDArray[np.float64]
+RESAMPLES = 2000
+FEWEST_SAMPLES = 3
+"""With fewer in a run, its time is one figure without a spread: nothing is claimed."""
+BOOTSTRAP_FROM = 5
+"""With fewer, the interval is that of the extremes: a bootstrap of three or four values is too narrow."""
+ASSUMED_GPU = 0.05
+ASSUMED_HOST = 0.5
+"""Noise between processes (as logarithms) where nothing is known: of GPU busy time and of the rest of a step. H200:
+kernels agreed within 2 %, host time of the same code differed by a factor of 1.6 between processes."""
+SMALL_ENOUGH = 0.1
+"""A measured floor up to this allows the word `no difference`; above it, too much would go unseen."""
+SERIES_FROM = 8
+"""Runs of several commits from which their noise is estimated."""
+
+
+_INFLATED = (
+    "Profiling makes the host's side slower by a factor that a trace does not tell; give both step times as measured "
+    "without the profiler."
+)
+
+
+class Samples:
+    """One time of one side: its value, the samples it is made of, the processes that were run.
+
+    `mean`: the value is the samples' mean (steps of a trace) and not their median (blocks).
+    """
+
+    def __init__(self, value: float, samples: Sequence[float] = (), runs: int = 1, *, mean: bool = False) -> None:
+        self.value, self.runs, self.mean = value, max(runs, 1), mean
+        self.samples = np.array([s for s in samples if s > 0], dtype=float)
+
+    def centre(self, drawn: Floats) -> Floats:
+        """The statistic that the value is, of each row."""
+        return np.asarray(drawn.mean(axis=-1) if self.mean else np.median(drawn, axis=-1), dtype=float)
+
+
+def compare_times(
+    metric: str,
+    before: Samples,
+    after: Samples,
+    floor: Floor,
+    *,
+    same_data: bool = False,
+    inflated: tuple[float, float] = (1.0, 1.0),
+) -> TimeChange:
+    """The ratio after / before with its interval, and whether it may be called a difference.
+
+    improved, regressed   the interval leaves 1 out
+    no difference         it holds 1, and the floor was measured (or given) and is small enough to say so
+    inconclusive          otherwise, and where a run has fewer than three samples
+    `same_data`: both sides are one and the same measurement. `inflated`: how many times too long each time may be.
+    """
+    ratio = after.value / before.value
+    within = within_interval(before, after)
+    interval = _widened(ratio, within, floor, before.runs, after.runs)
+    word, reason = _word(ratio, within, interval, floor)
+    interval = Interval(low=interval.low / inflated[1], high=interval.high * inflated[0])
+    if word in ("improved", "regressed") and interval.holds(1.0):
+        word, reason = "inconclusive", _INFLATED
+    if same_data:
+        interval, word, reason = Interval(low=1.0, high=1.0), "no difference", "Both are the same measurement."
+    return TimeChange(
+        metric=metric,
+        before_us=before.value,
+        after_us=after.value,
+        ratio=ratio,
+        interval=interval,
+        within=within,
+        floor=floor,
+        word=word,
+        reason=reason,
+        same_data=same_data,
+    )
+
+
+def within_interval(before: Samples, after: Samples) -> Interval | None:
+    """95 % interval of the ratio by the samples within the two processes; None with fewer than three of them.
+
+    It is centred on the ratio of the two values: a trace's step time comes from its device window, of which the steps'
+    times on the host only show the spread.
+    """
+    a, b = before.samples, after.samples
+    if min(len(a), len(b)) < FEWEST_SAMPLES:
+        return None
+    centre = after.value / before.value
+    if min(len(a), len(b)) < BOOTSTRAP_FROM:
+        low, high = b.min() / a.max(), b.max() / a.min()
+    else:
+        generator = np.random.default_rng(0)
+        draws = _resampled(after, generator) / _resampled(before, generator) * centre
+        low, high = np.percentile(draws, [2.5, 97.5])
+    return Interval(low=min(float(low), centre), high=max(float(high), centre))
+
+
+def _resampled(side: Samples, generator: np.random.Generator) -> Floats:
+    """Resamples' values relative to that of the samples themselves."""
+    drawn = generator.choice(side.samples, size=(RESAMPLES, len(side.samples)))
+    return side.centre(drawn) / side.centre(side.samples)
+
+
+def _widened(ratio: float, within: Interval | None, floor: Floor, runs_before: int, runs_after: int) -> Interval:
+    """As far as the samples or the floor reach. The floor is about one process each; more of them lower it: the middle
+    one of n varies by about 1.5 / n of what one does (exactly 1 of one).
+    """
+    share = math.sqrt(sum(1.5 / n if n > 1 else 1.0 for n in (runs_before, runs_after)) / 2)
+    reach = (1 + floor.fraction) ** share
+    low, high = ratio / reach, ratio * reach
+    return Interval(low=min(low, within.low), high=max(high, within.high)) if within else Interval(low=low, high=high)
+
+
+def _word(ratio: float, within: Interval | None, interval: Interval, floor: Floor) -> tuple[Word, str]:
+    if within is None and floor.source == "assumed":
+        return "inconclusive", f"Too few samples: at least {FEWEST_SAMPLES} blocks (or steps) in each run are needed."
+    if not interval.holds(1.0):
+        word: Word = "improved" if ratio < 1 else "regressed"
+        return word, f"The difference is larger than the noise: {floor.text}"
+    if floor.source != "assumed" and floor.fraction <= SMALL_ENOUGH:
+        return "no difference", f"Within the noise: {floor.text}"
+    if within is not None and not within.holds(1.0):
+        return "inconclusive", f"The two processes differ, but so may two of the same code: {floor.text}"
+    return "inconclusive", f"A difference this small cannot be told from noise: {floor.text}"
+
+
+# ---- the floor -------------------------------------------------------------------------------------------------------
+
+
+def assumed_floor(busy_fraction: float | None) -> Floor:
+    """What is assumed of a step where no repeats are known: its GPU time is steady, the rest is not.
+
+    `busy_fraction`: B / T, None on a device without GPU lane.
+    """
+    u = min(max(busy_fraction or 0.0, 0.0), 1.0)
+    fraction = math.expm1(ASSUMED_GPU * u + ASSUMED_HOST * (1 - u))
+    return Floor(
+        fraction=fraction,
+        source="assumed",
+        text=f"no repeats are known, so two fresh processes are assumed to differ by up to {fraction:.0%}.",
+    )
+
+
+def given_floor(percent: float) -> Floor:
+    """The caller's: two processes of the same code differ by up to `percent`."""
+    return Floor(
+        fraction=percent / 100, source="given", text=f"two fresh processes may differ by {percent:g} % (given)."
+    )
+
+
+def measured_floor(groups: Sequence[Sequence[float]], series: Sequence[float] = ()) -> Floor | None:
+    """From runs in fresh processes; None where there are too few to tell.
+
+    `groups`: values of one metric, one group for each state of the code; needs three runs of one state, or as much in
+    pairs. `series`: values of comparable runs in the order of their commits: used where the groups are too few. Their
+    noise is the median difference of neighbours, so that a few real changes do not count as noise.
+    """
+    logs = [np.log(np.array(group, dtype=float)) for group in groups if len(group) > 1 and min(group) > 0]
+    degrees = sum(len(group) - 1 for group in logs)
+    if degrees >= 2:
+        deviation = math.sqrt(sum(float(((group - group.mean()) ** 2).sum()) for group in logs) / degrees)
+        runs = sum(len(group) for group in logs)
+        return _floor(deviation, degrees, runs, f"by {runs} runs of the same code in fresh processes")
+    values = [value for value in series if value > 0]
+    if len(values) < SERIES_FROM:
+        return None
+    steps = np.abs(np.diff(np.log(np.array(values))))
+    deviation = 1.4826 * float(np.median(steps)) / math.sqrt(2)
+    # A median of differences is worth about 0.4 of as many independent values.
+    return _floor(deviation, max(2, round(0.4 * len(steps))), len(values), f"by {len(values)} comparable runs")
+
+
+def _floor(deviation: float, degrees: int, runs: int, how: str) -> Floor:
+    fraction = math.expm1(quantile(degrees) * deviation * math.sqrt(2))
+    return Floor(
+        fraction=fraction,
+        source="measured",
+        runs=runs,
+        text=f"two fresh processes may differ by {fraction:.1%} ({how}).",
+    )
+
+
+def quantile(degrees: float) -> float:
+    """The 97.5 % quantile of Student's t."""
+    from scipy.special import stdtrit  # type: ignore[import-untyped]
+
+    return float(stdtrit(degrees, 0.975))

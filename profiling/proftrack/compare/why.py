@@ -1,0 +1,82 @@
+"""What is different in the traces: how often things happen a step, and what the host runs."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable
+
+from proftrack.compare.match import status_of_calls
+from proftrack.compare.parts import host_name
+from proftrack.compare.results import Count, HostRow
+from proftrack.events.categories import is_allocator_call, is_wait
+from proftrack.record import Record
+
+LAUNCHES, KERNELS, WAITS, ALLOCATIONS = "launches", "kernels", "waits for the GPU", "device allocator calls"
+MOST_HOST_ROWS = 40
+_READS_BACK = re.compile(r"::(?:item|_local_scalar_dense|is_nonzero|nonzero|masked_select|_?unique\d*|equal|tolist)$")
+
+
+def counts(before: Record, after: Record) -> list[Count]:
+    """What happens how often a step, of what both know. Waits and allocator calls are those of every step."""
+    found = []
+    if before.totals.gpu_events and after.totals.gpu_events and before.per_step and after.per_step:
+        for name, field in ((LAUNCHES, "launches"), (KERNELS, "kernels")):
+            a = [getattr(step, field) for step in before.per_step]
+            b = [getattr(step, field) for step in after.per_step]
+            varies = len(set(a)) > 1 or len(set(b)) > 1
+            found.append(Count(name=name, before=sum(a) / len(a), after=sum(b) / len(b), varies=varies))
+        for name, belongs in ((WAITS, is_wait), (ALLOCATIONS, is_allocator_call)):
+            found.append(Count(name=name, before=_each_step(before, belongs), after=_each_step(after, belongs)))
+    return found
+
+
+def _each_step(record: Record, belongs: Callable[[str], bool]) -> float:
+    """Calls that every step makes: what the profiler adds once a trace is not among them."""
+    steps = max(record.window.steps, 1)
+    return float(sum(op.calls // steps for op in record.ops if belongs(op.name)))
+
+
+def host_rows(before: Record, after: Record) -> list[HostRow]:
+    """Host rows that were added, went, or are called more or less often; those with most self CPU time first."""
+    old, new = _host(before), _host(after)
+    rows = []
+    for name in old.keys() | new.keys():
+        calls_a, self_a = old.get(name, (0.0, 0.0))
+        calls_b, self_b = new.get(name, (0.0, 0.0))
+        if not calls_a or not calls_b:
+            status = "gone" if calls_a else "added"
+        else:
+            status = status_of_calls(calls_a, calls_b, self_a / calls_a, self_b / calls_b)
+        if status in ("added", "gone", "more calls", "fewer calls"):
+            row = HostRow(
+                status=status,  # type: ignore[arg-type]
+                name=name,
+                calls_before=calls_a,
+                calls_after=calls_b,
+                self_before_us=self_a,
+                self_after_us=self_b,
+            )
+            rows.append(row)
+    rows.sort(key=lambda row: (-abs(row.self_after_us - row.self_before_us), row.name))
+    return rows[:MOST_HOST_ROWS]
+
+
+def _host(record: Record) -> dict[str, tuple[float, float]]:
+    """Name -> calls and self CPU time, a step; what is not called in every step (profiler, teardown) is left out."""
+    steps = max(record.window.steps, 1)
+    found: dict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+    for op in record.ops:
+        name = host_name(op.name)
+        calls, time = found[name]
+        found[name] = (calls + op.calls / steps, time + op.self_cpu_time_us / steps)
+    return {name: figures for name, figures in found.items() if figures[0] >= 1}
+
+
+def reads_back(rows: list[HostRow]) -> str | None:
+    """The operator among added rows that fetches a value from the GPU, such as aten::item: a wait by its own name."""
+    added = [row.name for row in rows if row.status in ("added", "more calls")]
+    known = [name for name in added if _READS_BACK.search(name)]
+    if known:
+        return min(known, key=lambda name: (name.endswith("_local_scalar_dense"), name))
+    return next((name for name in added if is_wait(name)), None)

@@ -1,0 +1,103 @@
+"""A callback for Lightning's Trainer: the fit is profiled, in a run nested under the one that is open.
+
+    from proftrack.integrations.lightning import ProfileCallback
+    Trainer(..., callbacks=[ProfileCallback()])
+
+A step is a training batch. Both of Lightning's packages will do, `lightning.pytorch` and `pytorch_lightning`: the
+callback is one of those that are imported already, else of the first that is installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import sys
+from typing import Any
+
+from proftrack.errors import StoreError
+from proftrack.integrations.training import Training
+
+__all__ = ["ProfileCallback"]
+
+_PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+
+
+def _bases() -> tuple[Any, ...]:
+    """Lightning checks for its own Callback; a class can be both packages'."""
+    installed = [name for name in _PACKAGES if importlib.util.find_spec(name.partition(".")[0]) is not None]
+    used = [name for name in installed if name in sys.modules] or installed[:1]
+    if not used:
+        raise ImportError("proftrack.integrations.lightning needs Lightning: pip install lightning")
+    return tuple(importlib.import_module(name).Callback for name in used)
+
+
+class ProfileCallback(Training, *_bases()):  # type: ignore[misc]  # the bases are found when it is imported
+    """Profiles each fit of the Trainer that it is given to; arguments as of `proftrack.profile`.
+
+    Params are the module's class and size, batch size, gradient accumulation and precision.
+    """
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Start, in the run that is open; that of an MLFlowLogger of this store is open, too."""
+        told = _told(trainer, pl_module)
+        self.begin(
+            told["model"],
+            told,
+            variant=("precision",),
+            steps=_steps(trainer),
+            device=str(pl_module.device.type),
+            parent_run_id=_logger_run(trainer),
+        )
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        """A batch is over."""
+        self.step()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """The fit is over."""
+        self.end()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """The fit was ended by an exception, which passes on."""
+        self.end(exception)
+
+
+def _told(trainer: Any, module: Any) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "model": type(module).__name__,
+        "parameters": sum(parameter.numel() for parameter in module.parameters()),
+        "accumulation": int(trainer.accumulate_grad_batches),
+        "precision": str(trainer.precision),
+    }
+    batch = getattr(trainer.train_dataloader, "batch_size", None)
+    if isinstance(batch, int):
+        told["batch"] = batch
+    return told
+
+
+def _steps(trainer: Any) -> int | None:
+    """Batches of this fit; None where that is not known."""
+    epochs, batches = trainer.max_epochs, trainer.num_training_batches
+    by_epochs = batches * epochs if epochs is not None and epochs > 0 and math.isfinite(batches) else None
+    by_steps = trainer.max_steps * trainer.accumulate_grad_batches if trainer.max_steps > 0 else None
+    known = [int(steps) for steps in (by_epochs, by_steps) if steps is not None]
+    return min(known, default=None)
+
+
+def _logger_run(trainer: Any) -> str | None:
+    """The run of Lightning's own MLflow logger, if it writes to the store that we write to."""
+    for logger in trainer.loggers:
+        if type(logger).__name__ == "MLFlowLogger" and _same_store(getattr(logger, "_tracking_uri", None)):
+            return str(logger.run_id)
+    return None
+
+
+def _same_store(uri: str | None) -> bool:
+    try:
+        from proftrack.tracking import store
+
+        here = store.resolve()
+    except (ImportError, StoreError):
+        return False
+    return uri in (here.uri, here.given)

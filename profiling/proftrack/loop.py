@@ -1,0 +1,383 @@
+"""`proftrack.profile(...)`: everything that `proftrack run` does, in a loop of the user's own.
+
+    with proftrack.profile("train", params={"batch": 32}) as p:
+        for batch in loader:
+            train(batch)
+            p.step()
+
+Profiling must not end a training: what cannot be is refused before the loop begins; what goes wrong later is a warning,
+and a run that is FAILED. The user's own exceptions pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from proftrack.errors import CaptureError, ProftrackError, StoreError
+from proftrack.record import Record
+
+if TYPE_CHECKING:
+    from proftrack.capture.loop import LoopCapture
+    from proftrack.capture.result import Capture
+    from proftrack.experiment import Experiment
+    from proftrack.measures.results import Flag
+    from proftrack.tracking.session import Session
+
+SCHEDULE = {"skip_first": 10, "wait": 40, "warmup": 5, "active": 3, "repeat": 1}
+"""Where none is given: 10 steps to warm up, 40 that are timed, then the profiler."""
+
+
+class ProfileWarning(UserWarning):
+    """A profile that could not be made as asked, in a program that goes on."""
+
+
+class Off:
+    """A profile that is switched off: `step()` does nothing."""
+
+    record: Record | None = None
+    run_id: str | None = None
+    folder: Path | None = None
+    error: ProftrackError | None = None
+
+    def __enter__(self) -> Off:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def step(self) -> None:
+        """Do nothing."""
+
+
+class Profile:
+    """One profile of a loop; made by `profile`, entered once.
+
+    `record`, `run_id` and `folder` say what came of it, once the schedule is over; `error` why nothing did.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        *,
+        output: Path | None = None,
+        mlflow: bool | None = None,
+        calibrate: bool = True,
+        quiet: bool = False,
+        parent_run_id: str | None = None,
+    ) -> None:
+        self.experiment = experiment
+        self.record: Record | None = None
+        self.run_id: str | None = None
+        self.folder: Path | None = None
+        self.error: ProftrackError | None = None
+        self._output, self._mlflow, self._parent_run_id = output, mlflow, parent_run_id
+        self._calibrate, self._quiet = calibrate, quiet
+        self._capture: LoopCapture | None = None
+        self._session: Session | None = None
+
+    def __enter__(self) -> Profile:
+        """Get ready, and open the run. Raises UsageError or CaptureError for what cannot be, before the loop begins."""
+        from proftrack.capture.loop import LoopCapture
+        from proftrack.report.progress import Silent
+        from proftrack.tracking import spool
+
+        _claim(self)
+        try:
+            self.folder = spool.new_folder(self._output, self.experiment.name)
+            capture = LoopCapture(self.experiment, self.folder)
+            self._session = self._open_run(self.folder)
+            capture.start(Silent(), calibrate=self._calibrate)
+        except BaseException as error:
+            self._end(error)
+            _release(self)
+            raise
+        self._capture = capture
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Conclude what is not concluded yet; an exception of the loop passes, and the run is FAILED (or KILLED)."""
+        try:
+            if error is not None and not (isinstance(error, SystemExit) and not error.code):
+                self._end(error)
+            elif self._capture is not None:
+                self._conclude()
+        finally:
+            _release(self)
+
+    def step(self) -> None:
+        """One step of the loop is over. After the last step of the schedule the result is made, and logged."""
+        if self._capture is None:
+            if _active is not self:
+                raise CaptureError(
+                    f"{self.experiment.name}: step() was called outside of the profile; call it inside "
+                    "`with proftrack.profile(...) as p:`"
+                )
+            return
+        try:
+            self._capture.step()
+        except ProftrackError as error:
+            self._fail(error)
+            return
+        if self._capture.is_over:
+            self._conclude()
+
+    # ---- the end
+
+    def _conclude(self) -> None:
+        """Analyse, keep, log: whatever goes wrong here does not end the user's program."""
+        capture, self._capture = self._capture, None
+        assert capture is not None
+        try:
+            captured = capture.finish()
+            if captured is None:
+                raise CaptureError(_nothing_recorded(self.experiment, capture.steps))
+            self._keep(captured, capture.steps)
+            self._log()
+        except ProftrackError as error:
+            self._fail(error, capture)
+        except Exception as error:  # a bug of ours, or a library that failed: the training is worth more
+            self._fail(CaptureError(f"{self.experiment.name}: {type(error).__name__}: {error}"), capture)
+
+    def _keep(self, captured: Capture, steps: int) -> None:
+        from proftrack.keep import keep
+
+        assert self.folder is not None
+        flags = _short(self.experiment, captured, steps)
+        if flags:
+            _warn(f"{self.experiment.name}: {flags[0].message}")
+        self.record = keep(captured, self.experiment, self.folder, code=self.experiment.path.parent, flags=flags)
+
+    def _log(self) -> None:
+        from proftrack.tracking import log, spool, where
+
+        folder, session = self.folder, self._session
+        assert folder is not None
+        lines = [f"Kept    {folder}", f"Log it  proftrack sync {shlex.quote(str(folder))}"]
+        if session is not None:
+            with spool.locked(folder):
+                log.log_folder(session, folder)
+                session.end(None)
+                log.mark_logged(session, folder)
+            self.run_id = session.run_id
+            lines = where.lines(session.store, session.experiment_id, session.run_id, session.artifact_uri)
+            if self._output is None:
+                spool.discard(folder)
+                self.folder = None
+        if not self._quiet:
+            _show(self.record, lines)
+
+    def _fail(self, error: ProftrackError, capture: LoopCapture | None = None) -> None:
+        """Our own failure: a warning, and the run's end."""
+        from proftrack.tracking import spool
+
+        self.error = error
+        self._end(error, capture)
+        kept = self.folder is not None and (self.folder / spool.RECORD).is_file()
+        rest = f"; everything measured is in {self.folder}, log it with: proftrack sync" if kept else ""
+        _warn(f"{error}{rest}")
+
+    def _end(self, error: BaseException, capture: LoopCapture | None = None) -> None:
+        """Turn the profiler off, end the run with the error, remove a folder with nothing in it."""
+        from proftrack.tracking import spool
+
+        capture, self._capture = capture or self._capture, None
+        if capture is not None:
+            with contextlib.suppress(ProftrackError):
+                capture.close()
+        if self._session is not None:
+            self.run_id = self._session.run_id
+            self._session.end(error)
+        if self.folder is not None and self._output is None and not spool.holds_measurements(self.folder):
+            spool.discard(self.folder)
+            self.folder = None
+
+    def _open_run(self, folder: Path) -> Session | None:
+        """The run that is logged to; None where everything stays in a folder."""
+        if self._mlflow is False:
+            return None
+        try:
+            from proftrack.tracking import log, session
+
+            run = session.open_beside(
+                self.experiment.name, self.experiment.display_name, parent_run_id=self._parent_run_id
+            )
+            log.begin(run, folder)
+            return run
+        except ImportError as error:
+            if self._mlflow:
+                raise StoreError(f"mlflow=True, but MLflow cannot be imported ({error}): pip install mlflow") from error
+        except StoreError as error:
+            if self._mlflow:
+                raise
+            _warn(f"{error}; the profile is kept in {folder}, log it later with: proftrack sync")
+        return None
+
+
+def profile(
+    name: str,
+    *,
+    params: Mapping[str, Any] | None = None,
+    variant_params: Sequence[str] = (),
+    schedule: Mapping[str, int] | None = None,
+    profiler: Mapping[str, bool] | None = None,
+    timing: str = "throughput",
+    device: str = "auto",
+    output: str | Path | None = None,
+    mlflow: bool | None = None,
+    parent_run_id: str | None = None,
+    calibrate: bool = True,
+    quiet: bool = False,
+    enabled: bool = True,
+) -> Profile | Off:
+    """Profile a loop: `with proftrack.profile("train") as p:`, and `p.step()` at the end of every step.
+
+    name            of the experiment, as history and comparison know it
+    params          what the run was made with; variant_params: those that may differ between runs that are compared
+    schedule        keys of torch.profiler.schedule, in steps: skip_first, wait, warmup, active, repeat. The steps of
+                    skip_first and wait before the first window are timed without the profiler; with fewer than ten of
+                    them the step time is the trace's own. Without a schedule: 55 steps, then 3 recorded ones
+    profiler        record_shapes, with_stack, profile_memory
+    timing          throughput, or latency: every timed step is synchronised
+    device          auto, cuda or cpu: where the loop runs
+    output          a new folder in which everything is kept
+    mlflow          False: log nothing; True: raise where MLflow cannot be used; None: log where it can be
+    parent_run_id   of the run that becomes the parent; otherwise the one that is open, if there is one
+    calibrate       False: do not measure the device's ceilings (seconds, once a machine)
+    quiet           print nothing at the end
+    enabled         False: a no-op object
+
+    Raises UsageError for arguments that cannot be; entering it raises CaptureError inside another profile.
+    """
+    if not enabled:
+        return Off()
+    code = caller(sys._getframe(1))
+    asked = described(name, code, params or {}, variant_params, schedule, profiler=profiler, mode=timing, device=device)
+    return Profile(
+        asked,
+        output=None if output is None else Path(output),
+        mlflow=mlflow,
+        calibrate=calibrate,
+        quiet=quiet,
+        parent_run_id=parent_run_id,
+    )
+
+
+def described(
+    name: str,
+    code: Path,
+    params: Mapping[str, Any],
+    variant_params: Sequence[str] = (),
+    schedule: Mapping[str, int] | None = None,
+    *,
+    profiler: Mapping[str, bool] | None = None,
+    mode: str = "throughput",
+    device: str = "auto",
+) -> Experiment:
+    """The experiment that a loop in the file `code` is. Raises UsageError for arguments that cannot be."""
+    from proftrack import experiment
+
+    document: dict[str, Any] = {
+        "name": name,
+        "workload": f"{code.name if code.is_file() else 'interactive'}:loop",
+        "params": dict(params),
+        "variant_params": list(variant_params),
+        "schedule": dict(SCHEDULE if schedule is None else schedule),
+        "profiler": dict(profiler or {}),
+        "timing": {"mode": mode},
+        "device": device,
+    }
+    return experiment.described(document, code)
+
+
+def fitting_schedule(steps: int | None) -> dict[str, int]:
+    """The usual schedule, or one that a loop of so many steps is long enough for."""
+    usual = sum(SCHEDULE.values()) - SCHEDULE["repeat"]
+    if steps is None or steps >= usual:
+        return dict(SCHEDULE)
+    active = max(1, min(3, steps - 2))
+    warmup = 1 if steps > active else 0
+    before = max(0, steps - active - warmup)
+    return {"skip_first": before // 5, "wait": before - before // 5, "warmup": warmup, "active": active, "repeat": 1}
+
+
+# ---- one at a time ---------------------------------------------------------------------------------------------------
+
+_active: Profile | None = None
+
+
+def _claim(wanted: Profile) -> None:
+    global _active  # noqa: PLW0603  # torch has one profiler a process
+    if _active is not None:
+        raise CaptureError(
+            f"{wanted.experiment.name}: the profile {_active.experiment.name!r} is still open and two cannot record at "
+            "once; end it before another begins"
+        )
+    _active = wanted
+
+
+def _release(held: Profile) -> None:
+    global _active  # noqa: PLW0603
+    if _active is held:
+        _active = None
+
+
+# ---- in words --------------------------------------------------------------------------------------------------------
+
+
+def _nothing_recorded(experiment: Experiment, steps: int) -> str:
+    if steps == 0:
+        return (
+            f"{experiment.name}: step() was never called, so nothing was recorded; call p.step() at the end of every "
+            "step of the loop"
+        )
+    plan = experiment.schedule
+    first = plan.skip_first + plan.wait + plan.warmup + 1
+    return (
+        f"{experiment.name}: the loop ended after {steps} steps, and recording begins with step {first} (skip_first "
+        f"{plan.skip_first} + wait {plan.wait} + warmup {plan.warmup}): nothing was recorded; give a shorter schedule"
+    )
+
+
+def _short(experiment: Experiment, captured: Capture, steps: int) -> list[Flag]:
+    from proftrack.measures.quality import flag
+
+    promised = experiment.schedule.active * experiment.schedule.repeat
+    found = sum(cycle.expected_steps for cycle in captured.cycles)
+    if found >= promised:
+        return []
+    total = experiment.schedule.total_steps
+    detail = f"{found} of {promised} were recorded, the loop had {steps} of the {total} steps of the schedule."
+    return [flag("fewer_steps", promised - found, detail)]
+
+
+def _warn(text: str) -> None:
+    """To whoever called us, however deep we are in ourselves."""
+    level, frame = 1, sys._getframe(0)
+    here = Path(__file__).parent
+    while frame.f_back is not None and Path(frame.f_code.co_filename).is_relative_to(here):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, ProfileWarning, stacklevel=level)
+
+
+def _show(record: Record | None, lines: list[str]) -> None:
+    from proftrack.report.terminal import print_result
+
+    if record is not None:
+        print_result(record)
+    for line in lines:
+        print(line)
+
+
+def caller(frame: FrameType) -> Path:
+    """The file that a frame is of; for a notebook or a prompt, which have none, a name in the working folder."""
+    path = Path(frame.f_code.co_filename)
+    return path.resolve() if path.is_file() else Path.cwd() / "interactive"

@@ -1,0 +1,194 @@
+"""A comparison as a page: the line, the times, what explains the change, what else is different."""
+
+from __future__ import annotations
+
+from proftrack.compare.headline import percent
+from proftrack.compare.results import CommitRange, Comparison, Count, Different, Row, Side, TimeChange
+from proftrack.report.document import Block, Document, Items, Lead, Table, Tone
+from proftrack.report.units import brief, duration, moment
+
+_TONES: dict[str, Tone] = {"improved": "good", "regressed": "bad", "inconclusive": "unclear", "no difference": "plain"}
+_NAMES = {"step_time_us": "T  step time", "gpu_busy_per_step_us": "B  GPU busy"}
+_PARTS = {"gpu": "GPU", "idle": "idle", "host": "host", "profiler": "profiler"}
+_LEAST = 0.0005
+"""Share of the step time under which a row is joined with the others."""
+_MOST = 14
+_HASH = 12
+
+
+def page(comparison: Comparison) -> Document:
+    """The whole comparison."""
+    blocks: list[Block] = [
+        Lead(comparison.headline, _TONES[comparison.word]),
+        Items("Compared", [_side("baseline", comparison.baseline), _side("candidate", comparison.candidate)]),
+        _times(comparison),
+        Items("Said because", [comparison.step_time.reason]),
+        _counts(comparison.counts),
+        _rows(comparison),
+        _host(comparison),
+        _changed(comparison.changed),
+        *_commits(comparison.commits),
+        Items("Compared although they differ in", [_difference(each) for each in comparison.across]),
+        Items("To know", comparison.notes),
+    ]
+    return Document(f"proftrack compare: {comparison.word}", blocks)
+
+
+def _side(noun: str, side: Side) -> str:
+    parts = [f"{noun}: {side.name}"]
+    if side.run_id:
+        parts.append(f"run {side.run_id}")
+    if side.commit:
+        parts.append(f"commit {side.commit[:_HASH]}{' with uncommitted changes' if side.dirty else ''}")
+    if side.branch:
+        parts.append(f"branch {side.branch}")
+    if side.started_ns:
+        parts.append(moment(side.started_ns))
+    parts.append(f"{side.regime} ({side.confidence} confidence)")
+    if side.runs > 1:
+        parts.append(f"{side.runs} runs")
+    return ", ".join(parts)
+
+
+def _times(comparison: Comparison) -> Table:
+    changes = [comparison.step_time, *([comparison.busy] if comparison.busy else [])]
+    idle = _idle(comparison)
+    rows = [_time(change) for change in changes] + ([idle] if idle else [])
+    basis = "without the profiler" if comparison.basis == "unprofiled" else "in the traces"
+    return Table(
+        f"Times of a step ({basis})", ("time", "before", "after", "change", "95 % interval", "says"), rows, folded=False
+    )
+
+
+def _time(change: TimeChange) -> tuple[str, ...]:
+    interval = f"{percent(change.interval.low)} to {percent(change.interval.high)}" if change.interval else "-"
+    return (
+        _NAMES.get(change.metric, change.metric),
+        duration(change.before_us),
+        duration(change.after_us),
+        percent(change.ratio),
+        interval,
+        change.word,
+    )
+
+
+def _idle(comparison: Comparison) -> tuple[str, ...] | None:
+    busy, time = comparison.busy, comparison.step_time
+    if busy is None:
+        return None
+    before, after = time.before_us - busy.before_us, time.after_us - busy.after_us
+    return ("   T - B", duration(before), duration(after), _signed(after - before), "-", "-")
+
+
+def _signed(us: float) -> str:
+    return f"{'+' if us > 0 else '-' if us < 0 else ''}{duration(abs(us))}"
+
+
+def _counts(counts: list[Count]) -> Table:
+    rows = [
+        (f"{count.name} a step", _number(count.before), _number(count.after), _delta(count))
+        for count in counts
+        if count.before or count.after
+    ]
+    return Table("Counted", ("what", "before", "after", "change"), rows, folded=False)
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value == int(value) else f"{value:.2f}"
+
+
+def _delta(count: Count) -> str:
+    change = count.after - count.before
+    return "same" if not change else ("+" if change > 0 else "-") + _number(abs(change))
+
+
+def _rows(comparison: Comparison) -> Table:
+    """The contributions, the largest first; small ones are joined, so that the column still adds up."""
+    time = comparison.step_time
+    least = _LEAST * max(time.before_us, time.after_us)
+    shown = [row for row in comparison.rows if abs(row.change_us) >= least][:_MOST]
+    small = comparison.rows[len(shown) :]
+    rows = [_row(row) for row in shown]
+    if small:
+        rows.append(_sum(f"{len(small)} others", small))
+    total = _sum("T  step time", comparison.rows)
+    return Table(
+        "What the change is made of",
+        ("part", "what", "before", "after", "contributes", "calls a step"),
+        [*rows, total],
+        numbers=2,
+        note="Contributions add up to the change of the step time, those of the GPU to the change of B.",
+        most=_MOST + 2,
+    )
+
+
+def _row(row: Row) -> tuple[str, ...]:
+    return (
+        f"{_PARTS[row.part]} {row.status}",
+        _what(row),
+        duration(row.before_us),
+        duration(row.after_us),
+        _signed(row.change_us),
+        _calls(row),
+    )
+
+
+def _what(row: Row) -> str:
+    if row.part != "gpu":
+        return row.name
+    name = f"{brief(row.old_name, 40)} -> {brief(row.name, 40)}" if row.old_name else brief(row.name, 60)
+    shapes = f" {row.shapes}" if row.shapes else ""
+    where = f" ({row.operator}{shapes})" if row.operator else ""
+    return f"{name}{where}{f': {row.note}' if row.note else ''}"
+
+
+def _calls(row: Row) -> str:
+    if not row.calls_before and not row.calls_after:
+        return ""
+    before, after = _number(row.calls_before), _number(row.calls_after)
+    return before if before == after else f"{before} -> {after}"
+
+
+def _sum(name: str, rows: list[Row]) -> tuple[str, ...]:
+    before, after = sum(row.before_us for row in rows), sum(row.after_us for row in rows)
+    return ("", name, duration(before), duration(after), _signed(after - before), "")
+
+
+def _host(comparison: Comparison) -> Table:
+    rows = [
+        (
+            row.name,
+            row.status,
+            f"{_number(row.calls_before)} -> {_number(row.calls_after)}",
+            f"{duration(row.self_before_us)} -> {duration(row.self_after_us)}",
+        )
+        for row in comparison.host
+    ]
+    return Table(
+        "Called more or less often on the host",
+        ("operator or call", "", "calls a step", "self CPU a step, profiled"),
+        rows,
+        numbers=2,
+        code=True,
+    )
+
+
+def _changed(changed: list[Different]) -> Table:
+    rows = [(each.name, each.before or "-", each.after or "-") for each in changed]
+    return Table("What else is different", ("what", "before", "after"), rows, numbers=3, most=20)
+
+
+def _difference(each: Different) -> str:
+    return f"{each.name}: {each.before} and {each.after}"
+
+
+def _commits(span: CommitRange | None) -> list[Block]:
+    if span is None:
+        return []
+    head = f"{span.before[:_HASH]}..{span.after[:_HASH]}"
+    if not span.known:
+        return [Items("Commits", [f"{head} (the repository at hand does not have both)"])]
+    lines = [f"{commit.hash[:_HASH]} {commit.subject}" for commit in span.commits]
+    more = [f"and {span.more} more"] if span.more else []
+    summary = f": {span.summary}" if span.summary else ""
+    return [Items(f"Commits {head}{summary}", [*lines, *more] or ["none: the candidate's commit is not a later one"])]

@@ -1,0 +1,183 @@
+"""A history as a page, a table for spreadsheets, and pictures."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from proftrack.compare.headline import percent
+from proftrack.compare.results import CommitRange, Different
+from proftrack.compare.series import Change, History, RunPoint, Series, levels
+from proftrack.report.charts import Chart, Shape, Tick, polyline, round_ticks, x_scale, y_scale
+from proftrack.report.document import Block, Document, Items, Lead, Picture, Table
+from proftrack.report.units import counted, duration, moment, scaled
+
+_HASH = 10
+_SHOWN = 5
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def page(history: History) -> Document:
+    """All series: their changes first, then their runs."""
+    blocks: list[Block] = [Lead(_lead(history))]
+    for series in history.series:
+        chart = plotted(series, history.metric)
+        blocks += [
+            Lead(_series_title(series)),
+            *([Picture(chart)] if chart else []),
+            Items("Changed", [line for change in series.changes for line in _change_lines(change)]),
+            _runs(series, history.metric),
+        ]
+    return Document(f"proftrack history: {history.experiment}", blocks)
+
+
+def _lead(history: History) -> str:
+    runs = sum(len(series.runs) for series in history.series)
+    changes = sum(len(series.changes) for series in history.series)
+    return (
+        f"{history.experiment}: {counted(runs, 'run')} in {counted(len(history.series), 'series', 'series')}, "
+        f"{counted(changes, 'change')} ({history.metric}, and counts), in order of {history.ordered_by}"
+    )
+
+
+def _series_title(series: Series) -> str:
+    left = f", {counted(series.left_out, 'run')} with uncommitted changes left out" if series.left_out else ""
+    return f"{series.title}: {counted(len(series.runs), 'run')} (fingerprint {series.fingerprint}){left}"
+
+
+def figure(metric: str, value: float | None) -> str:
+    """A metric's value with its unit."""
+    if value is None:
+        return "-"
+    if metric.endswith("_us"):
+        return duration(value)
+    return scaled(value, "B") if metric.endswith("_bytes") else f"{value:.4g}"
+
+
+def _change_lines(change: Change) -> list[str]:
+    point = change.point
+    size = percent(point.ratio) if point.ratio is not None else ""
+    if point.interval is not None:
+        size += f", 95 % interval {percent(point.interval.low)} to {percent(point.interval.high)}"
+    values = f"{figure(change.metric, point.before)} -> {figure(change.metric, point.after)}"
+    line = f"{change.metric}: {values}{f' ({size})' if size else ''} {_between(change)}"
+    return [line, *_commit_lines(change.commits), *_environment_lines(change.environment)]
+
+
+def _between(change: Change) -> str:
+    before, after = change.before, change.after
+    if before.commit and before.commit == after.commit:
+        return f"between two runs of commit {before.commit[:_HASH]}: not the code, see what else differs"
+    return f"between {_where(before)} and {_where(after)}"
+
+
+def _where(run: RunPoint) -> str:
+    return f"{run.commit[:_HASH]} (run {run.run_id[:8]})" if run.commit else f"run {run.run_id}"
+
+
+def _commit_lines(span: CommitRange | None) -> list[str]:
+    if span is None or not span.known:
+        return []
+    lines = [f"  {commit.hash[:_HASH]} {commit.subject}" for commit in span.commits[:_SHOWN]]
+    more = len(span.commits) - _SHOWN + span.more
+    return lines + ([f"  and {more} more commits"] if more > 0 else [])
+
+
+def _environment_lines(found: Sequence[Different] | None) -> list[str]:
+    if not found:
+        return []
+    shown = [f"{each.name} {each.before or '-'} -> {each.after or '-'}" for each in found[:_SHOWN]]
+    return ["  also different: " + "; ".join(shown)]
+
+
+def _runs(series: Series, metric: str) -> Table:
+    new = {change.after.run_id for change in series.changes}
+    counts = [name for name in ("launches_per_step", "gpu_busy_per_step_us") if name != metric]
+    shown = [name for name in (metric, *counts) if any(name in run.metrics for run in series.runs)]
+    rows = [
+        (
+            (run.commit or "-")[:_HASH],
+            moment(run.started_ms * 1_000_000),
+            run.regime,
+            run.gate or "-",
+            "<- changed" if run.run_id in new else "",
+            *(figure(name, run.metrics.get(name)) for name in shown),
+            run.run_id,
+        )
+        for run in reversed(series.runs)
+    ]
+    heads = ("commit", "started", "regime", "gate", "", *shown, "run")
+    return Table("Runs, the newest first", heads, rows, numbers=5, most=25, folded=False)
+
+
+# ---- CSV -------------------------------------------------------------------------------------------------------------
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """For a spreadsheet: no text is taken for a formula, times are ISO 8601."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(rows[0].keys())
+    for row in rows:
+        writer.writerow([_cell(name, value) for name, value in row.items()])
+    return out.getvalue()
+
+
+def _cell(name: str, value: Any) -> Any:
+    if value is None:
+        return ""
+    if name == "started":
+        return datetime.fromtimestamp(value / 1000, timezone.utc).isoformat(timespec="seconds")
+    if isinstance(value, str):
+        text = " ".join(value.split())
+        return f"'{text}" if value.startswith(_FORMULA) or text.startswith(_FORMULA) else text
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+# ---- pictures --------------------------------------------------------------------------------------------------------
+
+
+def plotted(series: Series, metric: str) -> Chart | None:
+    """The metric over the runs, its levels, and a line where it changed; None where no run has it."""
+    known = [(index, run, run.metrics[metric]) for index, run in enumerate(series.runs) if metric in run.metrics]
+    if not known:
+        return None
+    high = max(value for _, _, value in known)
+    x, ticks = x_scale(-0.5, len(series.runs) - 0.5), round_ticks(high * 1.05)
+    y = y_scale(0.0, ticks[-1])
+    shapes = [
+        Shape(kind="path", style="h-level", path=polyline([(x(first - 0.5), y(level)), (x(last - 0.5), y(level))]))
+        for first, last, level in levels(series, metric)
+    ]
+    shapes += [
+        Shape(kind="circle", style="h-run", x=x(index), y=y(value), width=3.5, text=_hint(run, metric, value))
+        for index, run, value in known
+    ]
+    shapes += [_change_line(series, change, x, y) for change in series.changes]
+    every = max(1, len(series.runs) // 10)
+    return Chart(
+        summary=f"{metric} over {len(known)} runs, {len(series.changes)} changes",
+        x_label="runs in order, by commit",
+        y_label=metric,
+        x_ticks=[Tick(x(i), (run.commit or run.run_id)[:7]) for i, run in enumerate(series.runs) if i % every == 0],
+        y_ticks=[Tick(y(value), figure(metric, value)) for value in ticks],
+        shapes=shapes,
+    )
+
+
+def _hint(run: RunPoint, metric: str, value: float) -> str:
+    commit = f"commit {run.commit[:_HASH]}, " if run.commit else ""
+    return f"{figure(metric, value)}, {commit}{moment(run.started_ms * 1_000_000)}, run {run.run_id}"
+
+
+def _change_line(series: Series, change: Change, x: Any, y: Any) -> Shape:
+    at = x(next(i for i, run in enumerate(series.runs) if run.run_id == change.after.run_id) - 0.5)
+    return Shape(
+        kind="path",
+        style="h-change",
+        path=polyline([(at, y(y.low)), (at, y(y.high))]),
+        text=_change_lines(change)[0],
+    )

@@ -1,0 +1,58 @@
+"""What a report shows of the events themselves: the cycle with the busiest step, looked at once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from proftrack.events.table import EventTable
+from proftrack.measures.idle import find_gaps
+from proftrack.measures.results import Kernel
+from proftrack.measures.view import View, view
+from proftrack.measures.window import find_windows
+from proftrack.report.chains import Chain, Wait, chains, waits
+from proftrack.report.lanes import Lanes, lanes
+from proftrack.report.queue import Queue, queue
+
+
+class Scene(NamedTuple):
+    """Of one cycle: its timeline, its launches, its waits."""
+
+    lanes: Lanes | None
+    queue: Queue | None
+    chains: list[Chain]
+    waits: list[Wait]
+    cycle: int
+    """Index of the cycle; 0 where there is only one."""
+    cycles: int
+
+
+def scene(tables: list[EventTable], kernels: list[Kernel]) -> Scene | None:
+    """The scene of the cycle whose step has most GPU work; None where nothing in the tables has a time."""
+    views = [view(table) for table in tables]
+    if not views:
+        return None
+    cycle = int(np.argmax([_most_work(seen) for seen in views]))
+    seen = views[cycle]
+    windows = find_windows(seen.table, seen.links, seen.steps, seen.owned, seen.on_device)
+    if windows is None:
+        return None
+    gaps = find_gaps(seen, windows) if len(seen.links.gpu) else None
+    return Scene(
+        lanes=lanes(seen, windows, gaps, kernels),
+        queue=queue(seen, windows),
+        chains=chains(seen, kernels),
+        waits=waits(seen),
+        cycle=cycle,
+        cycles=len(tables),
+    )
+
+
+def _most_work(seen: View) -> int:
+    """Nanoseconds of own GPU work in the busiest step."""
+    own = seen.on_device.usable & (seen.on_device.step >= 0)
+    if not own.any():
+        return 0
+    owned = seen.on_device
+    return int(np.bincount(owned.step[own], weights=(owned.end - owned.start)[own]).max())

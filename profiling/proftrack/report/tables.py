@@ -1,0 +1,176 @@
+"""The tables of a report: columns, rows as text, and what each cell is sorted by. Names are cut and still untrusted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from proftrack.measures.results import Region
+from proftrack.record import Record
+from proftrack.report.sections import NAME, ROWS
+from proftrack.report.units import counted, duration, factor, percent, plain
+
+
+class Column(Struct, frozen=True, kw_only=True):
+    """A column of a table."""
+
+    label: str
+    kind: str = "n"
+    """n: numbers, w: long names, t: short words. The CSS class of its cells."""
+    hint: str = ""
+
+
+class Cell(Struct, frozen=True, kw_only=True):
+    """A cell: what is shown, and what it is sorted by."""
+
+    text: str
+    value: float | None = None
+    hint: str = ""
+
+
+class Table(Struct, frozen=True, kw_only=True):
+    """Rows to show, and what is said about those that are left out."""
+
+    columns: list[Column]
+    rows: list[list[Cell]]
+    rest: str = ""
+
+
+def _time(us: float | None) -> Cell:
+    return Cell(text=duration(us), value=us)
+
+
+def _count(number: int | None) -> Cell:
+    return Cell(text="-" if number is None else f"{number:,}", value=number)
+
+
+def _share(fraction: float | None) -> Cell:
+    return Cell(text=percent(fraction), value=fraction)
+
+
+def _name(name: str, limit: int = NAME) -> Cell:
+    shown = plain(name, limit)
+    return Cell(text=shown, hint=plain(name, 3 * limit) if len(name) > limit else "")
+
+
+def _rest(rows: list[Any], share: float | None) -> str:
+    if len(rows) <= ROWS:
+        return ""
+    left = f", {percent(share)} of the time" if share is not None else ""
+    return f"{counted(len(rows) - ROWS, 'more row')}{left}: in record.json."
+
+
+def kernels(record: Record) -> Table:
+    """All GPU work by name."""
+    found, total = record.kernels, record.totals.self_cuda_time_total_us or 0.0
+    columns = [
+        Column(label="#", hint="rank by total time, as numbered in the roofline plot"),
+        Column(label="GPU work", kind="w"),
+        Column(label="kind", kind="t"),
+        Column(label="limit", kind="t", hint="what limits it: arithmetic, memory bandwidth, too few blocks, ..."),
+        Column(label="share", hint="of the self CUDA time total"),
+        Column(label="total"),
+        Column(label="calls"),
+        Column(label="mean"),
+        Column(label="max"),
+        Column(label="blocks", hint="thread blocks of its longest launch"),
+        Column(label="over roofline", hint="its time over the least this device could need for its FLOPs and bytes"),
+    ]
+    rows = [
+        [
+            _count(rank),
+            _name(k.name),
+            Cell(text=k.kind),
+            Cell(text=k.limit),
+            _share(k.share),
+            _time(k.total_us),
+            _count(k.calls),
+            _time(k.mean_us),
+            _time(k.max_us),
+            _count(k.blocks),
+            _over(k.total_us, k.roofline_us),
+        ]
+        for rank, k in enumerate(found[:ROWS], start=1)
+    ]
+    left = sum(k.total_us for k in found[ROWS:]) / total if total else None
+    return Table(columns=columns, rows=rows, rest=_rest(found, left))
+
+
+def _over(us: float, roofline_us: float | None) -> Cell:
+    value = us / roofline_us if roofline_us else None
+    return Cell(text=factor(value), value=value)
+
+
+def operators(record: Record) -> Table:
+    """Host rows by name, largest self CPU time first."""
+    ops = sorted(record.ops, key=lambda op: -op.self_cpu_time_us)
+    cpu, cuda = record.totals.self_cpu_time_total_us, record.totals.self_cuda_time_total_us
+    gpu = [Column(label="self CUDA", hint="GPU time of what it launched itself"), Column(label="CUDA total")]
+    columns = [
+        Column(label="operator, region or call", kind="w"),
+        Column(label="category", kind="t"),
+        Column(label="share", hint="of the self CPU time total"),
+        Column(label="self CPU", hint="its time less that of what runs in it"),
+        Column(label="CPU total"),
+        Column(label="calls"),
+        Column(label="mean", hint="self CPU time a call"),
+        *(gpu if cuda is not None else []),
+    ]
+    rows = [
+        [
+            _name(op.name),
+            Cell(text=plain(op.category, 40)),
+            _share(op.self_cpu_time_us / cpu if cpu else None),
+            _time(op.self_cpu_time_us),
+            _time(op.cpu_time_us),
+            _count(op.calls),
+            _time(op.self_cpu_time_us / op.calls),
+            *([_time(op.self_cuda_time_us), _time(op.cuda_time_us)] if cuda is not None else []),
+        ]
+        for op in ops[:ROWS]
+    ]
+    left = sum(op.self_cpu_time_us for op in ops[ROWS:]) / cpu if cpu else None
+    return Table(columns=columns, rows=rows, rest=_rest(ops, left))
+
+
+def steps(record: Record) -> Table:
+    """The recorded steps."""
+    columns = [
+        Column(label="step"),
+        Column(label="host", hint="length of the ProfilerStep row, profiler included"),
+        Column(label="self CPU", hint="host rows within it, less what runs in them"),
+        Column(label="self CUDA", hint="GPU time of what the step launched, whenever it ran"),
+        Column(label="kernels"),
+        Column(label="GPU events"),
+        Column(label="launches"),
+    ]
+    rows = [
+        [
+            _count(s.step),
+            _time(s.host_us),
+            _time(s.self_cpu_time_us),
+            _time(s.self_cuda_time_us),
+            _count(s.kernels),
+            _count(s.gpu_events),
+            _count(s.launches),
+        ]
+        for s in record.per_step[:ROWS]
+    ]
+    return Table(columns=columns, rows=rows, rest=_rest(record.per_step, None))
+
+
+def regions(found: list[Region], what: str) -> Table:
+    """record_function regions, or calls of modules."""
+    columns = [
+        Column(label=what, kind="w"),
+        Column(label="calls"),
+        Column(label="host total", hint="time between its begin and its end on the host"),
+        Column(label="GPU busy", hint="union of the GPU work launched during it, by any thread"),
+        Column(label="launches"),
+    ]
+    rows = [
+        [_name(r.name), _count(r.calls), _time(r.cpu_time_us), _time(r.gpu_busy_us), _count(r.launches)]
+        for r in found[:ROWS]
+    ]
+    return Table(columns=columns, rows=rows, rest=_rest(found, None))

@@ -1,0 +1,253 @@
+"""Runs that belong together: a parent run with a child for each point of a sweep, or each variant.
+
+    FOLDER/group.json            what is asked for, and what has become of each part; written anew after each
+           <part>/record.json    the run folder of a part
+           ...                   what is said about all of them: tables, plots, text
+
+A folder is complete on disk before the store sees any of it, as a run's is: `proftrack sync` logs it later where there
+is no store. A group has a key, what must be equal for its parts to be taken over instead of measured again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from proftrack.errors import ProftrackError, UsageError
+from proftrack.tracking import runs, session, sync
+from proftrack.tracking import store as stores
+from proftrack.tracking.faults import explained, quiet
+from proftrack.tracking.mapping import PARAM_CHARS, bounded, cut
+from proftrack.tracking.process import Parent
+from proftrack.tracking.session import RUN_ID_VARIABLE, Session
+from proftrack.tracking.store import Store
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+FILE = "group.json"
+KIND_TAG = "proftrack.kind"
+GROUP_TAG = "proftrack.group"
+"""Identity of one group: its folder and its parent run."""
+KEY_TAG = "proftrack.group_key"
+"""On parent and children; what they were measured under."""
+PART_TAG = "proftrack.part"
+NOTE_TAG = "mlflow.note.content"
+PARENT_TAG = "mlflow.parentRunId"
+_NOTE_CHARS = 7900
+_SEARCH_DEPTH = 4
+
+
+class Part(Struct, kw_only=True):
+    """One point or variant."""
+
+    key: str
+    """What tells it from the others of its group."""
+    name: str
+    folder: str | None = None
+    """Its run folder, relative to the group's; None where it failed, or lies in the store alone."""
+    run_id: str | None = None
+    """In the store where it was logged when it was measured."""
+    error: str | None = None
+
+
+class Group(Struct, kw_only=True):
+    """group.json."""
+
+    schema_version: int = 1
+    kind: Literal["sweep", "variants"]
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    key: str
+    experiment: str
+    name: str
+    started_ns: int = field(default_factory=time.time_ns)
+    ended_ns: int | None = None
+    """None: not over, or interrupted."""
+    params: dict[str, str] = {}
+    tags: dict[str, str] = {}
+    metrics: dict[str, float] = {}
+    note: str = ""
+    """The parent run's description, Markdown."""
+    parts: list[Part] = []
+    error: str | None = None
+    """Why not everything that was asked for is there."""
+
+    def part(self, key: str) -> Part | None:
+        """The part with that key."""
+        return next((part for part in self.parts if part.key == key), None)
+
+    def put(self, part: Part) -> None:
+        """Add a part, in place of one with its key."""
+        self.parts = [*(each for each in self.parts if each.key != part.key), part]
+
+
+def save(folder: Path, group: Group) -> None:
+    """Write group.json, whole or not at all. Raises ProftrackError where the disk refuses."""
+    aside = folder / f".{FILE}.{os.getpid()}"
+    try:
+        aside.write_bytes(msgspec.json.format(msgspec.json.encode(group), indent=1) + b"\n")
+        aside.replace(folder / FILE)
+    except OSError as error:
+        raise ProftrackError(f"{folder}: cannot be written ({error.strerror}); free some space") from error
+
+
+def load(folder: Path) -> Group:
+    """Read group.json. Raises ProftrackError where it is missing or is none."""
+    path = folder / FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Group)
+    except OSError as error:
+        raise ProftrackError(f"{path}: cannot be read ({error.strerror})") from error
+    except msgspec.MsgspecError as error:
+        raise ProftrackError(f"{path}: not the file of a sweep or of variants ({error})") from error
+
+
+def find(folder: Path, depth: int = _SEARCH_DEPTH) -> list[Path]:
+    """The folders of groups at or below `folder`, in order of their names."""
+    if (folder / FILE).is_file():
+        return [folder.absolute()]
+    if depth == 0 or not folder.is_dir():
+        return []
+    below = sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+    return [found for path in below for found in find(path, depth - 1)]
+
+
+# ---- while it is measured --------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def open_parent(group: Group, *, fresh: bool, parent: Parent | None = None) -> Iterator[Session]:
+    """The parent run: under `mlflow run` that run, else the earlier one of the same key, else a new one.
+
+    `fresh` never takes an earlier one. Raises StoreError as `session.open_run` does.
+    """
+    earlier = None
+    if not os.environ.get(RUN_ID_VARIABLE) and not fresh:
+        store = stores.resolve()
+        client = stores.connect(store)
+        runs.close_dead_runs(store, client)
+        earlier = _earlier(store, client, group)
+    if earlier is None:
+        with session.open_run(group.experiment, group.name, parent=parent) as opened:
+            yield opened
+    else:
+        tags = {**runs.owner_tags(), GROUP_TAG: group.id}
+        with session.keep(store, client, lambda: runs.reopen(store, client, earlier, tags)) as opened:
+            yield opened
+
+
+def _earlier(store: Store, client: MlflowClient, group: Group) -> Run | None:
+    """The newest parent run of the same key that no living process holds."""
+    from proftrack.tracking import process
+
+    with explained(store, "searched"), quiet():
+        found = runs.search(client, f"tags.`{KEY_TAG}` = '{group.key}' and tags.`{KIND_TAG}` = '{group.kind}'")
+    here = process.this_process()
+    free = []
+    for run in found:
+        owner = process.from_tags(run.data.tags)
+        if run.info.status != "RUNNING" or (owner is not None and not process.is_alive(owner, here)):
+            free.append(run)
+    return max(free, key=lambda run: run.info.start_time, default=None)
+
+
+def log_part(opened: Session, group: Group, part: Part, folder: Path) -> sync.Outcome:
+    """Log the run folder of a part as a child of the parent run. Raises StoreError, ProftrackError as sync does."""
+    tags = {PARENT_TAG: opened.run_id, KEY_TAG: group.key, PART_TAG: part.key}
+    return sync.sync_folder(
+        opened.store, opened.client, folder, sync.Within(experiment_id=opened.experiment_id, tags=tags)
+    )
+
+
+def log_parent(opened: Session, group: Group, folder: Path) -> None:
+    """Put what is known about all of the group into its parent run. May be done again: everything is written over.
+
+    Raises StoreError.
+    """
+    from mlflow.entities import Metric, Param
+
+    with explained(opened.store, "written to"), quiet():
+        run = opened.client.get_run(opened.run_id)
+        params = [Param(k, cut(v, PARAM_CHARS)) for k, v in group.params.items() if k not in run.data.params]
+        now = (group.ended_ns or time.time_ns()) // 1_000_000
+        metrics = [Metric(name, value, now, 0) for name, value in group.metrics.items()]
+        opened.client.log_batch(opened.run_id, metrics=metrics, params=params, synchronous=True)
+        own = {KIND_TAG: group.kind, GROUP_TAG: group.id, KEY_TAG: group.key, runs.EXPERIMENT_TAG: group.experiment}
+        runs.set_tags(opened.client, opened.run_id, bounded({**group.tags, **own}))
+        opened.client.set_tag(opened.run_id, NOTE_TAG, group.note[:_NOTE_CHARS])
+        for path in files(folder, group):
+            below = path.parent.as_posix()
+            opened.client.log_artifact(opened.run_id, str(folder / path), None if below == "." else below)
+
+
+def files(folder: Path, group: Group) -> list[Path]:
+    """The files about the whole group: not those of its parts, no hidden ones. Raises ProftrackError at a link."""
+    parts = {Path(part.folder) for part in group.parts if part.folder}
+    found = []
+    for path in sorted(folder.rglob("*")):
+        relative = path.relative_to(folder)
+        if any(parent in parts for parent in relative.parents) or any(each.startswith(".") for each in relative.parts):
+            continue
+        if path.is_symlink():
+            raise ProftrackError(f"{path}: a symbolic link; a folder of runs holds plain files only")
+        if path.is_file():
+            found.append(relative)
+    return found
+
+
+# ---- later: `proftrack sync` -----------------------------------------------------------------------------------------
+
+
+def sync_group(store: Store, client: MlflowClient, folder: Path) -> list[sync.Outcome]:
+    """Log a group's folder: its parent run, and each part as a child, each once.
+
+    The parent is FINISHED where everything that was asked for is there, else FAILED with why not. Raises StoreError,
+    ProftrackError for a part that cannot be logged, after the others were.
+    """
+    group = load(folder)
+    with explained(store, "searched"), quiet():
+        known = runs.search(client, f"tags.`{GROUP_TAG}` = '{group.id}'")
+
+    def obtain() -> Run:
+        tags = {**runs.owner_tags(), runs.EXPERIMENT_TAG: group.experiment, GROUP_TAG: group.id, KEY_TAG: group.key}
+        if known:
+            return runs.reopen(store, client, known[0], tags)
+        experiment_id = stores.experiment_for(store, client, group.experiment)
+        return runs.create(store, client, experiment_id, group.name, tags, start_ms=group.started_ns // 1_000_000)
+
+    ended = group.ended_ns // 1_000_000 if group.ended_ns else None
+    with session.keep(store, client, obtain, end_ms=ended) as opened:
+        outcomes, failures = _sync_parts(opened, group, folder)
+        log_parent(opened, group, folder)
+        if failures:
+            raise failures[0]
+        if group.ended_ns is not None and group.error is None:
+            opened.complete()
+    if group.ended_ns is None or group.error is not None:
+        with explained(store, "given tags"), quiet():
+            runs.set_tags(client, opened.run_id, {runs.ERROR_TAG: group.error or "interrupted before all was measured"})
+    return outcomes
+
+
+def _sync_parts(opened: Session, group: Group, folder: Path) -> tuple[list[sync.Outcome], list[ProftrackError]]:
+    outcomes, failures = [], list[ProftrackError]()
+    for part in group.parts:
+        if part.folder is None:
+            continue
+        inside = (folder / part.folder).resolve()
+        if not inside.is_relative_to(folder.resolve()):
+            raise UsageError(f"{folder / FILE}: the part {part.folder!r} lies outside of the folder")
+        try:
+            outcomes.append(log_part(opened, group, part, inside))
+        except ProftrackError as error:
+            failures.append(error)
+    return outcomes, failures

@@ -1,0 +1,103 @@
+"""How long is waited for a store that does not answer.
+
+That is MLflow's own setting, MLFLOW_HTTP_REQUEST_MAX_RETRIES (7 unless set: about four minutes). Its client of a server
+tries again where that can help: no connection, a broken one, no answer in time, HTTP 408, 429 and 5xx; never after a
+refusal (another 4xx). `Patient` does the same on a database without a server. Whatever the user has set stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+RETRIES_VARIABLE = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
+TIMEOUT_VARIABLE = "MLFLOW_HTTP_REQUEST_TIMEOUT"
+_RETRIES = 7
+_PROBE_RETRIES = 1
+_PROBE_TIMEOUT_S = 15
+_TIMEOUT_S = 120
+_SLOWEST_BYTES_PER_S = 1_000_000
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 30.0
+# What a database says when trying again may help; a missing table or a full disk is nothing of the kind.
+_PASSING = re.compile(
+    r"locked|connection|closed|terminat|timeout|timed out|deadlock|serializ|starting up|shutting down|recovery mode", re.I
+)
+
+
+@contextlib.contextmanager
+def quick_retries() -> Iterator[None]:
+    """Give up on a server that does not answer after seconds, not minutes."""
+    with _unless_chosen(**{RETRIES_VARIABLE: str(_PROBE_RETRIES), TIMEOUT_VARIABLE: str(_PROBE_TIMEOUT_S)}):
+        yield
+
+
+@contextlib.contextmanager
+def time_for(size: int) -> Iterator[None]:
+    """Wait for the answer to an upload of `size` bytes for as long as a slow server may need.
+
+    The server answers when it has passed the file on to where artifacts lie; MLflow's 120 s are short for a large one.
+    """
+    with _unless_chosen(**{TIMEOUT_VARIABLE: str(_TIMEOUT_S + size // _SLOWEST_BYTES_PER_S)}):
+        yield
+
+
+class Patient:
+    """An MlflowClient on a database: calls that fail for a passing reason are made again after a pause.
+
+    Passing is a lost connection, a restarting server, a lock held too long (MLflow says TEMPORARILY_UNAVAILABLE to
+    these, and to other errors of databases too).
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._client, name)
+        return _again(attribute) if callable(attribute) else attribute
+
+
+def _again(call: Callable[..., Any]) -> Callable[..., Any]:
+    def patient(*arguments: Any, **named: Any) -> Any:
+        from mlflow.exceptions import MlflowException
+
+        left = int(os.environ.get(RETRIES_VARIABLE) or _RETRIES)
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                return call(*arguments, **named)
+            except MlflowException as error:
+                if left <= 0 or error.error_code != "TEMPORARILY_UNAVAILABLE" or not _PASSING.search(str(error)):
+                    raise
+            left -= 1
+            # Jitter: writers that failed together must not come back together.
+            time.sleep(pause * random.uniform(1.0, 1.5))
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    return patient
+
+
+@contextlib.contextmanager
+def variables(**values: str) -> Iterator[None]:
+    """Environment variables for the block; what was there before comes back."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _unless_chosen(**values: str) -> Iterator[None]:
+    with variables(**{name: value for name, value in values.items() if name not in os.environ}):
+        yield

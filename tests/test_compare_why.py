@@ -1,0 +1,325 @@
+"""Why a step time changed: parts that add up, what became of each, and the line that names the cause."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programs import ADD, MM, TINY, Work, as_run, record_of, trace
+from traces import TraceBuilder
+
+from proftrack.analysis import analyze_trace
+from proftrack.compare import Comparison, Subject, compare
+from proftrack.compare.kernels import library, new_name, short, tile
+from proftrack.compare.match import match
+from proftrack.compare.parts import PROFILER, Part, parts_of
+from proftrack.measures.results import Idle
+from proftrack.record import Record
+
+
+def against(before: Record, after: Record, *across: str) -> Comparison:
+    return compare(Subject(record=before, label="a"), Subject(record=after, label="b"), across=across)
+
+
+def rows(comparison: Comparison) -> dict[tuple[str, str], tuple[str, float]]:
+    """(part, name) -> what became of it, and its contribution."""
+    return {(row.part, row.name): (row.status, round(row.change_us, 3)) for row in comparison.rows}
+
+
+def assert_adds_up(comparison: Comparison) -> None:
+    whole = sum(row.change_us for row in comparison.rows)
+    assert whole == pytest.approx(comparison.step_time.change_us, rel=1e-6, abs=1e-6)
+    if comparison.busy is not None:
+        gpu = sum(row.change_us for row in comparison.rows if row.part == "gpu")
+        assert gpu == pytest.approx(comparison.busy.change_us, rel=1e-6, abs=2e-3)
+
+
+# ---- parts -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_parts_of_a_step() -> None:
+    """T 250: 220 busy, and 30 idle, of which the trace has two thirds as dispatch."""
+    record = record_of([MM, ADD], 250)
+    idle = Idle(by_cause_us_per_step={"dispatch": 8.0, "host": 4.0}, largest=[])
+    parts = parts_of(msgspec.structs.replace(record, idle=idle), 250)
+    assert [(p.part, p.name, round(p.us, 6)) for p in parts] == [
+        ("gpu", "gemm_256x128", 200.0),
+        ("gpu", "elementwise_add", 20.0),
+        ("idle", "dispatch", 20.0),
+        ("idle", "host", 10.0),
+    ]
+    assert [p.calls for p in parts[:2]] == [1.0, 1.0]
+
+
+def test_kernels_that_ran_slower_under_the_profiler_are_a_part_below_zero() -> None:
+    parts = parts_of(record_of([MM, ADD], 210), 210)
+    assert [(p.part, p.name, p.us) for p in parts[2:]] == [("profiler", PROFILER, -10.0)]
+
+
+def test_idle_time_that_the_trace_does_not_show_has_no_cause() -> None:
+    record = msgspec.structs.replace(record_of([MM], 250), idle=Idle(by_cause_us_per_step={}, largest=[]))
+    assert [(p.name, p.us) for p in parts_of(record, 250)[1:]] == [("unknown", 50.0)]
+
+
+def test_a_record_without_sites_has_its_kernels() -> None:
+    record = msgspec.structs.replace(record_of([MM, ADD], 250), sites=[])
+    assert [(p.name, p.operator, round(p.us, 3)) for p in parts_of(record, 250)[:2]] == [
+        ("gemm_256x128", "", 200.0),
+        ("elementwise_add", "", 20.0),
+    ]
+
+
+def test_without_a_gpu_the_parts_are_the_operators() -> None:
+    """Two steps of 100: 60 in mm, 40 outside of it; a step takes 50 without the profiler."""
+    host = TraceBuilder(sms=None)
+    for number, at in ((2, 0), (3, 100)):
+        host.step(number, at=at, dur=100).op("aten::mm", at=at + 5, dur=60)
+    record = _analyzed(host, step_time_us=50)
+    assert {p.name: round(p.us, 6) for p in parts_of(record, 50)} == {
+        "aten::mm": 30.0,
+        "ProfilerStep (Python outside of operators)": 20.0,
+    }
+
+
+def _analyzed(builder: TraceBuilder, step_time_us: float | None = None, folder: str = "") -> Record:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as below:
+        return analyze_trace(builder.write(Path(below) / "t.json"), step_time_us=step_time_us).record
+
+
+# ---- what became of each ---------------------------------------------------------------------------------------------
+
+
+def part(name: str, us: float, calls: float = 1, operator: str = "aten::mm", shapes: str = "[[8,8]]") -> Part:
+    return Part(part="gpu", name=name, us=us, calls=calls, kind="matmul", operator=operator, shapes=shapes)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "status"),
+    [
+        (part("k", 10), part("k", 12), "slower"),
+        (part("k", 12), part("k", 10), "faster"),
+        (part("k", 10), part("k", 10.2), "same"),
+        (part("k", 10, calls=1), part("k", 31, calls=3), "more calls"),
+        (part("k", 31, calls=3), part("k", 10, calls=1), "fewer calls"),
+        (part("k", 10), part("other", 10), "renamed"),
+        (part("k", 10), None, "gone"),
+        (None, part("k", 10), "added"),
+    ],
+)
+def test_what_became_of_a_kernel(before: Part | None, after: Part | None, status: str) -> None:
+    (row,) = match([before] if before else [], [after] if after else [])
+    assert row.status == status
+    assert row.change_us == (after.us if after else 0) - (before.us if before else 0)
+
+
+def test_one_call_site_changes_its_kernel_where_others_keep_it() -> None:
+    """The same kernel served two shapes; one of them has another tile now."""
+    before = [part("gemm_128x128", 10, shapes="[1]"), part("gemm_128x128", 30, shapes="[2]")]
+    after = [part("gemm_128x128", 10, shapes="[1]"), part("gemm_64x64", 35, shapes="[2]")]
+    found = match(before, after)
+    assert [(row.status, row.old_name, row.name, row.note) for row in found] == [
+        ("renamed", "gemm_128x128", "gemm_64x64", "tile 128x128 -> 64x64"),
+        ("same", "", "gemm_128x128", ""),
+    ]
+
+
+def test_work_without_a_known_operator_is_never_called_renamed() -> None:
+    found = match([part("a", 10, operator="", shapes="")], [part("b", 10, operator="", shapes="")])
+    assert sorted(row.status for row in found) == ["added", "gone"]
+
+
+def test_other_shapes_and_another_operator_are_said() -> None:
+    (shapes,) = match([part("k", 10, shapes="[1]")], [part("k", 20, shapes="[2]")])
+    assert (shapes.status, shapes.old_shapes, shapes.note) == ("slower", "[1]", "other input shapes")
+    (operator,) = match([part("k", 10)], [part("k", 10, operator="aten::addmm")])
+    assert operator.note == "launched by aten::addmm, before by aten::mm"
+
+
+@given(st.data())
+@settings(deadline=None)
+def test_each_part_is_in_one_row(data: st.DataObject) -> None:
+    draw = st.builds(
+        part,
+        st.sampled_from(["gemm_1x1", "gemm_2x2", "other"]),
+        st.floats(0, 1000),
+        st.integers(1, 5),
+        st.sampled_from(["aten::mm", "aten::add", ""]),
+        st.sampled_from(["[1]", "[2]"]),
+    )
+    unique = {"unique_by": lambda p: (p.operator, p.shapes, p.name), "max_size": 10}
+    before, after = data.draw(st.lists(draw, **unique)), data.draw(st.lists(draw, **unique))  # type: ignore[arg-type]
+    found = match(before, after)
+    assert sum(row.before_us for row in found) == pytest.approx(sum(p.us for p in before))
+    assert sum(row.after_us for row in found) == pytest.approx(sum(p.us for p in after))
+    assert len(found) >= max(len(before), len(after))
+
+
+# ---- contributions add up --------------------------------------------------------------------------------------------
+
+
+@given(st.data())
+@settings(max_examples=20, deadline=None)
+def test_contributions_add_up_in_random_programs(data: st.DataObject) -> None:
+    works = st.lists(
+        st.tuples(
+            st.sampled_from(["aten::mm", "aten::add", "aten::relu"]),
+            st.sampled_from(["gemm", "elementwise", "reduce"]),
+            st.integers(1, 300),
+        ).map(lambda fields: Work(*fields)),
+        min_size=1,
+        max_size=6,
+    )
+    sides = [
+        record_of(data.draw(works), data.draw(st.floats(5, 2000)), reads=data.draw(st.integers(0, 2))) for _ in range(2)
+    ]
+    assert_adds_up(against(*sides))
+
+
+# ---- the line --------------------------------------------------------------------------------------------------------
+
+
+def test_a_slower_kernel() -> None:
+    found = against(record_of([MM, ADD], 222), record_of([MM._replace(us=230), ADD], 252))
+    assert found.word == "regressed"
+    assert found.headline.endswith("gemm_256x128 (aten::mm) is slower (200 us -> 230 us a step).")
+    assert rows(found)["gpu", "gemm_256x128"] == ("slower", 30.0)
+    assert_adds_up(found)
+
+
+def test_three_more_launches_are_certain_even_where_the_time_is_not() -> None:
+    found = against(record_of([MM, ADD], 222), record_of([MM, ADD, TINY, TINY, TINY], 229))
+    assert found.word == "inconclusive"
+    assert found.headline.endswith("3 more launches a step (2 -> 5), aten::relu.")
+    assert rows(found)["gpu", "elementwise_relu"] == ("added", 6.0)
+    assert {count.name: (count.before, count.after) for count in found.counts}["launches"] == (2, 5)
+
+
+def test_a_value_that_is_read_back() -> None:
+    """The copy of the value is a launch as well: the wait is the cause, and the copy its consequence."""
+    found = against(record_of([MM, ADD], 222), record_of([MM, ADD], 260, reads=1))
+    assert found.word == "regressed"
+    assert found.headline.endswith("1 more wait for the GPU a step (0 -> 1), aten::item.")
+    assert rows(found)["idle", "synchronization"][0] == "added"
+
+
+def test_compiled() -> None:
+    fused = Work("aten::addmm", "gemm_256x128_bias", 150)
+    found = against(record_of([MM, ADD], 222), record_of([fused], 152, params={"compile": "default"}))
+    assert found.word == "improved"
+    assert ": compile none -> default; " in found.headline
+    assert "gemm_256x128 + elementwise_add replaced by gemm_256x128_bias (220 us -> 150 us a step)" in found.headline
+
+
+def test_another_tile() -> None:
+    found = against(record_of([MM, ADD], 222), record_of([MM._replace(kernel="gemm_128x64", us=240), ADD], 262))
+    assert "aten::mm: gemm_256x128 -> gemm_128x64, tile 256x128 -> 128x64 (200 us -> 240 us a step)" in found.headline
+
+
+def test_nothing_stands_out() -> None:
+    found = against(record_of([MM, ADD], 222), record_of([MM, ADD], 223, seed=1))
+    assert found.word == "inconclusive"
+    assert found.headline.endswith("the traces show no cause that stands out.")
+
+
+def test_across_a_parameter() -> None:
+    before, after = record_of([MM, ADD], 222), record_of([MM._replace(us=260), ADD], 282, params={"n": 66})
+    found = against(before, after, "n")
+    assert ": params.n 64 -> 66; gemm_256x128 (aten::mm) is slower" in found.headline
+    assert [(each.name, each.before, each.after) for each in found.across] == [("params.n", "64", "66")]
+
+
+def test_operators_on_the_host_that_came_and_went() -> None:
+    found = against(record_of([MM, ADD], 222), record_of([MM, TINY], 222))
+    assert {(row.name, row.status) for row in found.host} == {("aten::add", "gone"), ("aten::relu", "added")}
+
+
+def test_a_cpu_program_is_explained_by_its_operators() -> None:
+    def host(mm: float) -> Record:
+        builder = TraceBuilder(sms=None)
+        for number in range(2, 8):
+            at = number * 1000
+            builder.step(number, at=at, dur=100 + mm).op("aten::mm", at=at + 5, dur=mm)
+        return _analyzed(builder, step_time_us=100 + mm)
+
+    found = against(as_run(host(200), 300), as_run(host(800), 900))
+    assert found.word == "regressed"
+    assert found.headline.endswith("aten::mm is slower (200 us -> 800 us a step).")
+    assert found.busy is None
+    assert_adds_up(found)
+
+
+# ---- bare traces -----------------------------------------------------------------------------------------------------
+
+
+def test_a_trace_with_itself() -> None:
+    record = _analyzed(trace([MM, ADD]))
+    found = against(record, msgspec.structs.replace(record, source=msgspec.structs.replace(record.source, files=[])))
+    assert (found.word, found.basis) == ("no difference", "profiled")
+    assert all(row.change_us == 0 for row in found.rows)
+    assert found.headline.endswith("both are the same measurement.")
+
+
+def test_a_trace_may_be_inflated() -> None:
+    """Dispatch that looks three times as long may be the profiler's: nothing is claimed, the traces are described."""
+    before = _analyzed(trace([MM._replace(us=2), ADD._replace(us=1)], steps=6, host_us=20))
+    after = _analyzed(trace([MM._replace(us=2), ADD._replace(us=1)], steps=6, host_us=60))
+    found = against(before, after)
+    assert (found.word, found.basis) == ("inconclusive", "profiled")
+    assert any("profiling makes the host's side slower" in note for note in found.notes)
+    assert_adds_up(found)
+
+
+def test_a_run_and_a_trace_are_compared_by_their_traces() -> None:
+    found = against(record_of([MM, ADD], 222), _analyzed(trace([MM, ADD])))
+    assert found.basis == "profiled"
+    assert found.step_time.ratio == pytest.approx(1.0)
+
+
+def test_a_trace_without_steps_claims_nothing() -> None:
+    without = TraceBuilder().op("aten::mm", at=0, dur=10).work(1, launch=2, at=5, dur=900)
+    found = against(_analyzed(trace([MM])), _analyzed(without))
+    assert found.word == "inconclusive"
+    assert any("no_steps" in note for note in found.notes)
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "of", "size"),
+    [
+        ("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT", "cuBLAS", "256x128"),
+        ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_32x6_tn", "cuBLAS", "128x64"),
+        (
+            "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x64_32x4_nn_align8>()",
+            "CUTLASS",
+            "256x64",
+        ),
+        ("sm80_xmma_fprop_implicit_gemm_f16f16_tilesize128x128x32_stage4", "cuDNN", "128x128"),
+        ("triton_poi_fused_add_0", "Triton", None),
+        ("void at::native::vectorized_elementwise_kernel<8, float>(int, float)", "ATen", None),
+        ("Cijk_Ailk_Bljk_SB_MT64x64x16", "rocBLAS or hipBLASLt", None),
+        ("my_kernel", None, None),
+    ],
+)
+def test_what_a_kernels_name_says(name: str, of: str | None, size: str | None) -> None:
+    assert (library(name), tile(name)) == (of, size)
+
+
+def test_what_a_new_name_means() -> None:
+    nvjet = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz"
+    assert new_name(nvjet, nvjet.replace("256x128", "128x64")) == "tile 256x128 -> 128x64"
+    assert new_name(nvjet, "triton_tem_fused_mm_0") == "library cuBLAS -> Triton"
+    assert new_name("a", "b") == "another kernel"
+    assert new_name("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pinned -> Device)") == "another kind of copy"
+
+
+def test_short_names() -> None:
+    assert short("void at::native::(anonymous namespace)::k<float>(int)") == "at::native::k"
+    assert short("Memcpy HtoD (Pinned -> Device)") == "Memcpy HtoD (Pinned -> Device)"
+    assert len(short("x" * 3000)) == 80

@@ -1,0 +1,415 @@
+"""proftrack.profile: how a loop's steps are used, and what is left of it in MLflow, in a folder, and in the caller."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import proftrack
+from proftrack import record as records
+from proftrack.capture import loop as capture_loop
+from proftrack.errors import CaptureError, StoreError, UsageError
+from proftrack.loop import SCHEDULE, Profile, ProfileWarning, fitting_schedule
+from proftrack.tracking import runs, spool, store
+
+torch = pytest.importorskip("torch")
+
+SHORT = {"wait": 12, "warmup": 1, "active": 2}
+"""12 steps before the profiler: 2 to warm up, 10 that are timed, in 3 blocks of 3 (so 3 warm up)."""
+QUIET: dict[str, Any] = {"device": "cpu", "calibrate": False, "quiet": True}
+
+
+def steps(profile: Any, count: int) -> None:
+    x = torch.ones(8)
+    for _ in range(count):
+        torch.add(x, x)
+        profile.step()
+
+
+def all_runs() -> list[Any]:
+    return runs.search(store.connect(store.resolve()), "")
+
+
+# ---- how the steps before the profiler are used ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "mode", "expected"),
+    [
+        (9, "throughput", None),
+        (10, "throughput", (4, 3, 2, 0)),  # 8 to be timed: three blocks of two, the other two warm up as well
+        (12, "throughput", (3, 3, 3, 0)),
+        (50, "throughput", (12, 3, 10, 8)),  # 40: a fifth one by one, 32 in blocks of ten
+        (1000, "throughput", (200, 10, 75, 50)),
+        (12, "latency", (2, 10, 1, 0)),
+    ],
+)
+def test_plan(before: int, mode: str, expected: tuple[int, ...] | None) -> None:
+    found = capture_loop.plan(before, mode)
+    assert found == expected
+    if found is not None:
+        assert found.warm + found.blocks * found.per_block + found.singles == before
+
+
+@pytest.mark.parametrize("count", [None, 1, 2, 3, 4, 5, 10, 20, 57, 58, 59, 1000])
+def test_a_fitting_schedule_fits(count: int | None) -> None:
+    found = fitting_schedule(count)
+    total = sum(found.values()) - found["repeat"]
+    assert found["active"] >= 1
+    assert total == 58 if count is None or count >= 58 else total <= count
+    assert total == sum(SCHEDULE.values()) - 1 or total == count
+
+
+# ---- a loop that goes well -------------------------------------------------------------------------------------------
+
+
+def test_a_ten_line_script_leaves_a_whole_run(tmp_path: Path, store_uri: str) -> None:
+    """As a user runs it: a process of its own, MLflow's default of this environment, nothing but the loop."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\n"
+        "import proftrack\n"
+        "model = torch.nn.Linear(4, 4)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        f"with proftrack.profile('train', params={{'n': 4}}, schedule={SHORT}, device='cpu') as p:\n"
+        "    for _ in range(20):\n"
+        "        optimizer.zero_grad()\n"
+        "        model(torch.ones(2, 4)).sum().backward()\n"
+        "        optimizer.step()\n"
+        "        p.step()\n"
+        "print('after', p.run_id, p.error)\n"
+    )
+    root = Path(proftrack.__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False, env=environment
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    (found,) = all_runs()
+    assert f"Run     {found.info.run_id}" in done.stdout
+    assert f"after {found.info.run_id} None" in done.stdout
+    assert found.info.status == "FINISHED"
+    assert found.data.params["n"] == "4"
+    assert found.data.params["schedule.wait"] == "12"
+    assert found.data.metrics["recorded_steps"] == 2
+    assert found.data.metrics["step_time_us"] > 0
+    assert found.data.tags["regime.basis"] == "unprofiled"
+    assert found.data.tags["proftrack.experiment"] == "train"
+    assert "step_latency_us" not in found.data.metrics  # too few steps to time them one by one as well
+    assert not (tmp_path / "proftrack-runs").exists()
+
+
+def test_the_record_holds_the_steps_of_the_schedule_and_their_time(tmp_path: Path) -> None:
+    with proftrack.profile("e", schedule={**SHORT, "repeat": 2}, output=tmp_path / "o", mlflow=False, **QUIET) as p:
+        steps(p, 40)
+    assert isinstance(p, Profile)
+    record = p.record
+    assert record is not None and record.run is not None and record.timing is not None
+    assert record == records.load(tmp_path / "o" / "record.json")
+    # wait 12, warmup 1, active 2, and again.
+    assert record.window.step_names == [f"ProfilerStep#{number}" for number in (13, 14, 28, 29)]
+    assert [region.calls for region in record.regions if region.name == "e"] == [4]
+    assert record.verdict.basis == "unprofiled"
+    assert (record.timing.steps_per_block, len(record.timing.block_step_times_us)) == (3, 3)
+    assert record.timing.warmup_steps == 3
+    assert record.times.step_time_us == record.timing.step_time_us
+    assert record.quality == [] or "fewer_steps" not in {flag.code for flag in record.quality}
+    assert record.run.params == {}
+    assert record.run.fingerprint_keys["workload"] == "test_loop.py:loop"
+    assert (p.folder, p.run_id) == (tmp_path / "o", None)
+    assert sum(1 for _ in (tmp_path / "o" / "trace").iterdir()) == 2
+
+
+def test_steps_are_timed_outside_of_the_profiler(tmp_path: Path) -> None:
+    seen = []
+    with proftrack.profile("e", schedule=SHORT, output=tmp_path / "o", mlflow=False, **QUIET) as p:
+        for _ in range(20):
+            seen.append(torch.autograd._profiler_enabled())
+            p.step()
+    assert seen == [*[False] * 13, True, True, *[False] * 5]
+
+
+def test_latency_times_every_step_by_itself(tmp_path: Path) -> None:
+    with proftrack.profile("e", schedule=SHORT, timing="latency", output=tmp_path / "o", mlflow=False, **QUIET) as p:
+        steps(p, 15)
+    assert p.record is not None and p.record.timing is not None
+    assert p.record.timing.mode == "latency"
+    assert len(p.record.timing.step_latencies_us) == 10
+    assert p.record.times.step_latency_us == p.record.timing.step_latency_us
+
+
+def test_with_fewer_than_ten_steps_before_it_the_time_is_the_traces_own(tmp_path: Path) -> None:
+    with proftrack.profile("e", schedule={"wait": 9}, output=tmp_path / "o", mlflow=False, **QUIET) as p:
+        steps(p, 13)
+    assert p.record is not None and p.record.run is not None
+    assert (p.record.timing, p.record.verdict.basis) == (None, "profiled")
+    assert p.record.times.step_time_us == p.record.times.step_time_profiled_us
+    assert any("fewer than 10" in note for note in p.record.run.notes)
+
+
+def test_a_schedule_without_steps_to_wait_for(tmp_path: Path) -> None:
+    schedule = {"wait": 0, "warmup": 0, "active": 2}
+    with proftrack.profile("e", schedule=schedule, output=tmp_path / "o", mlflow=False, **QUIET) as p:
+        steps(p, 5)
+    assert p.record is not None
+    assert p.record.window.step_names == ["ProfilerStep#0", "ProfilerStep#1"]
+
+
+def test_the_result_is_there_once_the_schedule_is_over(tmp_path: Path) -> None:
+    """And not at the end of a training that goes on for days."""
+    with proftrack.profile("e", schedule=SHORT, output=tmp_path / "o", mlflow=False, **QUIET) as p:
+        steps(p, 15)
+        assert p.record is not None
+        steps(p, 5)
+
+
+def test_switched_off_it_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with proftrack.profile("e", enabled=False) as p, proftrack.profile("f", enabled=False) as q:
+        p.step()
+        q.step()
+    assert (p.record, p.run_id, p.folder, p.error) == (None, None, None, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- the caller's own run, signals and program stay as they are ------------------------------------------------------
+
+
+def test_a_run_of_the_callers_becomes_the_parent_and_stays_open(store_uri: str) -> None:
+    import mlflow
+
+    handler = signal.getsignal(signal.SIGTERM)
+    with mlflow.start_run(run_name="mine") as mine:
+        mlflow.log_metric("loss", 1.0)
+        with proftrack.profile("e", schedule=SHORT, **QUIET) as p:
+            assert signal.getsignal(signal.SIGTERM) is handler
+            steps(p, 20)
+        active = mlflow.active_run()
+        assert active is not None and active.info.run_id == mine.info.run_id
+        mlflow.log_metric("loss", 0.5)
+    found = {run.info.run_id: run for run in all_runs()}
+    assert len(found) == 2
+    own, child = found.pop(mine.info.run_id), next(iter(found.values()))
+    assert child.info.run_id == p.run_id
+    assert child.data.tags["mlflow.parentRunId"] == mine.info.run_id
+    assert child.info.experiment_id == own.info.experiment_id
+    assert (own.info.status, child.info.status) == ("FINISHED", "FINISHED")
+    assert own.data.metrics == {"loss": 0.5}
+    assert own.data.params == {}
+    assert not [tag for tag in own.data.tags if tag.startswith("proftrack")]
+
+
+def test_under_mlflow_run_it_is_a_child_of_that_run(store_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = store.connect(store.resolve())
+    given = client.create_run("0").info.run_id
+    monkeypatch.setenv("MLFLOW_RUN_ID", given)
+    for _ in range(2):  # a script may profile two loops
+        with proftrack.profile("e", schedule=SHORT, **QUIET) as p:
+            steps(p, 15)
+        assert client.get_run(p.run_id).data.tags["mlflow.parentRunId"] == given
+    assert client.get_run(given).info.status == "RUNNING"
+
+
+def test_without_mlflow_a_folder_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "mlflow"]:
+            patch.delitem(sys.modules, name)
+        patch.setitem(sys.modules, "mlflow", None)
+        with proftrack.profile("e", schedule=SHORT, **QUIET) as p:
+            steps(p, 15)
+        with pytest.raises(StoreError, match="pip install mlflow"):
+            proftrack.profile("e", mlflow=True, **QUIET).__enter__()
+    assert p.folder is not None and p.run_id is None
+    assert spool.load(p.folder).run is not None
+
+
+def test_a_store_that_cannot_be_used_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite://")
+    with (
+        pytest.warns(ProfileWarning, match=r"in memory is gone.*the profile is kept in .*proftrack sync"),
+        proftrack.profile("e", schedule=SHORT, **QUIET) as p,
+    ):
+        steps(p, 15)
+    assert p.folder is not None
+    assert spool.load(p.folder).run is not None
+
+
+def test_what_cannot_be_logged_at_the_end_stays_in_its_folder(store_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from proftrack.tracking import log
+
+    def fail(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(log, "_log_figures", fail)
+    with (
+        pytest.warns(ProfileWarning, match="no space left.*everything measured is in .*proftrack sync"),
+        proftrack.profile("e", schedule=SHORT, **QUIET) as p,
+    ):
+        steps(p, 20)
+    assert p.folder is not None and p.error is not None
+    assert spool.load(p.folder).run is not None
+    (found,) = all_runs()
+    assert found.info.status == "FAILED"
+
+
+# ---- loops that do not go well ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("done", [0, 3, 14, 15, 20])
+def test_an_exception_in_the_loop_passes_and_the_run_is_failed(store_uri: str, done: int) -> None:
+    """Before, inside and after the recorded steps; no half window is taken for a result."""
+    with pytest.raises(ZeroDivisionError), proftrack.profile("e", schedule=SHORT, **QUIET) as p:
+        steps(p, done)
+        _ = 1 / 0
+    (found,) = all_runs()
+    assert found.info.status == "FAILED"
+    assert found.data.tags["proftrack.error"] == "ZeroDivisionError: division by zero"
+    assert (p.record is not None) == (done >= 15)
+    assert not torch.autograd._profiler_enabled()
+    with proftrack.profile("again", schedule=SHORT, **QUIET) as q:  # nothing is left open
+        steps(q, 15)
+    assert q.record is not None
+
+
+def test_ctrl_c_kills_the_run(store_uri: str) -> None:
+    with pytest.raises(KeyboardInterrupt), proftrack.profile("e", schedule=SHORT, **QUIET) as p:
+        steps(p, 14)
+        raise KeyboardInterrupt
+    assert [run.info.status for run in all_runs()] == ["KILLED"]
+
+
+@pytest.mark.parametrize(
+    ("done", "words"),
+    [
+        (0, r"step\(\) was never called, so nothing was recorded; call p.step\(\)"),
+        (5, r"ended after 5 steps, and recording begins with step 14 \(skip_first 0 \+ wait 12 \+ warmup 1\)"),
+        (13, "ended after 13 steps, and recording begins with step 14"),
+    ],
+)
+def test_too_few_steps_to_record_any(store_uri: str, done: int, words: str) -> None:
+    with pytest.warns(ProfileWarning, match=words), proftrack.profile("e", schedule=SHORT, **QUIET) as p:
+        steps(p, done)
+    (found,) = all_runs()
+    assert (found.info.status, found.data.metrics) == ("FAILED", {})
+    assert "nothing was recorded" in found.data.tags["proftrack.error"]
+    assert p.record is None and p.error is not None
+    assert not spool.spool_root().exists()
+
+
+def test_the_warning_points_at_the_callers_line(tmp_path: Path) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with proftrack.profile("e", output=tmp_path / "o", mlflow=False, **QUIET):
+            pass
+    assert [(Path(w.filename).name, w.category) for w in caught] == [("test_loop.py", ProfileWarning)]
+
+
+def test_a_loop_that_ends_within_the_window_gives_the_steps_that_were_over(store_uri: str) -> None:
+    with (
+        pytest.warns(ProfileWarning, match=r"fewer steps.*1 of 3 were recorded, the loop had 14 of the 16 steps"),
+        proftrack.profile("e", schedule={**SHORT, "active": 3}, **QUIET) as p,
+    ):
+        steps(p, 14)
+        torch.mul(torch.ones(8), 2)  # no step() behind it: not a step
+    assert p.record is not None
+    assert p.record.window.step_names == ["ProfilerStep#13"]
+    assert [step.step for step in p.record.per_step] == [13]
+    assert [flag.count for flag in p.record.quality if flag.code == "fewer_steps"] == [2]
+    (found,) = all_runs()
+    assert (found.info.status, found.data.metrics["recorded_steps"]) == ("FINISHED", 1)
+
+
+def test_the_row_of_an_unfinished_step_is_not_called_a_step(tmp_path: Path) -> None:
+    with (
+        pytest.warns(ProfileWarning, match="fewer steps"),
+        proftrack.profile("e", schedule=SHORT, output=tmp_path / "o", mlflow=False, **QUIET) as p,
+    ):
+        steps(p, 14)
+    (trace,) = (tmp_path / "o" / "trace").iterdir()
+    names = [row.get("name") for row in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]]
+    assert [name for name in names if "step" in str(name).lower()] == ["ProfilerStep#13", "unfinished step 14"]
+
+
+def test_one_profile_inside_another_is_refused(tmp_path: Path) -> None:
+    inner = proftrack.profile("inner", output=tmp_path / "i", mlflow=False, **QUIET)
+    with proftrack.profile("outer", schedule=SHORT, output=tmp_path / "o", mlflow=False, **QUIET) as p:
+        with pytest.raises(CaptureError, match="inner: the profile 'outer' is still open"):
+            inner.__enter__()
+        steps(p, 15)
+    assert p.record is not None
+    assert not (tmp_path / "i").exists()
+
+
+def test_a_profiler_of_the_loops_own_is_refused_while_ours_records(tmp_path: Path) -> None:
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as torch_profile
+
+    with torch_profile(activities=[ProfilerActivity.CPU]), pytest.raises(CaptureError, match="already running"):
+        proftrack.profile("e", output=tmp_path / "o", mlflow=False, **QUIET).__enter__()
+    with (
+        pytest.raises(CaptureError, match="starts a torch profiler of its own"),
+        proftrack.profile("e", schedule=SHORT, output=tmp_path / "p", mlflow=False, **QUIET) as p,
+    ):
+        steps(p, 13)
+        with torch_profile(activities=[ProfilerActivity.CPU]):
+            pass
+
+
+def test_our_own_failure_is_a_warning_and_the_loop_goes_on(store_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from proftrack.capture import profiling
+
+    def full(*_: object) -> None:
+        raise CaptureError("the trace cannot be written (No space left on device)")
+
+    monkeypatch.setattr(profiling, "export", full)
+    with pytest.warns(ProfileWarning, match="No space left"), proftrack.profile("e", schedule=SHORT, **QUIET) as p:
+        steps(p, 30)
+    assert p.error is not None
+    (found,) = all_runs()
+    assert found.info.status == "FAILED"
+    assert not torch.autograd._profiler_enabled()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"schedule": {"active": 0}}, "e: schedule.active=0 is not allowed"),
+        ({"schedule": {"waits": 3}}, "e: unknown schedule key waits; .* did you mean wait"),
+        ({"params": {"n": object()}}, "params.n=.* is not allowed"),
+        ({"timing": "fast"}, "timing.mode=fast is not allowed; it must be one of throughput, latency"),
+        ({"device": "tpu"}, "device=tpu is not allowed"),
+        ({"variant_params": ["m"]}, "unknown parameter in variant_params: m"),
+    ],
+)
+def test_arguments_that_cannot_be(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        proftrack.profile("e", **arguments)
+
+
+def test_step_outside_of_the_block_is_refused(tmp_path: Path) -> None:
+    profile = proftrack.profile("e", schedule=SHORT, output=tmp_path / "o", mlflow=False, **QUIET)
+    with pytest.raises(CaptureError, match=r"step\(\) was called outside of the profile"):
+        profile.step()
+    with profile:
+        steps(profile, 15)
+    with pytest.raises(CaptureError, match=r"step\(\) was called outside of the profile"):
+        profile.step()
+
+
+def test_importing_proftrack_imports_nothing_heavy() -> None:
+    code = (
+        f"import sys; sys.path[:0] = {sys.path!r}\n"
+        "import proftrack; proftrack.profile('e', enabled=False)\n"
+        "print(sorted({'torch', 'mlflow', 'pandas'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

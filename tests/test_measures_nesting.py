@@ -1,0 +1,213 @@
+"""Nesting and self time: by hand, and against a plain stack and a plain search written here."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from traces import BACKWARD, MAIN, TraceBuilder
+
+from proftrack.events.table import NONE, EventTable
+from proftrack.measures import nesting
+from proftrack.measures.nesting import Forest, nest
+
+
+def forest_of(trace: TraceBuilder) -> tuple[EventTable, Forest]:
+    table = trace.table()
+    return table, nest(table, table.host)
+
+
+def self_us(trace: TraceBuilder) -> dict[str, float]:
+    table, forest = forest_of(trace)
+    return {table.names[table.name[r]]: ns / 1000 for r, ns in zip(forest.rows, forest.self_ns.tolist(), strict=True)}
+
+
+def parents(trace: TraceBuilder) -> dict[str, str | None]:
+    table, forest = forest_of(trace)
+    name = [table.names[table.name[r]] for r in forest.rows]
+    return {n: None if p == NONE else name[p] for n, p in zip(name, forest.parent.tolist(), strict=True)}
+
+
+def test_self_time_is_what_direct_children_leave() -> None:
+    # a |----------------------|    100
+    # b   |------------|             60
+    # c     |----|                   20
+    # d                   |--|       10
+    trace = TraceBuilder().op("a", at=0, dur=100).op("b", at=10, dur=60).op("c", at=20, dur=20).op("d", at=80, dur=10)
+    assert self_us(trace) == {"a": 30, "b": 40, "c": 20, "d": 10}
+    assert parents(trace) == {"a": None, "b": "a", "c": "b", "d": "a"}
+
+
+def test_a_child_that_ends_a_nanosecond_late_takes_nothing_negative() -> None:
+    trace = TraceBuilder().op("a", at=0, dur=10).op("b", at=2, dur=8.001).op("c", at=10, dur=5)
+    assert self_us(trace) == {"a": 2, "b": 8.001, "c": 5}
+    assert parents(trace) == {"a": None, "b": "a", "c": None}
+
+
+def test_what_starts_in_the_overhang_of_a_child_lies_in_neither() -> None:
+    # a |-----|        0 .. 10
+    # b    |-----|     5 .. 15, clipped to 10
+    # c       |--|    12 .. 14: a is over, and of b only what a holds counts
+    trace = TraceBuilder().op("a", at=0, dur=10).op("b", at=5, dur=10).op("c", at=12, dur=2)
+    assert parents(trace) == {"a": None, "b": "a", "c": None}
+    assert self_us(trace) == {"a": 5, "b": 10, "c": 2}
+
+
+def test_of_two_rows_at_the_same_time_the_one_recorded_first_is_the_parent() -> None:
+    trace = TraceBuilder().op("second", at=0, dur=10, Ev_Idx=2).op("first", at=0, dur=10, Ev_Idx=1)
+    assert parents(trace) == {"first": None, "second": "first"}
+    assert self_us(trace) == {"first": 0, "second": 10}
+
+
+def test_a_call_that_fills_its_operator_runs_inside_it() -> None:
+    # Runtime calls have no "Ev Idx".
+    trace = TraceBuilder().launch(at=0, dur=10, correlation=1).op("op", at=0, dur=10, Ev_Idx=5)
+    assert parents(trace) == {"op": None, "cudaLaunchKernel": "op"}
+
+
+def test_without_ev_idx_the_order_in_the_file_breaks_ties() -> None:
+    assert parents(TraceBuilder().op("a", at=0, dur=10).op("b", at=0, dur=10)) == {"a": None, "b": "a"}
+    assert parents(TraceBuilder().op("b", at=0, dur=10).op("a", at=0, dur=10)) == {"b": None, "a": "b"}
+
+
+def test_rows_of_no_length() -> None:
+    trace = TraceBuilder().op("a", at=0, dur=10).op("in", at=5, dur=0).op("end", at=10, dur=0).op("start", at=0, dur=0)
+    assert parents(trace) == {"a": None, "start": "a", "in": "a", "end": None}
+    assert self_us(trace) == {"a": 10, "start": 0, "in": 0, "end": 0}
+
+
+def test_threads_do_not_mix() -> None:
+    trace = TraceBuilder().op("a", at=0, dur=100, thread=MAIN).op("b", at=10, dur=50, thread=BACKWARD)
+    trace.op("c", at=20, dur=10, thread=MAIN).op("other process", at=0, dur=200, thread=MAIN, pid=7)
+    assert self_us(trace) == {"a": 90, "b": 50, "c": 10, "other process": 200}
+
+
+def test_python_rows_do_not_take_from_operators() -> None:
+    trace = TraceBuilder().op("a", at=0, dur=100).python("train.py(3): f", at=10, dur=50).op("b", at=20, dur=10)
+    assert self_us(trace) == {"a": 90, "b": 10}
+
+
+def test_subtree_sums_and_nearest() -> None:
+    trace = TraceBuilder().op("a", at=0, dur=100).op("b", at=10, dur=60).op("c", at=20, dur=20).op("d", at=80, dur=10)
+    _, forest = forest_of(trace)  # in the order a b c d
+    assert forest.subtree_sums(np.array([1, 10, 100, 1000])).tolist() == [1111, 110, 100, 1000]
+    wanted = np.array([True, False, False, True])
+    assert forest.nearest(np.arange(4), wanted).tolist() == [0, 0, 0, 3]
+    assert forest.nearest(np.array([2, NONE]), ~wanted).tolist() == [2, NONE]
+    assert forest.nearest(np.array([0, 3]), np.array([False, True, True, False])).tolist() == [NONE, NONE]
+
+
+def test_thousands_of_nested_rows_take_no_time() -> None:
+    count = 20_000
+    trace = TraceBuilder()
+    for i in range(count):
+        trace.op("f", at=i, dur=2 * (count - i))
+    _, forest = forest_of(trace)
+    assert forest.parent.tolist() == [NONE, *range(count - 1)]
+    top = np.zeros(count, dtype=bool)
+    top[0] = True
+    assert forest.nearest(np.arange(count), top).tolist() == [0] * count
+
+
+def test_thousands_of_staggered_rows_take_no_time() -> None:
+    trace = TraceBuilder()
+    for i in range(20_000):
+        trace.op("f", at=i, dur=1.5)
+    _, forest = forest_of(trace)
+    # Of each pair the second starts while the first runs; the third starts behind the first.
+    assert forest.parent.tolist() == [NONE if i % 2 == 0 else i - 1 for i in range(20_000)]
+
+
+# -- against plain implementations
+
+intervals = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12), st.integers(-1, 3)), min_size=0, max_size=40
+)
+
+
+def build(rows: list[tuple[int, int, int, int]]) -> TraceBuilder:
+    trace = TraceBuilder()
+    for i, (thread, start, length, index) in enumerate(rows):
+        extra = {} if index < 0 else {"Ev_Idx": index}
+        trace.op(str(i), at=start, dur=length, thread=thread, **extra)
+    return trace
+
+
+def plain_nesting(rows: list[tuple[int, int, int, int]]) -> tuple[dict[int, int], dict[int, int]]:
+    """Parent and self time of each row, by walking up from the row that ran last."""
+    key = {i: (t, s, -(s + n), 10**9 if x < 0 else x, i) for i, (t, s, n, x) in enumerate(rows)}
+    order = sorted(key, key=lambda i: key[i])
+    parent: dict[int, int] = {}
+    end: dict[int, int] = {}
+    own = {i: n for i, (_, _, n, _) in enumerate(rows)}
+    last: int | None = None
+    for i in order:
+        thread, start, length, _ = rows[i]
+        above = last
+        while above is not None and (rows[above][0] != thread or end[above] <= start):
+            above = parent[above] if parent[above] >= 0 else None
+        parent[i] = -1 if above is None else above
+        end[i] = start + length if above is None else min(start + length, end[above])
+        if above is not None:
+            own[above] -= end[i] - start
+        last = i
+    return parent, own
+
+
+@settings(max_examples=120, deadline=None)
+@given(intervals)
+def test_nesting_equals_a_plain_walk(rows: list[tuple[int, int, int, int]]) -> None:
+    table = build(rows).table()
+    parent, own = plain_nesting(rows)
+    for rounds in (nesting.MAX_ROUNDS, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(nesting, "MAX_ROUNDS", rounds)  # 0: by the stack
+            forest = nest(table, table.host)
+        row = forest.rows.tolist()
+        assert {row[i]: row[p] if p >= 0 else -1 for i, p in enumerate(forest.parent.tolist())} == parent
+        assert {r: ns // 1000 for r, ns in zip(row, forest.self_ns.tolist(), strict=True)} == own
+        assert (forest.self_ns >= 0).all()
+        for i in range(len(row)):  # the descendants are those behind it up to `last`
+            inside = [j for j in range(len(row)) if _is_below(forest, j, i)]
+            assert inside == list(range(i + 1, forest.last[i]))
+
+
+def _is_below(forest: Forest, child: int, above: int) -> bool:
+    while (child := int(forest.parent[child])) >= 0:
+        if child == above:
+            return True
+    return False
+
+
+@st.composite
+def nested_calls(draw: st.DrawFn) -> list[tuple[int, int, int, int]]:
+    """Calls as programs make them: children inside their parents, one after the other."""
+    rows: list[tuple[int, int, int, int]] = []
+
+    def call(start: int, length: int, depth: int) -> None:
+        rows.append((0, start, length, len(rows)))
+        position = start
+        while depth < 4 and position < start + length and draw(st.booleans()):
+            gap, size = draw(st.integers(0, 3)), draw(st.integers(0, length))
+            size = min(size, start + length - position - gap)
+            if size < 0:
+                break
+            call(position + gap, size, depth + 1)
+            position += gap + size
+
+    at = 0
+    for _ in range(draw(st.integers(0, 3))):
+        length = draw(st.integers(0, 40))
+        call(at, length, 0)
+        at += length + draw(st.integers(0, 5))
+    return rows
+
+
+@settings(max_examples=80, deadline=None)
+@given(nested_calls())
+def test_self_times_add_up_to_the_roots(rows: list[tuple[int, int, int, int]]) -> None:
+    table = build(rows).table()
+    forest = nest(table, table.host)
+    roots = forest.parent == NONE
+    assert forest.self_ns.sum() == table.dur[forest.rows[roots]].sum()

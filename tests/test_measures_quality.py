@@ -1,0 +1,185 @@
+"""Every quality flag: raised by a trace made for it, and by no clean one."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+
+import pytest
+from traces import TraceBuilder, clean, flags, table_of
+
+from proftrack.measures import measure, quality
+from proftrack.measures.quality import FLAGS
+
+
+def steps(count: int, kernels: int = 1, *, dur: float = 100) -> TraceBuilder:
+    """Steps in one region each, with kernels of 10 us."""
+    trace = TraceBuilder()
+    for s in range(count):
+        at = s * dur
+        trace.step(s, at=at, dur=dur).region("forward", at=at, dur=dur)
+        for k in range(kernels):
+            trace.work(1 + s * kernels + k, launch=at + 2 * k + 1, at=at + 12 * k + 5, dur=10)
+    return trace
+
+
+def graph(trace: TraceBuilder, correlation: int, at: float, kernels: int, first: str = "k0") -> TraceBuilder:
+    trace.launch(at=at, correlation=correlation, name="cudaGraphLaunch")
+    for i in range(kernels):
+        trace.kernel(first if i == 0 else f"k{i}", at=at + 2 + 2 * i, dur=1, correlation=correlation)
+    return trace
+
+
+def with_graphs(*kernels: tuple[int, ...]) -> TraceBuilder:
+    """A step for each tuple, in which graphs with so many kernels are replayed."""
+    trace = TraceBuilder()
+    for s, counts in enumerate(kernels):
+        trace.step(s, at=s * 1000, dur=1000).region("forward", at=s * 1000, dur=1000)
+        for i, count in enumerate(counts):
+            graph(trace, 1 + s * 10 + i, s * 1000 + i * 100, count, first=f"first of {i}")
+    return trace
+
+
+RAISED: dict[str, tuple[Callable[[], TraceBuilder], str, int]] = {
+    "no step": (lambda: TraceBuilder().op("a", at=0, dur=10), "no_steps", 1),
+    "a step ten times as long": (lambda: steps(4, dur=1000).step(4, at=4000, dur=10_000), "uneven_steps", 1),
+    "a step with ten times the GPU work": (
+        lambda: steps(4).step(4, at=400, dur=100).work(99, launch=410, at=420, dur=100),
+        "uneven_steps",
+        1,
+    ),
+    "a step without GPU work": (lambda: steps(4).step(4, at=400, dur=100), "uneven_steps", 1),
+    "launches without kernels": (lambda: clean().launch(at=50, correlation=77), "launches_without_gpu_work", 1),
+    "no kernels at all": (
+        lambda: TraceBuilder().step(0, at=0, dur=9).launch(at=1, correlation=1).launch(at=3, correlation=2),
+        "gpu_not_measured",
+        2,
+    ),
+    "leaked work": (lambda: clean().kernel("old", at=-50, dur=60), "work_before_window", 1),
+    "a queue that was not recorded": (
+        lambda: TraceBuilder().step(0, at=0, dur=90).region("f", at=0, dur=9).work(1, launch=1, at=40, dur=5),
+        "work_before_window",
+        1,
+    ),
+    "a kernel before its launch": (lambda: clean().work(9, launch=60, at=59, dur=5), "gpu_before_launch", 1),
+    "overlap on a stream": (lambda: clean().work(9, launch=20, at=30, dur=10), "overlapping_on_stream", 1),
+    "several in one": (
+        lambda: clean().work(8, launch=20, at=20, dur=5).work(9, launch=21, at=30, dur=5),
+        "overlapping_on_stream",
+        2,
+    ),
+    "a kernel without a launch": (lambda: clean().kernel("x", at=60, dur=5), "gpu_work_without_launch", 1),
+    "a kernel at ts 0": (
+        lambda: TraceBuilder().step(0, at=9e9, dur=50).kernel("x", at=0, dur=5),
+        "invalid_timestamps",
+        1,
+    ),
+    "a negative duration": (lambda: clean().work(9, launch=60, at=61, dur=-5), "invalid_timestamps", 1),
+    "a last step that was not recorded to its end": (
+        lambda: steps(3, 4).step(3, at=300, dur=100).launch(at=301, correlation=91).launch(at=303, correlation=92),
+        "partial_window",
+        2,
+    ),
+    "a replay without kernels": (lambda: with_graphs((6,), (0,), (6,)), "under_recorded_graphs", 1),
+    "a replay recorded in part": (lambda: with_graphs((6, 20), (6, 20), (6, 9)), "under_recorded_graphs", 1),
+    "a lone replay without kernels": (
+        lambda: graph(clean(), 50, 60, 0),
+        "under_recorded_graphs",
+        1,
+    ),
+    "replays recorded in part, without steps": (
+        lambda: graph(graph(TraceBuilder().op("a", at=0, dur=9), 1, 10, 30), 2, 200, 9),
+        "under_recorded_graphs",
+        1,
+    ),
+    "compilation": (
+        lambda: clean().region("compile_fx.<locals>.compile_inner", at=50, dur=9),
+        "recompiled_in_window",
+        1,
+    ),
+    "autotuning": (lambda: clean().op("benchmark_all_configs", at=50, dur=9), "recompiled_in_window", 1),
+    "a module loaded": (lambda: clean().call("cuModuleLoadData", at=50, dur=9), "recompiled_in_window", 1),
+    "no region": (
+        lambda: TraceBuilder().step(0, at=0, dur=90).op("a", at=0, dur=9).work(1, launch=1, at=5, dur=5),
+        "no_region",
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", RAISED)
+def test_the_flag_is_raised_with_its_count_and_sentence(what: str) -> None:
+    build, code, count = RAISED[what]
+    measures = build().measures()
+    assert flags(measures).get(code) == count
+    message = next(f.message for f in measures.flags if f.code == code)
+    assert message.startswith(FLAGS[code])
+    assert [f.code for f in measures.flags] == [c for c in FLAGS if c in flags(measures)]
+
+
+NOT_RAISED: dict[str, tuple[Callable[[], TraceBuilder], str]] = {
+    "steps a little uneven": (
+        lambda: steps(4).step(4, at=400, dur=250).work(99, launch=410, at=420, dur=25),
+        "uneven_steps",
+    ),
+    "graphs of several sizes": (lambda: with_graphs((2, 40, 7), (2, 40, 7)), "under_recorded_graphs"),
+    "graphs of several sizes in one step": (lambda: with_graphs((2, 40, 7)), "under_recorded_graphs"),
+    "rows of a stream that touch": (lambda: clean().work(9, launch=20, at=55, dur=5), "overlapping_on_stream"),
+    "rows that overlap by a rounded nanosecond": (
+        lambda: clean().work(9, launch=20, at=54.999, dur=5),
+        "overlapping_on_stream",
+    ),
+    "rows of two streams": (lambda: clean().work(9, launch=20, at=30, dur=9, stream=8), "overlapping_on_stream"),
+    "leaked work is no loss": (lambda: clean().kernel("old", at=-50, dur=60), "invalid_timestamps"),
+    "a compiled region that only runs": (
+        lambda: clean().region("Torch-Compiled Region: 0/0", at=50, dur=9).op("CompiledFxGraph", at=51, dur=3),
+        "recompiled_in_window",
+    ),
+    "compilation before the steps": (lambda: clean().region("compile_inner", at=-50, dur=9), "recompiled_in_window"),
+    "a last step like the others": (lambda: steps(3, 4), "partial_window"),
+    "one step with silent launches": (
+        lambda: TraceBuilder().step(0, at=0, dur=9).launch(at=1, correlation=1).kernel("x", at=2, dur=1),
+        "partial_window",
+    ),
+    "a cpu run": (lambda: TraceBuilder().step(0, at=0, dur=9).op("a", at=1, dur=2), "gpu_not_measured"),
+}
+
+
+@pytest.mark.parametrize("what", NOT_RAISED)
+def test_the_flag_is_not_raised(what: str) -> None:
+    build, code = NOT_RAISED[what]
+    assert code not in flags(build().measures())
+
+
+def test_a_clean_trace_raises_none() -> None:
+    assert flags(clean().measures()) == {}
+    assert flags(steps(5, 3).measures()) == {}
+    assert flags(with_graphs((5, 5), (5, 5), (5, 5)).measures()) == {}
+
+
+def test_overlap_says_by_how_much_sums_exceed_busy_time() -> None:
+    # 15..55 with 20..25 and 30..50 inside, and 115..155: the sum exceeds the union by 5 + 20.
+    trace = clean().work(8, launch=16, at=20, dur=5).work(9, launch=17, at=30, dur=20)
+    measures = trace.measures()
+    assert measures.totals.self_cuda_time_total_us is not None
+    assert measures.totals.gpu_busy_us is not None
+    assert measures.totals.self_cuda_time_total_us - measures.totals.gpu_busy_us == 25
+    message = next(f.message for f in measures.flags if f.code == "overlapping_on_stream")
+    assert "25.0 us" in message
+
+
+def test_flags_of_the_file() -> None:
+    text = clean().json()
+    broken = text.replace(b'"aten::mm"', b'"aten::"mm""')
+    repaired = measure(table_of(broken))
+    assert flags(repaired) == {"repaired_json": 2}
+    assert "byte" in repaired.flags[0].message
+    partial = measure(table_of(text[: len(text) // 2], salvage=True))
+    assert flags(partial)["partial_file"] == 1
+
+
+def test_every_flag_that_a_trace_can_raise_has_a_test() -> None:
+    raised = set(re.findall(r'yield flag\(\s*"(\w+)"', inspect.getsource(quality)))
+    assert {"no_steps", "no_region"} <= raised <= set(FLAGS)
+    assert raised == {code for _, code, _ in RAISED.values()} | {"repaired_json", "partial_file"}

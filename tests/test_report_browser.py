@@ -1,0 +1,324 @@
+"""report.html in a real Chromium: it draws, answers to mouse, touch and keys, asks nobody for anything, runs no name."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import Watched, launched
+from traces import TraceBuilder
+
+from proftrack.analysis import analyze_trace
+from proftrack.report.html import LARGEST_BYTES, render
+from proftrack.report.scene import scene
+
+pytestmark = pytest.mark.slow
+
+DATA = Path(__file__).parent / "data"
+HOSTILE = (
+    "<script>window.hurt=1</script>",
+    "</script><script>window.hurt=2</script>",
+    '"><img src=x onerror="window.hurt=3">',
+    "' onmouseover='window.hurt=4",
+    "<!--<script>",
+    "]]><svg onload=window.hurt=5>",
+    "javascript:window.hurt=6",
+    "{{7*7}}{% raw %}",
+    "a\u202egnp.exe\u2028b\u0000c\ud800d",
+    "=cmd()|' /C calc'!A0",
+    "../" * 20 + "etc/passwd",
+    "k" * 3000,
+)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with launched() as browser:
+        yield browser
+
+
+@pytest.fixture
+def watch(chromium: Any) -> Iterator[Callable[..., Watched]]:
+    """Opens pages that are watched; none of them may have complained or asked anybody for anything."""
+    opened: list[Watched] = []
+
+    def open_one(**options: Any) -> Watched:
+        opened.append(Watched(chromium, **options))
+        return opened[-1]
+
+    yield open_one
+    for watched in opened:
+        assert watched.complaints == []
+        assert [url for url in watched.requests if not url.startswith("file:")] == []
+        assert len(watched.requests) == 1
+        watched.close()
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], str]:
+    """The address of a trace's report; each is made once."""
+    folder, made = tmp_path_factory.mktemp("reports"), {}
+
+    def report(trace: Path) -> str:
+        if trace not in made:
+            found = analyze_trace(trace)
+            page = folder / f"{len(made)}.html"
+            page.write_text(render(found.record, scene(found.tables, found.record.kernels)), encoding="utf-8")
+            assert page.stat().st_size < LARGEST_BYTES
+            made[trace] = page.as_uri()
+        return made[trace]
+
+    return report
+
+
+def hostile_trace(path: Path) -> Path:
+    """Every kind of name in every place where a report shows one."""
+    trace = TraceBuilder()
+    trace.step(1, at=0, dur=1000)
+    for i, name in enumerate(HOSTILE):
+        at = 10 + 60 * i
+        trace.region(name, at=at, dur=50).op(name, at=at + 1, dur=40).call(name, at=at + 2, dur=1, correlation=900 + i)
+        trace.launch(at=at + 5, correlation=i + 1).kernel(name, at=at + 20, dur=25, correlation=i + 1, stream=name[:60])
+    trace.sync(at=900, dur=50)
+    trace.member(deviceProperties=[{"id": 0, "name": HOSTILE[2], "numSms": 100}])
+    return trace.write(path)
+
+
+def two_kernels(path: Path) -> Path:
+    """
+    host  step 0-100:  op aten::mm 10-40 [launch 30-35], op aten::add 50-70 [launch 60-65]
+    GPU   gemm 40-80,  add 80-85; a wait of 30 behind the step, of which the GPU works 0
+    """
+    trace = TraceBuilder().step(7, at=0, dur=100).op("aten::mm", at=10, dur=30).op("aten::add", at=50, dur=20)
+    trace.launch(at=30, dur=5, correlation=1).kernel("gemm", at=40, dur=40, correlation=1)
+    trace.launch(at=60, dur=5, correlation=2).kernel("add", at=80, dur=5, correlation=2)
+    return trace.sync(at=100, dur=20).write(path)
+
+
+def said(page: Any) -> list[str]:
+    return str(page.locator("#lanes-tip").inner_text()).splitlines()
+
+
+# ---- mouse, touch, keys ----------------------------------------------------------------------------------------------
+
+
+def test_hover_says_which_kernel_and_how_long(
+    watch: Callable[..., Watched], reports: Callable[[Path], str], tmp_path: Path
+) -> None:
+    page = watch().show(reports(two_kernels(tmp_path / "t.json")))
+    page.locator("rect[data-mark].arithmetic").hover()
+    assert said(page)[0] == "gemm"
+    # The kernel starts 5 us behind its launch call, which ends at 35.
+    assert said(page)[1:] == [
+        "start 40 us after ProfilerStep#7 began",
+        "duration 40 us",
+        "launched by cudaLaunchKernel, 5 us after that call ended",
+    ]
+    assert page.locator("path.arrow.strong").count() == 1
+    assert page.locator("rect.chosen").count() == 1
+
+
+def test_hover_says_what_runs_in_an_operator_and_why_the_gpu_idles(
+    watch: Callable[..., Watched], reports: Callable[[Path], str], tmp_path: Path
+) -> None:
+    page = watch().show(reports(two_kernels(tmp_path / "t.json")))
+    page.locator("rect[data-mark].operator").first.hover()
+    assert said(page) == ["aten::mm", "start 10 us after ProfilerStep#7 began", "duration 30 us", "self time 25 us"]
+    page.locator("rect[data-mark].idle-dispatch").first.hover()
+    assert said(page)[0] == "GPU idle: dispatch"
+    assert said(page)[-1] == "duration 40 us"
+    page.locator("[data-do=all]").click()
+    page.locator("rect[data-mark].wait").hover()
+    assert "the GPU worked during 0.0 % of it" in said(page)
+
+
+def test_a_tap_keeps_what_it_points_at(
+    watch: Callable[..., Watched], reports: Callable[[Path], str], tmp_path: Path
+) -> None:
+    page = watch(has_touch=True, width=400).show(reports(two_kernels(tmp_path / "t.json")))
+    page.locator("rect[data-mark].launch").first.tap()
+    assert said(page)[0] == "cudaLaunchKernel"
+    assert "launched gemm" in said(page)
+
+
+def test_keys_go_from_mark_to_mark(
+    watch: Callable[..., Watched], reports: Callable[[Path], str], tmp_path: Path
+) -> None:
+    page = watch().show(reports(two_kernels(tmp_path / "t.json")))
+    picture = page.locator("#lanes-picture")
+    names = []
+    for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "ArrowUp", "ArrowUp", "ArrowUp", "ArrowUp", "Home", "End"):
+        picture.press(key)
+        names.append(said(page)[0])
+    mm = ["gemm", "add", "gemm", "cudaLaunchKernel", "aten::add", "ProfilerStep#7", "ProfilerStep#7"]
+    assert names == [*mm, "ProfilerStep#7", "ProfilerStep#7"]
+    picture.press("Escape")
+    assert page.locator("#lanes-tip").is_hidden()
+
+
+def test_zoom_and_pan_show_another_stretch(
+    watch: Callable[..., Watched], reports: Callable[[Path], str], tmp_path: Path
+) -> None:
+    page = watch().show(reports(two_kernels(tmp_path / "t.json")))
+
+    def view() -> tuple[int, int]:
+        low, high = str(page.locator("#lanes").get_attribute("data-view")).split()
+        return int(low), int(high)
+
+    assert view() == (0, 100_000)
+    page.locator("[data-do=in]").click()
+    assert view() == (25_000, 75_000)
+    page.locator("[data-do=right]").click()
+    assert view() == (50_000, 100_000)
+    page.locator("[data-do=all]").click()
+    assert view() == (0, 120_000)
+    picture = page.locator("#lanes-picture")
+    picture.press("0")
+    assert view() == (0, 100_000)
+    picture.press("ArrowRight")
+    picture.press("Enter")  # gemm from 40 to 80, a tenth of it to both sides
+    assert view() == (36_000, 84_000)
+    picture.press("-")
+    assert view() == (12_000, 108_000)
+
+
+def test_tables_sort_both_ways(watch: Callable[..., Watched], reports: Callable[[Path], str]) -> None:
+    page = watch().show(reports(DATA / "mlp_train.json.gz"))
+    table = page.locator("table.sortable").nth(1)
+
+    def column(name: str) -> list[str]:
+        at = [text.strip() for text in table.locator("th").all_inner_texts()].index(name)
+        return [str(text) for text in table.locator(f"tbody tr td:nth-child({at + 1})").all_inner_texts()]
+
+    def calls() -> list[int]:
+        return [int(text.replace(",", "")) for text in column("calls")]
+
+    as_made = calls()
+    assert as_made != sorted(as_made)
+    table.get_by_role("button", name="calls").click()
+    assert calls() == sorted(as_made, reverse=True)
+    assert table.locator("th[aria-sort=descending]").inner_text().strip() == "calls"
+    table.get_by_role("button", name="calls").press("Enter")
+    assert calls() == sorted(as_made)
+    table.get_by_role("button", name="GPU work").click()
+    assert column("GPU work") == sorted(column("GPU work"), key=str.lower)
+    assert table.locator("th[aria-sort]").count() == 1
+
+
+# ---- safety and looks ------------------------------------------------------------------------------------------------
+
+
+def test_no_name_runs_or_leaves_its_place(
+    watch: Callable[..., Watched], reports: Callable[[Path], str], tmp_path: Path
+) -> None:
+    page = watch().show(reports(hostile_trace(tmp_path / "hostile.json")))
+    for mark in page.locator("rect[data-mark]").all()[:60]:
+        mark.hover(force=True)
+    picture = page.locator("#lanes-picture")
+    for key in ("ArrowRight", "ArrowUp", "ArrowRight", "ArrowUp", "ArrowRight", "Enter"):
+        picture.press(key)
+    for head in page.locator("table.sortable button").all():
+        head.click()
+    assert page.evaluate("window.hurt") is None
+    assert page.locator("img, iframe, object, embed, link, base").count() == 0
+    assert page.locator("script").count() == 2
+    assert page.locator("body *[onerror], body *[onload], body *[onmouseover]").count() == 0
+    text = str(page.locator("main").inner_text())
+    assert "<script>window.hurt=1</script>" in text
+    assert "\u202e" not in text
+    assert "\\u202e" in text
+
+
+def test_its_policy_stops_scripts_that_get_in_all_the_same(
+    chromium: Any, reports: Callable[[Path], str], tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    made = Path(reports(two_kernels(tmp_path / "t.json")).removeprefix("file://")).read_text(encoding="utf-8")
+    page.write_text(made.replace("</main>", "<script>window.hurt=1</script><img src=x onerror=window.hurt=2></main>"))
+    watched = Watched(chromium)
+    try:
+        assert watched.show(page.as_uri()).evaluate("window.hurt") is None
+        assert any("Content Security Policy" in complaint for complaint in watched.complaints)
+    finally:
+        watched.close()
+
+
+def test_it_works_in_the_sandboxed_frame_of_a_server(
+    chromium: Any, reports: Callable[[Path], str], tmp_path: Path
+) -> None:
+    """MLflow shows it with `sandbox="allow-scripts"`: an origin of its own, no storage, no parent."""
+    made = Path(reports(two_kernels(tmp_path / "t.json")).removeprefix("file://")).read_text(encoding="utf-8")
+    outer = tmp_path / "outer.html"
+    outer.write_text("<!doctype html><iframe id=f sandbox=allow-scripts width=1000 height=3000></iframe>")
+    watched = Watched(chromium)
+    try:
+        page = watched.show(outer.as_uri())
+        page.evaluate("html => document.getElementById('f').srcdoc = html", made)
+        frame = page.frame_locator("#f")
+        frame.locator("#lanes[data-ready=yes]").wait_for()
+        frame.locator("rect[data-mark].arithmetic").hover()
+        assert "gemm" in frame.locator("#lanes-tip").inner_text()
+        assert watched.complaints == []
+    finally:
+        watched.close()
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+def test_it_can_be_read_by_everybody(
+    watch: Callable[..., Watched], reports: Callable[[Path], str], dark: bool, width: int
+) -> None:
+    """axe-core: contrast, names of controls, order of headings, what can be reached by keys, ..."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    watched = watch(dark=dark, width=width, bypass_csp=True)
+    page = watched.show(reports(DATA / "matmul_add_4096.json.gz"))
+    found = Axe().run(page)
+    assert [(v["id"], [n["html"][:120] for n in v["nodes"][:3]]) for v in found.response["violations"]] == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page scrolls sideways"
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", ground)[:3])) < 300) == dark
+
+
+@pytest.mark.parametrize("name", ["matmul_add_64", "matmul_add_4096", "mlp_train", "tracelens_vllm_graph"])
+def test_reports_of_real_traces_draw(watch: Callable[..., Watched], reports: Callable[[Path], str], name: str) -> None:
+    page = watch().show(reports(DATA / f"{name}.json.gz"))
+    page.locator("rect[data-mark]").first.wait_for()
+    order = page.eval_on_selector_all("main > section", "all => all.map(s => s.id)")
+    wanted = "verdict times schedule timeline split tables launches roofline steps regions chains environment next"
+    assert order == [name for name in wanted.split() if name in order]
+    assert {"verdict", "times", "timeline", "split", "tables", "launches", "environment", "next"} <= set(order)
+
+
+def test_a_large_step_is_thinned_and_its_close_up_is_not(
+    watch: Callable[..., Watched], reports: Callable[[Path], str]
+) -> None:
+    page = watch().show(reports(DATA / "kineto_resnet50_workers0.json.gz"))
+    data = json.loads(page.locator("#lanes-data").inner_text())
+    assert "are drawn as" in page.locator(".note").first.inner_text()
+    for _ in range(4):
+        page.locator("[data-do=in]").click()
+    page.locator("rect.hatch").first.wait_for()
+    page.locator("[data-do=close]").click()
+    low, high = data["close"]
+    inside = [i for i, start in enumerate(data["start"]) if start < high and start + data["dur"][i] > low]
+    several = dict(data["several"])
+    assert inside
+    assert all(i not in several for i in inside if low <= data["start"][i] < high)
+
+
+def test_a_run_on_the_cpu_has_a_timeline_without_a_gpu(
+    watch: Callable[..., Watched], reports: Callable[[Path], str], tmp_path: Path
+) -> None:
+    trace = TraceBuilder(sms=None)
+    for number, at in ((1, 0), (2, 100)):
+        trace.step(number, at=at, dur=100).op("aten::linear", at=at + 5, dur=80).op("aten::addmm", at=at + 10, dur=70)
+    page = watch().show(reports(trace.write(tmp_path / "cpu.json")))
+    assert page.locator("rect[data-mark].operator").count() == 2
+    assert page.locator("#split, #launches, #roofline").count() == 0
+    page.locator("rect[data-mark].operator").nth(1).hover()
+    assert said(page) == ["aten::addmm", "start 10 us after ProfilerStep#1 began", "duration 70 us", "self time 70 us"]

@@ -1,0 +1,236 @@
+"""Terminal, Markdown and figures as text: fit to be read, whatever the terminal and whatever the names."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from run_folders import make_record
+
+from proftrack.analysis import analyze_trace
+from proftrack.measures.results import Flag, Kernel, Op
+from proftrack.record import Record
+from proftrack.report import markdown, sections, terminal, units
+from proftrack.report.html import render
+
+DATA = Path(__file__).parent / "data"
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(record: Record, monkeypatch: pytest.MonkeyPatch, columns: int | None) -> str:
+    out: Any = io.StringIO() if columns is None else Terminal()
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("TERM", "xterm-256color")
+    terminal.print_record(record, out)
+    return str(out.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("us", "text"),
+    [
+        (None, "-"),
+        (0.0, "0 us"),
+        (0.00768, "7.68 ns"),
+        (0.1, "0.10 us"),
+        (2.79, "2.79 us"),
+        (51.23, "51.2 us"),
+        (999.4, "999 us"),
+        (1190.0, "1.19 ms"),
+        (1_190_000.0, "1.19 s"),
+        (-5.0, "-5.00 us"),
+    ],
+)
+def test_durations(us: float | None, text: str) -> None:
+    assert units.duration(us) == text
+
+
+def test_other_figures() -> None:
+    assert [units.percent(f) for f in (None, 0.0, 0.0001, 0.0142, 1.0)] == ["-", "0.0 %", "<0.1 %", "1.4 %", "100.0 %"]
+    assert [units.factor(f) for f in (None, 1.0, 1.234, 2.34, 18.4)] == ["-", "1.00x", "1.23x", "2.3x", "18x"]
+    assert units.scaled(746.9e12, "FLOP/s") == "747 TFLOP/s"
+    assert units.scaled(134_217_728, "B") == "134 MB"
+    assert units.scaled(2e18, "B") == "2000 PB"
+    assert units.moment(1_700_000_000_000_000_000) == "2023-11-14 22:13 UTC"
+    assert [units.counted(n, "step") for n in (1, 2, 12_000)] == ["1 step", "2 steps", "12,000 steps"]
+
+
+def test_untrusted_names_are_one_line_without_what_cannot_be_seen() -> None:
+    text = units.plain("a\nb\x1b[31m\u202ec\u200bd\ud800e\U000e0041")
+    assert text == "a\\nb\\x1b[31m\\u202ec\\u200bd\\ud800e\\U000e0041"
+    long = units.plain("x" * 3000, 100)
+    assert (len(long), "..." in long) == (100, True)
+    assert units.brief("void at::native::(anonymous namespace)::k<c10::Half>(int)", 60) == "k<Half>(int)"
+
+
+def record_of(name: str) -> Record:
+    return analyze_trace(DATA / f"{name}.json.gz").record
+
+
+@pytest.mark.parametrize("columns", [80, 100, 140])
+@pytest.mark.parametrize("name", ["mlp_train", "tracelens_vllm_graph", "matmul_add_4096"])
+def test_it_fits_the_terminal(name: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    record = record_of(name)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", shown(record, monkeypatch, columns))
+    assert max(map(len, text.splitlines())) <= columns
+    assert "…" not in text
+    # The largest kernel's figures are whole.
+    first = record.kernels[0]
+    for figure in (units.percent(first.share), units.duration(first.total_us), units.duration(first.mean_us)):
+        assert figure in text
+    assert first.limit in text
+
+
+def test_numbers_stay_whole_on_the_narrowest_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shown(record_of("mlp_train"), monkeypatch, 40)
+    kernel = record_of("mlp_train").kernels[0]
+    assert units.duration(kernel.total_us) in text
+
+
+def test_colour_where_it_is_wanted_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = make_record()
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[" in shown(record, monkeypatch, 80)
+    assert "\x1b[" not in shown(record, monkeypatch, None)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]", shown(record, monkeypatch, 80))
+
+
+def test_piped_text_has_no_trailing_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for line in shown(record_of("mlp_train"), monkeypatch, None).splitlines():
+        assert line == line.rstrip()
+
+
+def test_a_name_that_the_terminal_cannot_show_is_no_failure() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    record = make_record(ops=[_op("multiplizière_日本")])
+    terminal.print_record(record, stream)
+    stream.flush()
+    assert b"multiplizi\\xe8re_\\u65e5\\u672c" in raw.getvalue()
+
+
+def _op(name: str) -> Op:
+    return Op(
+        name=name, category="cpu_op", calls=1, self_cpu_time_us=1.0, cpu_time_us=1.0, self_cuda_time_us=0.0,
+        cuda_time_us=0.0,
+    )  # fmt: skip
+
+
+def _kernel(name: str) -> Kernel:
+    return Kernel(
+        name=name, kind="matmul", calls=1, total_us=1.0, mean_us=1.0, min_us=1.0, max_us=1.0, share=1.0, limit="unknown"
+    )  # fmt: skip
+
+
+def test_names_move_no_cursor_and_ring_no_bell(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "\x1b[2J\x1b]0;title\x07[bold red]x[/]\r\n"
+    record = make_record(ops=[_op(name)], kernels=[_kernel(name)], quality=[Flag(code="x", count=1, message=name)])
+    monkeypatch.setenv("NO_COLOR", "1")
+    for columns in (80, None):
+        text = shown(record, monkeypatch, columns)
+        assert "\x1b[2J" not in text
+        assert "\x1b]" not in text
+        assert "\x07" not in text
+        assert "[bold red]" in text
+
+
+# ---- Markdown --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "<script>alert(1)</script>",
+        "a|b|c",
+        "[x](http://evil.example)",
+        "![x](y)",
+        "`code`",
+        "**b** _i_ ~~s~~",
+        "# heading",
+        "- item",
+        "1. item",
+        "a\n\n## b",
+        "$x^2$",
+        "@someone",
+        "http://evil.example",
+    ],
+)
+def test_markdown_shows_names_and_nothing_more(name: str) -> None:
+    from html import unescape
+
+    from markdown_it import MarkdownIt
+
+    cell = markdown.escape(name, 200)
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    assert unescape(re.sub(r"</?p>", "", parser.render(cell))).strip() == " ".join(name.split())
+    html = parser.render(f"| a | b |\n|---|---|\n| {cell} | 2 |\n")
+    assert html.count("<td>") == 2
+    assert not re.search(r"<(?!/?(?:table|thead|tbody|tr|th|td)\b)", html)
+
+
+def test_a_report_in_markdown_says_what_the_others_say() -> None:
+    record = record_of("mlp_train")
+    text = markdown.render(record)
+    assert markdown.escape(record.verdict.summary, 600) in text
+    assert units.duration(record.times.step_time_us) in text
+    assert all(markdown.escape(line, 600) in text for line in record.verdict.advice)
+    tables = [line for line in text.splitlines() if line.startswith("|---")]
+    assert len(tables) >= 5
+
+
+# ---- sections --------------------------------------------------------------------------------------------------------
+
+
+def test_times_as_bars_and_what_could_be_won() -> None:
+    """T 100, B 40, R 5: without overhead 2.5x, at the roofline another 8x."""
+    bars = sections.time_bars(make_record())
+    assert [(b.key, b.us, b.solid, b.rest) for b in bars] == [("T", 100, 40, 60), ("B", 40, 5, 35), ("R", 5, 5, 0)]
+    assert bars[0].text == "If everything but the GPU's work vanished: at most 2.5x faster"
+    assert bars[1].text == "If every kernel reached the roofline: at most 8.0x faster"
+
+
+def test_a_busy_gpu_leaves_nothing_to_win() -> None:
+    times = msgspec.structs.replace(make_record().times, gpu_busy_per_step_us=101.0, roofline_time_us=None)
+    bars = sections.time_bars(make_record(times=times))
+    assert [(b.key, round(b.solid, 2), round(b.rest, 2)) for b in bars] == [("T", 99.01, 0), ("B", 100, 0)]
+    assert bars[0].text.endswith("nothing to win")
+
+
+def test_the_schedule_strip() -> None:
+    strip = [(s.kind, s.label) for s in sections.schedule(make_record())]
+    assert strip == [
+        ("first", "first step"),
+        ("timed", "30 steps"),
+        ("waited", "1 step"),
+        ("warmed", "1 step"),
+        ("recorded", "#2, #3, #4"),
+    ]
+    assert [s.label for s in sections.schedule(record_of("mlp_train"))] == ["#2, #3, #4"]  # somebody's trace
+
+
+def test_a_schedule_of_many_cycles_is_not_endless() -> None:
+    record = make_record()
+    run = msgspec.structs.replace(record.run, schedule={"wait": 1, "warmup": 1, "active": 1, "repeat": 9})
+    steps = [msgspec.structs.replace(record.per_step[0], step=2 + 3 * i) for i in range(9)]
+    window = msgspec.structs.replace(record.window, cycles=9, steps=9)
+    strip = sections.schedule(msgspec.structs.replace(record, run=run, per_step=steps, window=window))
+    assert [s.label for s in strip if s.kind == "recorded"] == ["#2", "#5", "#8", "#11"]
+    assert strip[-1].label == "5 cycles"
+
+
+def test_a_record_without_events_says_so() -> None:
+    page = render(make_record(), None)
+    assert "There are no events at hand" in page
+    assert 'id="lanes"' not in page

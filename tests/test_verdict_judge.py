@@ -1,0 +1,279 @@
+"""Judging a trace: the two readings of a bare one, what makes it inconclusive, what lowers confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from traces import TraceBuilder, clean, table_of
+
+from proftrack.capture.result import Timing
+from proftrack.measures import measure
+from proftrack.verdict.context import Context
+from proftrack.verdict.judge import Judgement, judge
+from proftrack.verdict.rules import REGIMES
+
+
+def steps(
+    count: int = 4,
+    *,
+    dur: float = 1000,
+    busy: float = 100,
+    name: str = "gemm",
+    each: Callable[[TraceBuilder, float], object] | None = None,
+) -> TraceBuilder:
+    """Steps in one region; in each a kernel of `busy` us that is launched at once."""
+    trace = TraceBuilder()
+    for i in range(count):
+        at = i * dur
+        trace.step(i, at=at, dur=dur).region("train", at=at, dur=dur)
+        trace.work(i + 1, launch=at, at=at + 2, dur=busy, name=name)
+        if each:
+            each(trace, at)
+    return trace
+
+
+def judged(trace: TraceBuilder, step_time_us: float | None = None, timing: Timing | None = None) -> Judgement:
+    return judge(trace.measures(), Context(step_time_us=step_time_us, timing=timing))
+
+
+def timing(*blocks: float, latencies: tuple[float, ...] = (1300.0,), mode: str = "throughput") -> Timing:
+    middle = sorted(blocks)[len(blocks) // 2]
+    return Timing(
+        mode=mode,  # type: ignore[arg-type]
+        step_time_us=middle,
+        step_latency_us=sorted(latencies)[len(latencies) // 2],
+        step_time_p95_us=max(latencies),
+        steps_per_block=10,
+        block_step_times_us=list(blocks),
+        step_latencies_us=list(latencies),
+    )
+
+
+# -- a time without the profiler
+
+
+@pytest.mark.parametrize(
+    ("step_time", "regime"), [(1000, "overhead-bound"), (150, "mixed"), (120, "compute-bound"), (100, "compute-bound")]
+)
+def test_with_a_step_time_it_is_read_once(step_time: float, regime: str) -> None:
+    outcome = judged(steps(), step_time)
+    assert outcome.verdict.regime == regime
+    assert outcome.verdict.basis == "unprofiled"
+    assert outcome.step_time_us == step_time
+    assert outcome.verdict.gpu_busy_fraction == pytest.approx(100 / step_time)
+
+
+def test_the_step_time_of_the_timing_wins_and_its_mode_chooses() -> None:
+    measured = timing(120, 120, 120, latencies=(1000, 1000, 1000))
+    assert judged(steps(), 500, measured).verdict.regime == "compute-bound"
+    other = timing(120, 120, 120, latencies=(1000, 1000, 1000), mode="latency")
+    assert judged(steps(), 500, other).verdict.regime == "overhead-bound"
+
+
+@pytest.mark.parametrize(
+    ("name", "regime"),
+    [
+        ("gemm", "compute-bound"),
+        ("vectorized_elementwise_kernel", "memory-bound"),
+        ("ncclDevKernel_AllReduce_Sum", "communication-bound"),
+        ("zorp", "inconclusive"),
+    ],
+)
+def test_a_busy_gpu_is_judged_by_its_kernels(name: str, regime: str) -> None:
+    assert judged(steps(busy=950, name=name), 1000).verdict.regime == regime
+
+
+def test_copies_and_small_kernels() -> None:
+    trace = TraceBuilder().step(0, at=0, dur=1000)
+    trace.launch(at=0, correlation=1, name="cudaMemcpyAsync").memcpy(at=2, dur=950, correlation=1)
+    assert judged(trace, 1000).verdict.regime == "transfer-bound"
+    trace = TraceBuilder(sms=100).step(0, at=0, dur=1000).work(1, launch=0, at=2, dur=950, grid=[8, 1, 1])
+    assert judged(trace, 1000).verdict.regime == "latency-bound"
+
+
+# -- a bare trace
+
+
+def test_a_bare_trace_whose_readings_agree() -> None:
+    outcome = judged(steps())
+    assert outcome.verdict.regime == "overhead-bound"
+    assert outcome.verdict.basis == "profiled"
+    assert outcome.verdict.confidence != "high"
+
+
+def test_a_bare_trace_whose_readings_differ_asks_for_the_step_time() -> None:
+    # 40 % busy as traced: with dispatch divided by four it would be over 70 %.
+    verdict = judged(steps(dur=500, busy=200)).verdict
+    assert verdict.regime == "inconclusive"
+    assert verdict.confidence == "low"
+    assert any("--step-time-us" in r for r in verdict.reasons)
+    assert judged(steps(dur=500, busy=200), 210).verdict.regime == "compute-bound"
+    assert judged(steps(dur=500, busy=200), 500).verdict.regime == "overhead-bound"
+
+
+def test_longer_steps_are_inflated_less() -> None:
+    # 30 % busy: divided by four it would be mixed, by two (steps over a millisecond) it is not.
+    assert judged(steps(8, dur=900, busy=230)).verdict.regime == "inconclusive"
+    assert judged(steps(8, dur=1150, busy=230)).verdict.regime == "overhead-bound"
+
+
+def test_host_work_is_host_bound_in_both_readings() -> None:
+    def numpy_work(trace: TraceBuilder, at: float) -> None:
+        trace.work(int(at) + 77, launch=at + 15_900, at=at + 15_905, dur=50)
+
+    verdict = judged(steps(dur=16_000, busy=1500, each=numpy_work)).verdict
+    assert (verdict.regime, verdict.cause) == ("host-bound", "host")
+
+
+def test_data_loading_and_waits() -> None:
+    def loader(trace: TraceBuilder, at: float) -> None:
+        trace.region("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at=at + 100, dur=880)
+        trace.work(int(at) + 77, launch=at + 985, at=at + 987, dur=5)
+
+    verdict = judged(steps(each=loader), 1000).verdict
+    assert (verdict.regime, verdict.cause) == ("input-bound", "input")
+
+    def item(trace: TraceBuilder, at: float) -> None:
+        trace.sync(at=at + 2, dur=401, name="cudaStreamSynchronize")
+
+    verdict = judged(steps(dur=800, busy=400, each=item), 800).verdict
+    assert (verdict.regime, verdict.cause) == ("sync-bound", "synchronization")
+
+
+# -- what makes it inconclusive
+
+INCONCLUSIVE: dict[str, tuple[Callable[[], TraceBuilder], float | None, str]] = {
+    "no kernels were recorded": (
+        lambda: TraceBuilder().step(0, at=0, dur=100).launch(at=1, correlation=1),
+        100,
+        "not measured",
+    ),
+    "replays without kernels": (
+        lambda: steps(each=lambda t, at: t.launch(at=at + 5, correlation=int(at) + 50, name="cudaGraphLaunch")),
+        1000,
+        "Graph replays",
+    ),
+    "a third of the launches without kernels": (
+        lambda: steps(each=lambda t, at: t.launch(at=at + 5, correlation=int(at) + 50)),
+        1000,
+        "Launch calls without",
+    ),
+    "a kernel in ten without usable times": (
+        lambda: steps(each=lambda t, at: t.work(int(at) + 50, launch=at + 200, at=at + 210, dur=-1)),
+        1000,
+        "times that cannot be",
+    ),
+    "another program's step time": (steps, 70, "not of the same work"),
+    "compilation in a bare trace": (
+        lambda: steps(each=lambda t, at: t.op("compile_fx", at=at + 300, dur=5)),
+        None,
+        "Compilation",
+    ),
+    "a cpu trace": (lambda: TraceBuilder().step(0, at=0, dur=9).op("aten::mm", at=1, dur=5), None, "no GPU work"),
+    "gpu work of no length": (
+        lambda: TraceBuilder().step(0, at=0, dur=9).work(1, launch=1, at=2, dur=0),
+        None,
+        "no length",
+    ),
+    "leaked work that outlives the own": (
+        lambda: steps(1).kernel("old", at=-10, dur=5000, stream=20),
+        1000,
+        "no length, or ran before",
+    ),
+    "markers only": (lambda: TraceBuilder().row("overhead", "Buffer Flush", 0, 5), None, "neither operators"),
+}
+
+
+@pytest.mark.parametrize("what", INCONCLUSIVE)
+def test_inconclusive_with_its_reason(what: str) -> None:
+    build, step_time, says = INCONCLUSIVE[what]
+    verdict = judged(build(), step_time).verdict
+    assert verdict.regime == "inconclusive"
+    assert verdict.confidence == "low"
+    assert any(says in reason for reason in verdict.reasons), verdict.reasons
+
+
+def test_a_partial_file_is_inconclusive() -> None:
+    text = steps().json()
+    verdict = judge(measure(table_of(text[:-300], salvage=True)), Context(step_time_us=1000)).verdict
+    assert verdict.regime == "inconclusive"
+    assert any("broken" in r for r in verdict.reasons)
+
+
+def test_missing_work_does_not_unsay_that_the_gpu_is_busy() -> None:
+    # The GPU did at least this much: 95 % busy stays 95 % busy.
+    trace = steps(busy=950, each=lambda t, at: t.launch(at=at + 5, correlation=int(at) + 50))
+    assert judged(trace, 1000).verdict.regime == "compute-bound"
+
+
+def test_a_repaired_file_is_judged() -> None:
+    broken = steps().json().replace(b'"train"', b'"tr"ain"')
+    assert judge(measure(table_of(broken)), Context(step_time_us=1000)).verdict.regime == "overhead-bound"
+
+
+# -- confidence
+
+
+def test_confidence_is_high_where_nothing_speaks_against_it() -> None:
+    verdict = judged(steps(), 1000, timing(1000, 1001, 999, 1000, 1000)).verdict
+    assert (verdict.confidence, verdict.reasons) == ("high", [])
+
+
+def test_blocks_that_could_mean_another_regime_make_it_low() -> None:
+    verdict = judged(steps(), None, timing(110, 115, 122, 128, 240, 260, 280)).verdict
+    assert verdict.confidence == "low"
+    assert any("mixed" in r or "overhead-bound" in r for r in verdict.reasons)
+
+
+def test_next_to_a_limit_it_is_medium() -> None:
+    # u = 0.51
+    verdict = judged(steps(), 196, timing(196, 196, 196)).verdict
+    assert (verdict.regime, verdict.confidence) == ("mixed", "medium")
+    assert any("close to the limit" in r for r in verdict.reasons)
+
+
+@pytest.mark.parametrize(
+    ("trace", "level"),
+    [
+        (lambda: TraceBuilder().op("a", at=0, dur=1000).work(1, launch=5, at=9, dur=9), "low"),  # no steps
+        (lambda: steps().step(9, at=4000, dur=50_000).work(99, launch=4001, at=4005, dur=100), "medium"),
+        (lambda: steps(each=lambda t, at: t.op("compile_fx", at=at + 300, dur=5)), "medium"),
+    ],
+)
+def test_flags_lower_confidence(trace: Callable[[], TraceBuilder], level: str) -> None:
+    assert judged(trace(), 1000, timing(1000, 1000, 1000)).verdict.confidence == level
+
+
+def test_slower_under_the_profiler_is_flagged() -> None:
+    outcome = judged(steps(), 92)
+    assert [f.code for f in outcome.flags] == ["slow_under_profiler"]
+    assert outcome.verdict.regime == "compute-bound"
+    assert outcome.verdict.confidence == "medium"
+    assert judged(steps(), 96).flags == []
+
+
+# -- what it says
+
+
+@pytest.mark.parametrize("step_time", [None, 1000.0, 150.0, 120.0, 70.0])
+@pytest.mark.parametrize("trace", [clean(), steps(), steps(busy=900), TraceBuilder().op("a", at=0, dur=5)])
+def test_every_verdict_says_what_it_rests_on(trace: TraceBuilder, step_time: float | None) -> None:
+    verdict = judged(trace, step_time).verdict
+    assert verdict.regime in REGIMES
+    assert verdict.confidence in ("high", "medium", "low")
+    assert verdict.confidence == "high" or verdict.reasons
+    assert verdict.summary.endswith(".")
+    assert len(verdict.advice) >= 1
+    assert "e+" not in " ".join([verdict.summary, *(e.text for e in verdict.evidence)])
+    if verdict.gpu_busy_fraction is not None:
+        assert [e.name for e in verdict.evidence][:2] == ["step_time_us", "gpu_busy_per_step_us"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.5, "0.5 us"), (999.4, "999 us"), (999.9, "1 ms"), (999_960, "1 s"), (3.2e9, "3200 s")]
+)
+def test_times_in_sentences(value: float, text: str) -> None:
+    from proftrack.verdict.evidence import us
+
+    assert us(value) == text

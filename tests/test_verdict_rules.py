@@ -1,0 +1,97 @@
+"""The table of regimes, row by row; microseconds a step."""
+
+from __future__ import annotations
+
+import pytest
+
+from proftrack.verdict.rules import REGIMES, StepFacts, gpu_regime, regime, without_inflation
+from proftrack.verdict.thresholds import THRESHOLDS
+
+ARITHMETIC = {"arithmetic": 1.0}
+
+
+def facts(
+    time: float, busy: float, *, waits: float = 0.0, limits: dict[str, float] | None = None, **causes: float
+) -> StepFacts:
+    return StepFacts(
+        step_time_us=time,
+        gpu_busy_us=busy,
+        idle_by_cause_us=causes,
+        busy_by_limit_us=limits or {"arithmetic": busy},
+        waits_over_gpu_us=waits,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        # input-bound: u < 0.8, data loading explains at least half of T - B
+        (facts(100, 20, input=40), "input-bound"),
+        (facts(100, 20, input=39.9), "overhead-bound"),
+        (facts(100, 79, input=10.5), "input-bound"),
+        (facts(100, 80, input=20), "compute-bound"),
+        # sync-bound: T - max(H, B) is at least half of T - B, H = T less the waits that overlap GPU work
+        (facts(100, 40, waits=30), "sync-bound"),
+        (facts(100, 40, waits=29.9), "overhead-bound"),
+        (facts(100, 70, waits=60), "sync-bound"),  # max(H, B) = B: all of T - B
+        (facts(100, 70, waits=14), "mixed"),
+        # host-bound: stretches that launch nothing explain at least half
+        (facts(100, 40, host=30), "host-bound"),
+        (facts(100, 40, host=29.9), "overhead-bound"),
+        (facts(100, 60, host=20), "host-bound"),
+        # input before sync before host, where several explain half
+        (facts(100, 40, input=30, host=30, waits=30), "input-bound"),
+        (facts(100, 40, host=30, waits=30), "sync-bound"),
+        # overhead-bound: u <= 0.5 and none of these; mixed above
+        (facts(100, 50, dispatch=50), "overhead-bound"),
+        (facts(100, 50.1, dispatch=49.9), "mixed"),
+        (facts(100, 79.9, dispatch=20), "mixed"),
+        (facts(100, 1), "overhead-bound"),
+        # causes weigh against T - B of the true step, not against the profiled idle time
+        (facts(100, 90, input=500), "compute-bound"),
+        (facts(100, 40, dispatch=500, host=31), "host-bound"),
+        # the GPU's side: where most of the busy time goes
+        (facts(100, 80), "compute-bound"),
+        (facts(100, 120), "compute-bound"),
+        (facts(100, 90, limits={"bandwidth": 50, "arithmetic": 40}), "memory-bound"),
+        (facts(100, 90, limits={"bandwidth": 45, "arithmetic": 45}), "compute-bound"),
+        (facts(100, 90, limits={"latency": 46, "arithmetic": 44}), "latency-bound"),
+        (facts(100, 90, limits={"latency": 45, "arithmetic": 45}), "compute-bound"),
+        (facts(100, 90, limits={"transfer": 46, "arithmetic": 44}), "transfer-bound"),
+        (facts(100, 90, limits={"communication": 46, "bandwidth": 44}), "communication-bound"),
+        (facts(100, 90, limits={"unknown": 46, "bandwidth": 44}), "inconclusive"),
+        (facts(100, 90, limits={"unknown": 44, "bandwidth": 46}), "memory-bound"),
+        (facts(100, 90, limits={"unknown": 90}), "inconclusive"),
+    ],
+)
+def test_regimes(given: StepFacts, expected: str) -> None:
+    assert regime(given, THRESHOLDS) == expected
+    assert expected in REGIMES
+
+
+def test_no_busy_time_by_limit_is_inconclusive() -> None:
+    assert gpu_regime({}, THRESHOLDS) == "inconclusive"
+
+
+def test_sync_time_is_what_removing_the_waits_would_win() -> None:
+    assert facts(100, 40, waits=30).sync_us == 30  # the host needs 70 then
+    assert facts(100, 90, waits=30).sync_us == 10  # the GPU still needs 90
+    assert facts(100, 120, waits=30).sync_us == 0
+    assert facts(100, 120).gap_us == 0
+
+
+def test_without_inflation_dispatch_is_a_quarter_in_short_steps_and_half_in_longer_ones() -> None:
+    short = without_inflation(facts(900, 100, dispatch=800), THRESHOLDS)
+    assert (short.step_time_us, short.idle_by_cause_us) == (300, {"dispatch": 200})
+    long = without_inflation(facts(1000, 100, dispatch=800, host=50), THRESHOLDS)
+    assert (long.step_time_us, long.idle_by_cause_us) == (600, {"dispatch": 400, "host": 50})
+    assert without_inflation(facts(100, 90, host=10), THRESHOLDS).step_time_us == 100
+    # never shorter than the GPU's own time
+    assert without_inflation(facts(100, 90, dispatch=100), THRESHOLDS).step_time_us == 90
+
+
+def test_thresholds_are_stamped_as_numbers() -> None:
+    stamped = THRESHOLDS.as_dict()
+    assert stamped["gpu_bound_from"] == 0.8
+    assert stamped["overhead_bound_to"] == 0.5
+    assert all(isinstance(v, float) for v in stamped.values())
