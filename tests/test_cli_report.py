@@ -120,9 +120,7 @@ def test_open_shows_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
         ([str(DATA / "README.md")], "README.md"),
     ],
 )
-def test_what_cannot_be_gets_one_sentence(
-    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_gets_one_sentence(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(*words) in (1, 2)
     error = capsys.readouterr().err
     assert error.startswith("proftrack: ")

@@ -7,16 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from proftrack.compare.floors import LEAST, assumed_floor, given_floor, measured_floor
 from proftrack.compare.results import Floor
-from proftrack.compare.timing import (
-    Samples,
-    assumed_floor,
-    compare_times,
-    given_floor,
-    measured_floor,
-    quantile,
-    within_interval,
-)
+from proftrack.compare.timing import Samples, compare_times, quantile, within_interval
 
 N64_H200 = (29.2, 20.3, 19.2)
 """Microseconds a step of matmul_add n=64 in three fresh processes on one H200; each one's blocks were within 3 %."""
@@ -96,17 +89,23 @@ def test_pairs_of_repeats_are_pooled_and_a_single_pair_is_not_enough() -> None:
 
 
 def test_runs_of_successive_commits_stand_in_and_a_step_is_no_noise() -> None:
-    """Neighbours differ by 0.01; in the middle the code became 30 % slower."""
+    """Two levels of five runs that alternate by 0.01: deviation sqrt(10 x 0.0049^2 / 8) = 0.00548, eight degrees."""
     values = [math.exp(0.01 * (i % 2) + (0.3 if i >= 5 else 0.0)) for i in range(10)]
     floor = measured_floor([], values)
     assert floor is not None
-    assert floor.fraction < 0.06
+    assert floor.fraction == pytest.approx(math.expm1(2.306 * 0.00548 * math.sqrt(2)), rel=0.01)
     assert measured_floor([], values[:7]) is None
 
 
+def test_runs_that_agree_by_chance_are_not_taken_at_their_word() -> None:
+    floor = measured_floor([[1.0, 1.0, 1.0, 1.0]])
+    assert floor is not None
+    assert floor.fraction == LEAST
+
+
 def test_what_is_assumed_follows_where_the_time_goes() -> None:
-    """5 % for a step that the GPU fills, a factor of 1.65 for one that it does not."""
-    assert assumed_floor(1.0).fraction == pytest.approx(math.expm1(0.05))
+    """3 % for a step that the GPU fills, a factor of 1.65 for one that it does not."""
+    assert assumed_floor(1.0).fraction == pytest.approx(math.expm1(0.03))
     assert assumed_floor(None).fraction == pytest.approx(math.expm1(0.5))
     assert assumed_floor(0.1).fraction > max(N64_H200) / min(N64_H200) - 1
 

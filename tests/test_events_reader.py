@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from traces import TraceBuilder, clean, rows_of, table_of
 
+from proftrack.analysis import analyze_trace
 from proftrack.errors import TraceError
 from proftrack.events import reader
 from proftrack.events.reader import read
@@ -270,6 +271,17 @@ def test_faults_around_the_events_are_mended(text: bytes) -> None:
     assert table.notes.repaired >= 1
 
 
+def test_numbers_around_the_events_that_no_machine_wrote_are_left_out() -> None:
+    table = table_of(
+        b'{"a":1e999,"b":' + b"9" * 5000 + b',"c":18446744073709551616,"d":-5,"deviceProperties":[{"id":[1]},{"id":0,'
+        b'"numSms":1e400},7],"distributedInfo":{"rank":1e999},"baseTimeNanoseconds":"x","traceEvents":' + EVENTS + b"}"
+    )
+    assert table.meta.fields == {"d": -5}
+    assert table.meta.device_properties == [{}, {"id": 0}]
+    assert table.meta.distributed == {"rank": None}
+    assert table.meta.base_time_ns is None
+
+
 def test_a_broken_key_beside_the_events_does_not_cost_the_others() -> None:
     table = table_of(b'{"a": 7, "b": nan, "c": "x"y", "traceEvents": ' + EVENTS + b', "d": inf, "e": 8}')
     fields = table.meta.fields
@@ -402,11 +414,28 @@ def test_missing_files_folders_and_pipes(tmp_path: Path) -> None:
     assert "cannot be read" in error_of(tmp_path / ("x" * 300))
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_no_permission(tmp_path: Path) -> None:
+def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, SHAPES["compact"])
-    path.chmod(0)
+
+    def denied(self: Path, *_: Any, **__: Any) -> Any:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", denied)
+        assert "Permission denied" in error_of(path)
+    monkeypatch.setattr(Path, "stat", denied)
     assert "Permission denied" in error_of(path)
+
+
+@pytest.mark.parametrize(
+    "events", [b"", b'{"ph":"M","name":"process_name","pid":1,"args":{"name":"python"}}', b'{"ph":"i","ts":5},{}']
+)
+def test_without_complete_events_there_is_nothing_to_analyze(events: bytes, tmp_path: Path) -> None:
+    for text in (b'{"traceEvents":[' + events + b"]}", b"[" + events + b"]"):
+        path = written(tmp_path, text)
+        assert len(read(path).table) == 0
+        with pytest.raises(TraceError, match="no complete events"):
+            analyze_trace(path)
 
 
 @pytest.mark.parametrize("junk", [b"null", b"17", b'"text"', b"[1, 2]", b"true"])
@@ -482,7 +511,7 @@ def test_truncation_at_any_byte_is_an_error_and_salvage_keeps_what_is_whole(tmp_
     text = trace.member(deviceProperties=[]).json(None)
     ends = [i + 1 for i in range(len(text)) if text[i : i + 1] == b"}" and _is_event_end(text, i)]
     assert len(ends) == 4
-    for cut in range(len(text)):
+    for cut in [*range(0, len(text), 2), *range(len(text) - 60, len(text))]:
         path = written(tmp_path, text[:cut])
         message = error_of(path)
         if cut > 100:

@@ -61,7 +61,10 @@ def test_rows_and_marks_of_a_clean_trace() -> None:
         (4, 15, 40, "arithmetic", "gemm", None),
     ]
     # Idle: before the first kernel, and between the two (55 to 115); the device window ends with the last.
-    assert [row[:4] for row in rows(lanes) if row[0] == 5] == [(5, 0, 15, "idle-dispatch"), (5, 55, 60, "idle-dispatch")]
+    assert [row[:4] for row in rows(lanes) if row[0] == 5] == [
+        (5, 0, 15, "idle-dispatch"),
+        (5, 55, 60, "idle-dispatch"),
+    ]
     assert lanes.notes == []
 
 
@@ -223,7 +226,9 @@ def test_a_large_step_is_thinned_and_says_so(monkeypatch: pytest.MonkeyPatch) ->
     assert inside.sum() >= 40
     assert (lanes.marks.events[inside & (lanes.marks.start + lanes.marks.dur < high)] == 1).all()
     # Links of joined marks lead to the marks that stand for them.
-    assert set(lanes.links.work.tolist()) <= set(np.flatnonzero(lanes.marks.style >= STYLES.index("arithmetic")).tolist())
+    assert set(lanes.links.work.tolist()) <= set(
+        np.flatnonzero(lanes.marks.style >= STYLES.index("arithmetic")).tolist()
+    )
 
 
 # ---- bars of a picture -----------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ _LONGEST = 4000
 # (command, module that defines `command`, one line of help)
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("run", "proftrack.cli.run", "Profile a workload, judge it, log one MLflow run."),
+    ("sweep", "proftrack.cli.sweep", "Measure a workload at several points; find where its regime changes."),
     ("analyze", "proftrack.cli.analyze", "Judge an existing trace, without torch."),
     ("report", "proftrack.cli.report", "One page about a run, a record or a trace: HTML, text, Markdown, JSON."),
     ("open", "proftrack.cli.open", "Show a run's trace in Perfetto's UI."),

@@ -61,12 +61,12 @@ def command(
     store = Store()
     named, candidate_name = _names(sides_given, baseline_trace)
     baseline, candidate = _both(store, named, candidate_name, branch, experiment, (baseline_step_time_us, step_time_us))
-    floors = sides.floors(store, baseline, percent=noise_floor, repeats=sides.repeat_sides(repeat_runs, store))
+    noise = sides.noise(store, baseline, percent=noise_floor, repeats=sides.repeat_sides(repeat_runs, store))
     comparison = compare(
         baseline.subject,
         candidate.subject,
         across=across,
-        floors=floors,
+        noise=noise,
         commits=sides.commits(baseline.subject, candidate.subject),
     )
     form = out.form_of(form, output, "text")

@@ -92,7 +92,8 @@ def _held(store: Store, candidate: Side, reference: str | None, policy: Policy, 
     from proftrack.compare import compare
     from proftrack.tracking import mapping
 
-    label = candidate.subject.run_id or candidate.subject.label
+    subject = candidate.subject
+    label = subject.label if subject.run_id in (None, subject.label) else f"{subject.label} (run {subject.run_id})"
     try:
         if reference is None:
             baseline = sides.default_baseline(store, candidate, policy.branch)
@@ -100,21 +101,19 @@ def _held(store: Store, candidate: Side, reference: str | None, policy: Policy, 
             baseline = sides.load(store, reference, like=candidate.like)
     except NotFoundError as error:
         return gates.undecided(label, policy, str(error), reference)
-    subject = baseline.subject
+    held = baseline.subject
     try:
         comparison = compare(
+            held,
             subject,
-            candidate.subject,
             across=across,
-            floors=sides.floors(store, baseline, percent=policy.noise_floor_pct),
-            commits=sides.commits(subject, candidate.subject),
+            noise=sides.noise(store, baseline, percent=policy.noise_floor_pct),
+            commits=sides.commits(held, subject),
         )
     except IncomparableError as error:
-        return gates.undecided(label, policy, str(error), subject.run_id or subject.label)
-    before, after = (
-        {point.key: point.value for point in mapping.metrics(each.record)} for each in (subject, candidate.subject)
-    )
-    return gates.evaluate(subject, candidate.subject, comparison, policy, before, after)
+        return gates.undecided(label, policy, str(error), held.run_id or held.label)
+    before, after = ({point.key: point.value for point in mapping.metrics(each.record)} for each in (held, subject))
+    return gates.evaluate(held, msgspec.structs.replace(subject, label=label), comparison, policy, before, after)
 
 
 def _tags(gate: Gate) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,18 +80,22 @@ def _hints(found: History) -> list[str]:
     changes = [change for series in found.series for change in series.changes if change.commits is not None]
     if not changes:
         return [f"No change between two commits was found in {found.experiment}."]
-    return [line for change in changes for line in _hint(found.experiment, change)]
+    groups = groupby(changes, key=lambda change: (change.before.run_id, change.after.run_id))
+    return [line for _, alike in groups for line in _hint(found.experiment, list(alike))]
 
 
-def _hint(experiment: str, change: Change) -> list[str]:
+def _hint(experiment: str, alike: list[Change]) -> list[str]:
+    change = alike[0]
     assert change.commits is not None
     before, after = change.commits.before, change.commits.after
-    given = shlex.join(word for name, value in change.after.params.items() for word in ("-P", f"{name}={value}"))
+    given = shlex.join(
+        word for name, value in sorted(change.after.params.items()) for word in ("-P", f"{name}={value}")
+    )
     measure = f"proftrack run {shlex.quote(experiment)} {given} || exit 125; "
     judge = f"proftrack gate HEAD --baseline {change.before.run_id}; c=$?; test $c -eq 3 && exit 1; "
     skip = "test $c -eq 0 || exit 125"  # git bisect: 125 cannot be told, 1 is bad
     return [
-        f"# {change.metric} changed in {before}..{after}",
+        f"# {', '.join(each.metric for each in alike)} changed in {before}..{after}",
         f"git bisect start {after} {before}",
         f"git bisect run sh -c {shlex.quote(measure + judge + skip)}",
     ]

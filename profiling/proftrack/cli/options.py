@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 import click
@@ -22,14 +23,17 @@ class ParameterCommand(click.Command):
     def _rewrite(self, ctx: click.Context, args: list[str]) -> list[str]:
         flags, valued = self._own_options(ctx)
         rewritten: list[str] = []
-        rest = iter(args)
-        for argument in rest:
+        rest = deque(args)
+        while rest:
+            argument = rest.popleft()
             name, equals, value = argument.partition("=")
             if argument == "--":
                 return [*rewritten, argument, *rest]
             if argument in valued:
                 rewritten += [argument, _value_of(argument, rest)]
-            elif not name.startswith("--") or name in flags | valued:
+            elif (flag := name.replace("_", "-")) in flags:
+                rewritten += [flag] if _said(value if equals else None, rest) else []
+            elif not name.startswith("--") or name in valued:
                 rewritten.append(argument)
             else:
                 key = name.removeprefix("--")
@@ -47,8 +51,15 @@ class ParameterCommand(click.Command):
         return flags, valued
 
 
-def _value_of(option: str, rest: Iterable[str]) -> str:
-    value = next(iter(rest), None)
+def _said(value: str | None, rest: deque[str]) -> bool:
+    """Whether a flag is on: alone, or with the value that `mlflow run -P flag=true` gives it."""
+    if value is None:
+        value = rest.popleft() if rest and rest[0].lower() in ("true", "false") else "true"
+    return value.lower() != "false"
+
+
+def _value_of(option: str, rest: deque[str]) -> str:
+    value = rest.popleft() if rest else None
     if value is None or value.startswith("--"):
         raise UsageError(
             f"{option} has no value; write {option} VALUE, or {option}=VALUE for a value that starts with --"
@@ -70,3 +81,4 @@ def parameters(pairs: Iterable[str]) -> dict[str, str]:
         if found.setdefault(key, value) != value:
             raise UsageError(f"{key} is given twice, as {found[key]} and as {value}; give it once")
     return found
+

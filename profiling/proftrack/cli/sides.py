@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from proftrack.cli.subject import is_record
+from proftrack.compare.floors import given_floor, measured_floor
 from proftrack.compare.results import CommitRange, Floor
 from proftrack.compare.subjects import Subject
-from proftrack.compare.timing import given_floor, measured_floor
 from proftrack.errors import NotFoundError, UsageError
 from proftrack.record import Record
 
@@ -145,7 +145,7 @@ def load(
     return from_store(store, reference, experiment=experiment, like=like)
 
 
-def floors(
+def noise(
     store: Store, baseline: Side, *, percent: float | None = None, repeats: Sequence[Side] = ()
 ) -> dict[str, Floor]:
     """What is known of the noise between processes: what the caller gives, else his repeats, else the store's runs."""
@@ -155,11 +155,12 @@ def floors(
         return _from_repeats([baseline, *repeats])
     if baseline.run is None:
         return {}  # of files alone, nothing more is known
-    from proftrack.tracking import noise, references
+    from proftrack.tracking import noise as stored
+    from proftrack.tracking import references
 
     timing = baseline.subject.record.timing
     mode = timing.mode if timing else "throughput"
-    return noise.floors(references.comparable(store.runs, baseline.run), mode)
+    return stored.floors(references.comparable(store.runs, baseline.run), mode)
 
 
 def _from_repeats(sides: Sequence[Side]) -> dict[str, Floor]:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from proftrack.compare import changed, timing, why
+from proftrack.compare import changed, floors, why
 from proftrack.compare.comparable import check, keys_of
 from proftrack.compare.headline import Evidence, headline
 from proftrack.compare.match import match
@@ -44,12 +44,12 @@ def compare(
     candidate: Subject,
     *,
     across: Collection[str] = (),
-    floors: dict[str, Floor] | None = None,
+    noise: dict[str, Floor] | None = None,
     commits: CommitRange | None = None,
 ) -> Comparison:
     """Compare two runs, two traces, or one with the other.
 
-    `floors`: what is known of the noise between processes, by metric (`step_time_us`, `gpu_busy_per_step_us`); what is
+    `noise`: what is known of the noise between processes, by metric (`step_time_us`, `gpu_busy_per_step_us`); what is
     missing is assumed. Raises IncomparableError where keys differ that `across` does not name, ProftrackError where a
     side has no step time.
     """
@@ -57,7 +57,7 @@ def compare(
     allowed = check(before, after, across)
     basis = _basis(before, after)
     same = _same_data(before, after)
-    known = floors or {}
+    known = noise or {}
     time = _step_time(baseline, candidate, basis, known.get(STEP_TIME), same=same)
     rows = match(parts_of(before, time.before_us), parts_of(after, time.after_us))
     counts, host = why.counts(before, after), why.host_rows(before, after)
@@ -116,7 +116,7 @@ def step_samples(record: Record, basis: Basis, runs: int = 1) -> Samples:
 def _step_time(baseline: Subject, candidate: Subject, basis: Basis, known: Floor | None, *, same: bool) -> TimeChange:
     before = step_samples(baseline.record, basis, baseline.runs(STEP_TIME))
     after = step_samples(candidate.record, basis, candidate.runs(STEP_TIME))
-    floor = known or timing.assumed_floor(_least_busy(baseline.record, candidate.record, before, after))
+    floor = known or floors.assumed_floor(_least_busy(baseline.record, candidate.record, before, after))
     inflated = (_inflation(baseline.record, before), _inflation(candidate.record, after))
     change = compare_times(
         STEP_TIME, before, after, floor, same_data=same, inflated=inflated if basis == "profiled" else (1.0, 1.0)
@@ -169,7 +169,7 @@ def _busy(baseline: Subject, candidate: Subject, known: Floor | None, *, same: b
             return None
         own = [step.self_cuda_time_us or 0.0 for step in subject.record.per_step]
         sides.append(Samples(busy, own, subject.runs(BUSY), mean=True))
-    return compare_times(BUSY, sides[0], sides[1], known or timing.assumed_floor(1.0), same_data=same)
+    return compare_times(BUSY, sides[0], sides[1], known or floors.assumed_floor(1.0), same_data=same)
 
 
 def _notes(baseline: Subject, candidate: Subject, basis: Basis) -> list[str]:

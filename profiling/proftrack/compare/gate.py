@@ -20,6 +20,8 @@ from proftrack.compare.subjects import Subject
 
 Outcome = Literal["pass", "fail", "inconclusive"]
 EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 3, "inconclusive": 4}
+_GROUNDS = ("samples", "runs")
+"""Checks of the data, which are no limits."""
 NOISELESS = ("peak_memory_bytes", "recorded_steps")
 """Metrics that are the same in every run of the same code."""
 
@@ -93,14 +95,16 @@ def evaluate(
 def _outcome(checks: list[Check]) -> tuple[Outcome, str]:
     failed = [check for check in checks if check.outcome == "fail"]
     unclear = [check for check in checks if check.outcome == "inconclusive" and check.counted]
-    passed = [check for check in checks if check.outcome == "pass"]
+    passed = [check for check in checks if check.outcome == "pass" and check.counted and check.name not in _GROUNDS]
+    skipped = [check for check in checks if check.outcome == "inconclusive" and not check.counted]
     if failed:
         return "fail", "; ".join(f"{check.name}: {check.reason}" for check in failed)
     if unclear:
         return "inconclusive", "; ".join(f"{check.name}: {check.reason}" for check in unclear)
-    if not any(check.limit for check in passed):
+    if not passed:
         return "inconclusive", "no limit of the policy could be checked"
-    return "pass", f"{len(passed)} checks passed"
+    left = f", {len(skipped)} could not be checked and need not be" if skipped else ""
+    return "pass", f"{len(passed)} limits kept{left}"
 
 
 def _samples(baseline: Subject, candidate: Subject, comparison: Comparison, policy: Policy) -> list[Check]:

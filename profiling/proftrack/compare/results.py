@@ -29,7 +29,7 @@ class Floor(Struct, frozen=True, kw_only=True):
     """How far the times of two fresh processes that run the same code can be apart."""
 
     fraction: float
-    """0.05: the larger one may be 1.05 times the other, in 95 of 100 pairs."""
+    """0.05: the larger may be 1.05 times the other, in 95 of 100 pairs."""
     source: Literal["measured", "given", "assumed"]
     runs: int = 0
     """Runs that it was measured from."""

@@ -27,14 +27,8 @@ FEWEST_SAMPLES = 3
 """With fewer in a run, its time is one figure without a spread: nothing is claimed."""
 BOOTSTRAP_FROM = 5
 """With fewer, the interval is that of the extremes: a bootstrap of three or four values is too narrow."""
-ASSUMED_GPU = 0.05
-ASSUMED_HOST = 0.5
-"""Noise between processes (as logarithms) where nothing is known: of GPU busy time and of the rest of a step. H200:
-kernels agreed within 2 %, host time of the same code differed by a factor of 1.6 between processes."""
 SMALL_ENOUGH = 0.1
 """A measured floor up to this allows the word `no difference`; above it, too much would go unseen."""
-SERIES_FROM = 8
-"""Runs of several commits from which their noise is estimated."""
 
 
 _INFLATED = (
@@ -143,62 +137,6 @@ def _word(ratio: float, within: Interval | None, interval: Interval, floor: Floo
     if within is not None and not within.holds(1.0):
         return "inconclusive", f"The two processes differ, but so may two of the same code: {floor.text}"
     return "inconclusive", f"A difference this small cannot be told from noise: {floor.text}"
-
-
-# ---- the floor -------------------------------------------------------------------------------------------------------
-
-
-def assumed_floor(busy_fraction: float | None) -> Floor:
-    """What is assumed of a step where no repeats are known: its GPU time is steady, the rest is not.
-
-    `busy_fraction`: B / T, None on a device without GPU lane.
-    """
-    u = min(max(busy_fraction or 0.0, 0.0), 1.0)
-    fraction = math.expm1(ASSUMED_GPU * u + ASSUMED_HOST * (1 - u))
-    return Floor(
-        fraction=fraction,
-        source="assumed",
-        text=f"no repeats are known, so two fresh processes are assumed to differ by up to {fraction:.0%}.",
-    )
-
-
-def given_floor(percent: float) -> Floor:
-    """The caller's: two processes of the same code differ by up to `percent`."""
-    return Floor(
-        fraction=percent / 100, source="given", text=f"two fresh processes may differ by {percent:g} % (given)."
-    )
-
-
-def measured_floor(groups: Sequence[Sequence[float]], series: Sequence[float] = ()) -> Floor | None:
-    """From runs in fresh processes; None where there are too few to tell.
-
-    `groups`: values of one metric, one group for each state of the code; needs three runs of one state, or as much in
-    pairs. `series`: values of comparable runs in the order of their commits: used where the groups are too few. Their
-    noise is the median difference of neighbours, so that a few real changes do not count as noise.
-    """
-    logs = [np.log(np.array(group, dtype=float)) for group in groups if len(group) > 1 and min(group) > 0]
-    degrees = sum(len(group) - 1 for group in logs)
-    if degrees >= 2:
-        deviation = math.sqrt(sum(float(((group - group.mean()) ** 2).sum()) for group in logs) / degrees)
-        runs = sum(len(group) for group in logs)
-        return _floor(deviation, degrees, runs, f"by {runs} runs of the same code in fresh processes")
-    values = [value for value in series if value > 0]
-    if len(values) < SERIES_FROM:
-        return None
-    steps = np.abs(np.diff(np.log(np.array(values))))
-    deviation = 1.4826 * float(np.median(steps)) / math.sqrt(2)
-    # A median of differences is worth about 0.4 of as many independent values.
-    return _floor(deviation, max(2, round(0.4 * len(steps))), len(values), f"by {len(values)} comparable runs")
-
-
-def _floor(deviation: float, degrees: int, runs: int, how: str) -> Floor:
-    fraction = math.expm1(quantile(degrees) * deviation * math.sqrt(2))
-    return Floor(
-        fraction=fraction,
-        source="measured",
-        runs=runs,
-        text=f"two fresh processes may differ by {fraction:.1%} ({how}).",
-    )
 
 
 def quantile(degrees: float) -> float:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from decimal import Decimal
 from typing import Any, NamedTuple
 
 from proftrack.events.lenient import Lenient
@@ -97,7 +97,8 @@ def mended(data: bytes, start: int, end: int) -> dict[str, Any]:
     value = Lenient("{" + text + "}").whole()
     if not isinstance(value, dict):
         raise ValueError("no members")
-    return {k: float(v) if isinstance(v, Decimal) else v for k, v in value.items()}
+    plain: dict[str, Any] = _value(json.dumps(value, default=float).encode(), [])
+    return plain
 
 
 def find_events(data: bytes, position: int) -> tuple[int, int] | None:
@@ -121,12 +122,24 @@ def _blank(text: str, position: int) -> int:
 
 
 def _value(piece: bytes, faults: list[str]) -> Any:
+    """A value as Python has it; a number that is none, or that no machine could have written, is None."""
+
     def no_number(word: str) -> None:
         faults.append(f"a bare {word}")
 
+    hooks: dict[str, Any] = {"parse_constant": no_number, "parse_int": _whole, "parse_float": _finite}
     text = piece.decode("utf-8", "replace")
     try:
-        return json.loads(text, parse_constant=no_number)
+        return json.loads(text, **hooks)
     except ValueError:
         faults.append("a control character")
-        return json.loads(text, strict=False, parse_constant=no_number)
+        return json.loads(text, strict=False, **hooks)
+
+
+def _whole(word: str) -> int | None:
+    return int(word) if len(word) < 20 and abs(int(word)) < 2**63 else None
+
+
+def _finite(word: str) -> float | None:
+    number = float(word)
+    return number if math.isfinite(number) else None

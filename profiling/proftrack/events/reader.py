@@ -365,22 +365,14 @@ def _meta(document: dict[str, Any]) -> TraceMeta:
     return TraceMeta(
         device_properties=[_scalars(d) for d in devices if isinstance(d, dict)] if isinstance(devices, list) else [],
         distributed=distributed if isinstance(distributed, dict) else None,
-        base_time_ns=base if _is_int64(base) else None,
+        base_time_ns=base if isinstance(base, int) else None,
         fields={k: v for k, v in _scalars(document).items() if k != "baseTimeNanoseconds"},
     )
 
 
 def _scalars(members: dict[str, Any]) -> dict[str, Any]:
-    """Texts and numbers, without those that no machine could have written."""
-    return {
-        k: v
-        for k, v in members.items()
-        if isinstance(v, str) or (isinstance(v, float) and abs(v) < float("inf")) or _is_int64(v)
-    }
-
-
-def _is_int64(value: Any) -> bool:
-    return isinstance(value, int) and abs(value) < 2**63
+    """Only the texts and numbers."""
+    return {k: v for k, v in members.items() if isinstance(v, (str, int, float))}
 
 
 def _shown(text: bytes, length: int = 60) -> str:

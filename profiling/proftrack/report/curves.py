@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from proftrack.report import plots
-from proftrack.report.units import plain
+from proftrack.report.units import duration, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,7 +86,9 @@ def _axes(times: Axes, fractions: Axes, ticks: Sequence[tuple[float, str]], *, n
     fractions.set_xticks(values, [plain(text, 14) for _, text in ticks], fontsize=8, parse_math=False)
     fractions.minorticks_off()
     times.set_yscale("log")
-    times.set_ylabel("us a step")
+    times.set_ylabel("a step")
+    times.yaxis.set_major_formatter(lambda us, _: duration(us))
+    times.yaxis.set_minor_formatter(lambda us, _: "")
     fractions.set_ylim(0, max(1.05, *fractions.get_ylim()))
     fractions.set_ylabel("u = B / T")
     for level in (0.5, 0.8):

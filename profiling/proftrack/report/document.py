@@ -31,6 +31,10 @@ class Lead(Struct, frozen=True):
     tone: Tone = "plain"
 
 
+SUB = "    "
+"""Beginning of a line that belongs to the item before it."""
+
+
 class Items(Struct, frozen=True):
     """A list under a heading; nothing is shown where it is empty."""
 
@@ -84,7 +88,7 @@ def print_text(document: Document, stream: IO[str] | None = None) -> None:
             out.print()
             out.print(Text(f"{block.title}:"))
             for line in block.lines:
-                out.print(Text(f"  - {plain(line, _SENTENCE)}"))
+                out.print(Text(f"  {'' if line.startswith(SUB) else '- '}{plain(line, _SENTENCE)}"))
         elif isinstance(block, Table) and block.rows:
             _print_table(out, block)
 
@@ -136,7 +140,7 @@ def as_markdown(document: Document) -> str:
         if isinstance(block, Lead):
             parts.append(f"**{_line(block.text)}**")
         elif isinstance(block, Items) and block.lines:
-            parts.append("\n".join([f"{_line(block.title)}:", "", *(f"- {_line(line)}" for line in block.lines)]))
+            parts.append("\n".join([f"{_line(block.title)}:", "", *(_markdown_item(line) for line in block.lines)]))
         elif isinstance(block, Table) and block.rows:
             parts.append(_markdown_table(block))
     return "\n\n".join(parts) + "\n"
@@ -144,6 +148,10 @@ def as_markdown(document: Document) -> str:
 
 def _line(raw: str) -> str:
     return markdown.escape(raw, _SENTENCE)
+
+
+def _markdown_item(line: str) -> str:
+    return f"  - {_line(line)}" if line.startswith(SUB) else f"- {_line(line)}"
 
 
 def _markdown_table(block: Table) -> str:
@@ -182,6 +190,7 @@ def as_html(document: Document) -> str:
 _STYLE = """
 .good { color: var(--green); } .bad { color: var(--red); } .unclear { color: var(--brown); }
 .lead { font-size: 1.15rem; font-weight: 600; } td.code { font-family: ui-monospace, monospace; }
+li.sub { margin-left: 1.5rem; list-style: circle; }
 .rows { width: 100%; } .rows thead th { border-bottom: 2px solid var(--line); }
 .rows tbody tr { border-bottom: 1px solid var(--grid); }
 .h-run { fill: var(--blue); } .h-level { stroke: var(--green); stroke-width: 2; fill: none; }
@@ -195,7 +204,10 @@ def _html_block(block: Block) -> str:
     if isinstance(block, Lead):
         return f'<p class="lead {block.tone}">{html.escape(plain(block.text, _SENTENCE))}</p>'
     if isinstance(block, Items):
-        lines = "".join(f"<li>{html.escape(plain(line, _SENTENCE))}</li>" for line in block.lines)
+        lines = "".join(
+            f"<li{' class=sub' if line.startswith(SUB) else ''}>{html.escape(plain(line.strip(), _SENTENCE))}</li>"
+            for line in block.lines
+        )
         return f"<section><h2>{html.escape(block.title)}</h2><ul>{lines}</ul></section>" if lines else ""
     return _html_table(block) if block.rows else ""
 

@@ -6,13 +6,14 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from itertools import groupby
 from typing import Any
 
 from proftrack.compare.headline import percent
 from proftrack.compare.results import CommitRange, Different
 from proftrack.compare.series import Change, History, RunPoint, Series, levels
 from proftrack.report.charts import Chart, Shape, Tick, polyline, round_ticks, x_scale, y_scale
-from proftrack.report.document import Block, Document, Items, Lead, Picture, Table
+from proftrack.report.document import SUB, Block, Document, Items, Lead, Picture, Table
 from proftrack.report.units import counted, duration, moment, scaled
 
 _HASH = 10
@@ -28,7 +29,7 @@ def page(history: History) -> Document:
         blocks += [
             Lead(_series_title(series)),
             *([Picture(chart)] if chart else []),
-            Items("Changed", [line for change in series.changes for line in _change_lines(change)]),
+            Items("Changed", _changes(series.changes)),
             _runs(series, history.metric),
         ]
     return Document(f"proftrack history: {history.experiment}", blocks)
@@ -57,60 +58,74 @@ def figure(metric: str, value: float | None) -> str:
     return scaled(value, "B") if metric.endswith("_bytes") else f"{value:.4g}"
 
 
-def _change_lines(change: Change) -> list[str]:
+def _changes(changes: Sequence[Change]) -> list[str]:
+    """One item for each pair of neighbouring runs: what changed between them, then the commits."""
+    lines: list[str] = []
+    for _, group in groupby(changes, key=lambda change: (change.before.run_id, change.after.run_id)):
+        alike = list(group)
+        first = alike[0]
+        lines.append(f"{_between(first)}: {'; '.join(_said(change) for change in alike)}")
+        lines += [*_commit_lines(first.commits), *_environment_lines(first.environment)]
+    return lines
+
+
+def _said(change: Change) -> str:
     point = change.point
     size = percent(point.ratio) if point.ratio is not None else ""
     if point.interval is not None:
         size += f", 95 % interval {percent(point.interval.low)} to {percent(point.interval.high)}"
     values = f"{figure(change.metric, point.before)} -> {figure(change.metric, point.after)}"
-    line = f"{change.metric}: {values}{f' ({size})' if size else ''} {_between(change)}"
-    return [line, *_commit_lines(change.commits), *_environment_lines(change.environment)]
+    return f"{change.metric} {values}{f' ({size})' if size else ''}"
 
 
 def _between(change: Change) -> str:
     before, after = change.before, change.after
     if before.commit and before.commit == after.commit:
-        return f"between two runs of commit {before.commit[:_HASH]}: not the code, see what else differs"
+        return f"between two runs of commit {before.commit[:_HASH]} (not the code: see what else differs)"
     return f"between {_where(before)} and {_where(after)}"
 
 
 def _where(run: RunPoint) -> str:
-    return f"{run.commit[:_HASH]} (run {run.run_id[:8]})" if run.commit else f"run {run.run_id}"
+    return f"commit {run.commit[:_HASH]}" if run.commit else f"run {run.run_id}"
 
 
 def _commit_lines(span: CommitRange | None) -> list[str]:
     if span is None or not span.known:
         return []
-    lines = [f"  {commit.hash[:_HASH]} {commit.subject}" for commit in span.commits[:_SHOWN]]
+    lines = [f"{SUB}{commit.hash[:_HASH]} {commit.subject}" for commit in span.commits[:_SHOWN]]
     more = len(span.commits) - _SHOWN + span.more
-    return lines + ([f"  and {more} more commits"] if more > 0 else [])
+    return lines + ([f"{SUB}and {counted(more, 'more commit')}"] if more > 0 else [])
 
 
 def _environment_lines(found: Sequence[Different] | None) -> list[str]:
     if not found:
         return []
     shown = [f"{each.name} {each.before or '-'} -> {each.after or '-'}" for each in found[:_SHOWN]]
-    return ["  also different: " + "; ".join(shown)]
+    return [f"{SUB}also different: {'; '.join(shown)}"]
 
 
 def _runs(series: Series, metric: str) -> Table:
+    """Columns that say something: the gate's outcome where there was one, the regime where it varies."""
     new = {change.after.run_id for change in series.changes}
-    counts = [name for name in ("launches_per_step", "gpu_busy_per_step_us") if name != metric]
-    shown = [name for name in (metric, *counts) if any(name in run.metrics for run in series.runs)]
+    gated = any(run.gate for run in series.runs)
+    varied = len({run.regime for run in series.runs}) > 1
+    counts = [("launches", "launches_per_step")] if metric != "launches_per_step" else []
+    shown = [(metric, metric), *(pair for pair in counts if any(pair[1] in run.metrics for run in series.runs))]
     rows = [
         (
-            (run.commit or "-")[:_HASH],
-            moment(run.started_ms * 1_000_000),
-            run.regime,
-            run.gate or "-",
+            (run.commit or "-")[:_HASH] + (" +" if run.dirty else ""),
+            moment(run.started_ms * 1_000_000).removesuffix(" UTC"),
+            *([run.regime] if varied else []),
+            *([run.gate or "-"] if gated else []),
             "<- changed" if run.run_id in new else "",
-            *(figure(name, run.metrics.get(name)) for name in shown),
+            *(figure(name, run.metrics.get(name)) for _, name in shown),
             run.run_id,
         )
         for run in reversed(series.runs)
     ]
-    heads = ("commit", "started", "regime", "gate", "", *shown, "run")
-    return Table("Runs, the newest first", heads, rows, numbers=5, most=25, folded=False)
+    words = ("commit", "started (UTC)", *(["regime"] if varied else []), *(["gate"] if gated else []), "")
+    heads = (*words, *(label for label, _ in shown), "run")
+    return Table("Runs, the newest first", heads, rows, numbers=len(words), most=25, folded=False)
 
 
 # ---- CSV -------------------------------------------------------------------------------------------------------------
@@ -179,5 +194,5 @@ def _change_line(series: Series, change: Change, x: Any, y: Any) -> Shape:
         kind="path",
         style="h-change",
         path=polyline([(at, y(y.low)), (at, y(y.high))]),
-        text=_change_lines(change)[0],
+        text=f"{_between(change)}: {_said(change)}",
     )

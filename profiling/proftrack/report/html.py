@@ -17,7 +17,7 @@ import msgspec
 
 from proftrack import __version__
 from proftrack.record import Record
-from proftrack.report import figures, sections, tables
+from proftrack.report import facts, figures, sections, tables
 from proftrack.report.chains import Chain, Wait
 from proftrack.report.embedded import lanes_data
 from proftrack.report.lanes import Lanes
@@ -103,7 +103,7 @@ def _context(record: Record, scene: Scene | None) -> dict[str, Any]:
         "regions": tables.regions(record.regions, "region") if record.regions else None,
         "modules": tables.regions(record.modules, "module") if record.modules else None,
         "chains": [_chain(chain) for chain in scene.chains] if scene else [],
-        "environment": sections.environment(record),
+        "environment": facts.environment(record),
     }
 
 

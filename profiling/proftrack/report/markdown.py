@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from proftrack.record import Record
-from proftrack.report import sections, tables
+from proftrack.report import facts, sections, tables
 from proftrack.report.units import counted, duration, percent, plain
 
 ROWS = 10
@@ -44,7 +44,7 @@ def render(record: Record) -> str:
         _table("On the host", tables.operators(record)) if record.ops else "",
         _table("Recorded steps", tables.steps(record)) if record.per_step else "",
         _list("About the data", [f"{flag.code} ({flag.count}): {flag.message}" for flag in record.quality]),
-        _rows("Environment", ("what", "value"), sections.environment(record)),
+        _rows("Environment", ("what", "value"), facts.environment(record)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -1,13 +1,14 @@
 """Where along one parameter the regime changes: bisection between two points, on a log scale.
 
-u = B / T says on which side a point is: under a half the host holds the step back, from there on the device does. u need
-not rise evenly (kernels change with the size); what is found is one place where it passes a half.
+u = B / T says on which side a point is: under a half the host holds the step back, from there on the device does. u
+need not rise evenly (kernels change with the size); what is found is one place where it passes a half.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from proftrack.errors import ProftrackError, UsageError
@@ -32,7 +33,7 @@ def brackets(points: Sequence[Point], param: str) -> list[Bracket]:
     known = sorted(
         (point for point in points if point.busy_fraction is not None), key=lambda point: float(point.values[param])
     )
-    return [Bracket(a, b) for a, b in zip(known, known[1:], strict=False) if _side(a) != _side(b)]
+    return [Bracket(a, b) for a, b in pairwise(known) if _side(a) != _side(b)]
 
 
 def search(

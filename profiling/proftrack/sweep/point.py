@@ -1,5 +1,7 @@
-"""One point, in a process of its own: nothing is timed in a process that has profiled, and a point that crashes, or runs
-out of memory, takes no other with it.
+"""One point, in a process of its own.
+
+Nothing is timed in a process that has profiled, and a point that crashes, or runs out of memory, takes no other with
+it.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class Runner:
         save(self.folder, self.group)
 
 
-def new_group(asked: Plan, folder: Path, *, find_crossover: bool) -> Group:
+def new_group(asked: Plan, *, find_crossover: bool) -> Group:
     """The group of a sweep: its key says which earlier points may stand in it."""
     first = asked.first
     facts = surroundings(first)

@@ -18,6 +18,7 @@ PLOT = "plots/sweep.png"
 TEXT = "sweep.md"
 _HEADS = ("T", "B", "u", "R", "regime", "confidence")
 _MOST_TICKS = 16
+_MOST_FAILURES = 10
 
 
 def rows(sweep: Sweep) -> list[list[str]]:
@@ -25,7 +26,7 @@ def rows(sweep: Sweep) -> list[list[str]]:
     found = [[*sweep.axes, *_HEADS]]
     for point in sweep.ordered():
         values = [plain(str(point.values[key]), 30) for key in sweep.axes]
-        found.append([*values, *(_figures(point) if point.error is None else _failed(point))])
+        found.append([*values, *(_figures(point) if point.error is None else _failed())])
     return found
 
 
@@ -40,8 +41,8 @@ def _figures(point: Point) -> list[str]:
     ]
 
 
-def _failed(point: Point) -> list[str]:
-    return ["-", "-", "-", "-", "failed", plain(point.error or "", 60)]
+def _failed() -> list[str]:
+    return ["-", "-", "-", "-", "failed", "-"]
 
 
 def print_sweep(sweep: Sweep) -> None:
@@ -74,7 +75,8 @@ def sentences(sweep: Sweep) -> list[str]:
         found.append(
             f"{counted(earlier, 'point')} of {len(sweep.points)} were done before; --fresh measures them again."
         )
-    return [*found, *sweep.remarks]
+    failed = [f"{point.label} failed: {plain(point.error or '', 300)}" for point in sweep.failed[:_MOST_FAILURES]]
+    return [*found, *sweep.remarks, *failed]
 
 
 def crossover_sentence(found: Crossover) -> str:

@@ -208,7 +208,7 @@ def files(folder: Path, group: Group) -> list[Path]:
 
 
 def sync_group(store: Store, client: MlflowClient, folder: Path) -> list[sync.Outcome]:
-    """Log a group's folder: its parent run, and each part as a child, each once.
+    """Log a group's folder: each part as a child of one parent run, each once; the parent's outcome comes last.
 
     The parent is FINISHED where everything that was asked for is there, else FAILED with why not. Raises StoreError,
     ProftrackError for a part that cannot be logged, after the others were.
@@ -230,12 +230,25 @@ def sync_group(store: Store, client: MlflowClient, folder: Path) -> list[sync.Ou
         log_parent(opened, group, folder)
         if failures:
             raise failures[0]
-        if group.ended_ns is not None and group.error is None:
-            opened.complete()
-    if group.ended_ns is None or group.error is not None:
-        with explained(store, "given tags"), quiet():
-            runs.set_tags(client, opened.run_id, {runs.ERROR_TAG: group.error or "interrupted before all was measured"})
-    return outcomes
+        close(opened, group)
+    whole = sync.Outcome(
+        folder=folder,
+        run_id=opened.run_id,
+        experiment_id=opened.experiment_id,
+        artifact_uri=opened.artifact_uri,
+        did="finished" if known else "logged",
+    )
+    return [*outcomes, whole]
+
+
+def close(opened: Session, group: Group) -> None:
+    """Say how the parent run is to end: FINISHED where everything that was asked for is there."""
+    if group.ended_ns is None:
+        opened.fail("interrupted before all was measured")
+    elif group.error is not None:
+        opened.fail(group.error)
+    else:
+        opened.complete()
 
 
 def _sync_parts(opened: Session, group: Group, folder: Path) -> tuple[list[sync.Outcome], list[ProftrackError]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from proftrack.compare.floors import measured_floor
 from proftrack.compare.results import Floor
-from proftrack.compare.timing import measured_floor
 from proftrack.tracking.find import Found
 
 STEP_TIME, BUSY = "step_time_us", "gpu_busy_per_step_us"

@@ -19,7 +19,7 @@ _SENTENCE_CHARS = 400
 
 def note(record: Record) -> str:
     """The description, at most NOTE_CHARS characters of Markdown."""
-    parts = [_verdict(record), _times(record), _kernels(record), _flags(record), _advice(record), REPORT]
+    parts = [_verdict(record), _times(record), REPORT, _kernels(record), _flags(record), _advice(record)]
     text = ""
     for part in filter(None, parts):
         # Whole parts only: half a table shows as text.

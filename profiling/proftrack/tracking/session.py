@@ -46,6 +46,11 @@ class Session:
         self.is_project = run.data.tags.get("mlflow.source.type") == "PROJECT"
         self._end_ms = end_ms
         self._complete = False
+        self._why_not = "ended without a result"
+
+    def fail(self, reason: str) -> None:
+        """Say why the run will end as FAILED, where nothing is raised that would."""
+        self._complete, self._why_not = False, reason
 
     def complete(self) -> None:
         """Say that everything is in the store: only then does the run end as FINISHED."""
@@ -62,7 +67,7 @@ class Session:
             with contextlib.suppress(StoreError), quick_retries():
                 self.run_id = runs.settle(self.store, self.client, self.run_id)
             return
-        status, tags = "FAILED", {runs.ERROR_TAG: runs.describe(error) if error else "ended without a result"}
+        status, tags = "FAILED", {runs.ERROR_TAG: runs.describe(error) if error else self._why_not}
         if isinstance(error, KeyboardInterrupt):
             status, tags = "KILLED", {runs.ENDED_BY_TAG: error.reason if isinstance(error, Interrupted) else "SIGINT"}
         with contextlib.suppress(StoreError), quick_retries():

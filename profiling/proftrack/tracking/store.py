@@ -14,7 +14,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -25,6 +25,7 @@ from proftrack.tracking.patience import Patient, quick_retries
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Experiment
 
 ARTIFACTS = "mlruns"
 
@@ -119,7 +120,7 @@ def experiment_for(store: Store, client: MlflowClient, name: str) -> str:
         if wanted_id:
             experiment = client.get_experiment(wanted_id)
         else:
-            experiment = client.get_experiment_by_name(name) or _create_experiment(store, client, name)
+            experiment = client.get_experiment_by_name(name) or make_experiment(store, client, name)
     if experiment.lifecycle_stage != "active":
         restore = f"mlflow experiments restore --experiment-id {experiment.experiment_id}"
         raise StoreError(
@@ -201,10 +202,11 @@ def _file_lock(database: Path) -> Iterator[None]:
         yield
 
 
-def _create_experiment(store: Store, client: MlflowClient, name: str) -> Any:
+def make_experiment(store: Store, client: MlflowClient, name: str) -> Experiment:
+    """The MLflow experiment of that name, made now unless another process just did; call it inside `explained`."""
     from mlflow.exceptions import MlflowException
 
-    location = str(store.artifact_root / quote(name, safe=" ").replace(" ", "_")) if store.artifact_root else None
+    location = str(store.artifact_root / _folder_name(name)) if store.artifact_root else None
     try:
         return client.get_experiment(client.create_experiment(name, artifact_location=location))
     except MlflowException as error:
@@ -212,6 +214,12 @@ def _create_experiment(store: Store, client: MlflowClient, name: str) -> Any:
         if error.error_code == "RESOURCE_ALREADY_EXISTS" and (made := client.get_experiment_by_name(name)):
             return made
         raise
+
+
+def _folder_name(name: str) -> str:
+    """A name as one folder: it may come from somebody else's record, and `..` is a folder too."""
+    quoted = quote(name, safe=" ").replace(" ", "_")
+    return quoted if quoted.strip(".") else "_" + quoted
 
 
 def _local_folder(location: str) -> Path | None:

@@ -26,7 +26,7 @@ VIEW_TAG = f"mlflow.sharedViewState.{KEY}"
 KIND_TAG = "mlflow.experimentKind"
 NOTE_TAG = "mlflow.note.content"
 _KIND = "custom_model_development"
-"""Else MLflow 3 takes an experiment without a trained model for one of prompts and traces, and shows no runs at first."""
+"""Else MLflow 3 may take an experiment for one of prompts and their traces, and shows no runs at first."""
 _UNDECIDED = ("", "no_inferred_type")
 _FIRST = (
     "tags.regime",
@@ -50,7 +50,7 @@ _WIDTHS = {
 }
 NOTE = """One run is one profiled workload.
 
-- **regime**: what holds its steps back; **regime.cause**: the largest part of it; **regime.confidence**: how sure that is
+- **regime**: what holds its steps back; **regime.cause**: the largest part of it; **regime.confidence**: how sure
 - **step_time_us** (T): a step without the profiler; **gpu_busy_per_step_us** (B): the GPU's part of it;
   **gpu_busy_fraction**: B / T
 - Each run's description has the verdict, its artifact `report.html` the timeline and all tables, `trace/` what Perfetto

@@ -1,0 +1,85 @@
+"""Whether a profile can be taken here at all: one small piece of work, recorded, and what was seen of it."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from msgspec import Struct
+
+from proftrack.capture.ceilings import ceilings_of
+from proftrack.capture.device import Device, open_device
+from proftrack.capture.gpu_state import gpu_state
+from proftrack.capture.profiling import quiet, throw_away_session
+from proftrack.errors import ProftrackError
+from proftrack.hardware import Ceilings
+from proftrack.workload import first_line
+
+_LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "hipLaunchKernel", "hipModuleLaunchKernel", "hipExtModuleLaunchKernel")
+# Set by NVIDIA's tools in the processes that they start: CUPTI serves one subscriber.
+_INJECTED = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
+
+
+class Probe(Struct, frozen=True, kw_only=True):
+    """What one profile of a small matrix product gave."""
+
+    device: str
+    name: str
+    notes: list[str]
+    """Why it is not the GPU, where there could be one."""
+    operators: int = 0
+    launches: int = 0
+    kernels: int = 0
+    seconds: float = 0.0
+    """Of the whole probe; the first profiler of a process loads CUPTI."""
+    error: str | None = None
+    has_clocks: bool = True
+    """Whether NVML tells clocks and throttling; True on a CPU, which has none to tell."""
+    injected: list[str] = []
+    """Variables by which another profiler has put itself into this process."""
+
+
+def probe() -> Probe:
+    """Profile a small matrix product on the device that `run` would take. Errors are in the answer, none is raised."""
+    begin = time.monotonic()
+    injected = [name for name in _INJECTED if os.environ.get(name)]
+    try:
+        device, notes = open_device("auto")
+    except ProftrackError as error:
+        return Probe(device="cuda", name="unknown", notes=[], error=str(error), injected=injected)
+    found = Probe(device=device.type, name=device.name, notes=notes, injected=injected)
+    try:
+        throw_away_session(device)
+        operators, launches, kernels = _recorded(device)
+    except Exception as error:
+        return _with(found, error=first_line(error))
+    clocks = device.type != "cuda" or gpu_state(device.torch_device.index) is not None
+    seconds = time.monotonic() - begin
+    return _with(found, operators=operators, launches=launches, kernels=kernels, seconds=seconds, has_clocks=clocks)
+
+
+def ceilings(*, fresh: bool) -> Ceilings:
+    """The ceilings of the device that `run` would take, from the user's cache unless `fresh`. Raises ProftrackError."""
+    return ceilings_of(open_device("auto")[0], fresh=fresh)
+
+
+def _recorded(device: Device) -> tuple[int, int, int]:
+    """Operators, launch calls and GPU kernels that a profile of one matrix product holds."""
+    import torch
+    from torch.profiler import profile
+
+    x = torch.ones(64, 64, device=device.torch_device)
+    with quiet(), profile(activities=device.activities()) as profiler:
+        torch.mm(x, x)
+        device.synchronize()
+    events = list(profiler.profiler.kineto_results.events())
+    on_gpu = [event for event in events if event.device_type() == torch.autograd.DeviceType.CUDA]
+    names = [event.name() for event in events if event.device_type() != torch.autograd.DeviceType.CUDA]
+    launches = sum(name.startswith(_LAUNCHES) for name in names)
+    return sum(name == "aten::mm" for name in names), launches, len(on_gpu)
+
+
+def _with(found: Probe, **changes: object) -> Probe:
+    import msgspec
+
+    return msgspec.structs.replace(found, **changes)

@@ -1,0 +1,74 @@
+"""`proftrack sweep`: a workload at several points of its parameters, a parent run with a child for each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from proftrack.cli import grouped
+from proftrack.cli.options import ParameterCommand, parameters
+from proftrack.errors import ProftrackError
+from proftrack.tracking import process, session
+
+
+@click.command(
+    "sweep",
+    cls=ParameterCommand,
+    epilog="EXPERIMENT is a YAML file, or a name under experiments/. A parameter with several values is swept: "
+    "`proftrack sweep matmul_add -P n=64,512,4096 -P dtype=float32`; without one, what the experiment's `sweep` says. "
+    "Points that are done, for the same code on the same machine, are not measured again.",
+)
+@click.argument("experiment", default="matmul_add", metavar="[EXPERIMENT]")
+@click.option("-P", "--param", "pairs", multiple=True, metavar="KEY=VALUE,...", help="Values; also as --KEY VALUE,...")
+@click.option("--device", metavar="auto|cuda|cpu", help="Where the workload runs, instead of what its file says.")
+@click.option("--find-crossover", is_flag=True, help="Bisect to where B reaches half of T.")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=1, min_open=True),
+    default=1.25,
+    show_default=True,
+    help="How far apart, as a factor, the two sides of the crossover may be.",
+)
+@click.option("--fresh", is_flag=True, help="Measure points again that are done.")
+@click.option("--no-mlflow", is_flag=True, help="Keep everything in a folder; `proftrack sync` logs it later.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Keep everything in this folder: a new one, or that of an interrupted sweep, which goes on.",
+)
+def command(
+    experiment: str,
+    pairs: tuple[str, ...],
+    device: str | None,
+    find_crossover: bool,
+    tolerance: float,
+    fresh: bool,
+    no_mlflow: bool,
+    output: Path | None,
+) -> None:
+    """Measure a workload at several points; show T, B and u over them, and where the regime changes."""
+    parent = process.Parent()
+    try:
+        from proftrack.sweep import plan
+        from proftrack.sweep.run import new_group
+
+        given = parameters([*pairs, *([f"device={device}"] if device is not None else [])])
+        asked = plan.plan(experiment, given)
+        group = new_group(asked, find_crossover=find_crossover)
+    except ProftrackError as error:
+        if not no_mlflow:
+            session.note_refusal(error)
+        raise
+    from proftrack.report.progress import progress
+    from proftrack.sweep.run import Runner
+    from proftrack.sweep.shown import print_sweep
+
+    with grouped.place(group, output=output, no_mlflow=no_mlflow, fresh=fresh, parent=parent) as place:
+        runner = Runner(experiment, asked, place.folder, place.group, place.keeping, phase=progress().phase)
+        swept = runner.run(find_crossover=find_crossover, tolerance=tolerance)
+    print_sweep(swept)
+    for line in place.lines:
+        click.echo(line)
+    grouped.end(place.group)

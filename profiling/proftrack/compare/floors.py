@@ -1,0 +1,73 @@
+"""How far the times of two fresh processes can be apart that run the same code: measured, given or assumed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from proftrack.compare.changepoints import FEWEST_RUNS, stretches
+from proftrack.compare.results import Floor
+from proftrack.compare.timing import quantile
+
+ASSUMED_GPU = 0.03
+ASSUMED_HOST = 0.5
+"""Where nothing is known, as logarithms: of GPU busy time, and of the rest of a step. Seen on an H200: steps that the
+GPU fills agreed within 1 % between processes, and kernels within 2 %; the host time of the same code differed by a
+factor of 1.6."""
+LEAST = 0.005
+"""No floor is lower: a handful of runs can agree better by chance."""
+
+
+def assumed_floor(busy_fraction: float | None) -> Floor:
+    """What is assumed of a step where no repeats are known: its GPU time is steady, the rest is not.
+
+    `busy_fraction`: B / T, None on a device without GPU lane.
+    """
+    u = min(max(busy_fraction or 0.0, 0.0), 1.0)
+    fraction = math.expm1(ASSUMED_GPU * u + ASSUMED_HOST * (1 - u))
+    return Floor(
+        fraction=fraction,
+        source="assumed",
+        text=f"no repeats are known, so two fresh processes are assumed to differ by up to {fraction:.0%}.",
+    )
+
+
+def given_floor(percent: float) -> Floor:
+    """The caller's: two processes of the same code differ by up to `percent`."""
+    text = f"two fresh processes may differ by {percent:g} % (given)."
+    return Floor(fraction=percent / 100, source="given", text=text)
+
+
+def measured_floor(groups: Sequence[Sequence[float]], series: Sequence[float] = ()) -> Floor | None:
+    """From runs in fresh processes; None where there are too few to tell.
+
+    `groups`: values of one metric, one group for each state of the code; needs three runs of one state, or as much in
+    pairs. `series`: values of comparable runs in the order of their commits, eight at least: used where the groups are
+    too few. Their noise is what the levels between their changes leave, so that real changes are no noise.
+    """
+    logs = [np.log(np.array(group, dtype=float)) for group in groups if len(group) > 1 and min(group) > 0]
+    degrees = sum(len(group) - 1 for group in logs)
+    if degrees >= 2:
+        runs = sum(len(group) for group in logs)
+        return _floor(logs, degrees, runs, f"by {runs} runs of the same code in fresh processes")
+    values = [value for value in series if value > 0]
+    if len(values) < FEWEST_RUNS:
+        return None
+    whole = np.log(np.array(values))
+    levels = [whole[low:high] for low, high in pairwise(stretches(whole))]
+    return _floor(levels, len(values) - len(levels), len(values), f"by {len(values)} runs of successive commits")
+
+
+def _floor(groups: Sequence[np.ndarray], degrees: int, runs: int, how: str) -> Floor:
+    """Of the difference of two runs: Student's quantile times the pooled deviation times the root of two."""
+    deviation = math.sqrt(sum(float(((group - group.mean()) ** 2).sum()) for group in groups) / degrees)
+    fraction = max(math.expm1(quantile(degrees) * deviation * math.sqrt(2)), LEAST)
+    return Floor(
+        fraction=fraction,
+        source="measured",
+        runs=runs,
+        text=f"two fresh processes may differ by {fraction:.1%} ({how}).",
+    )

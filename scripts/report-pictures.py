@@ -1,0 +1,52 @@
+"""Pictures for the README: what report.html says of run folders, cut to the verdict, the times and the timeline.
+
+python scripts/report-pictures.py RUN_FOLDER... -o docs/images     each becomes docs/images/report-FOLDER.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "profiling"), str(ROOT / "tests")]
+
+SHOWN = """
+header .kicker, .verdict .columns, .verdict > p:last-child, #schedule, #times .muted, #timeline > .muted, #lanes-help,
+#split, #tables, #launches, #roofline, #steps, #regions, #chains, #environment, #next, footer { display: none }
+body { padding: 16px 20px 4px } section { margin-top: 12px; padding-top: 10px }
+"""
+
+
+def main() -> None:
+    """Take one picture of each folder."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs" / "images")
+    asked = parser.parse_args()
+    from browser import launched
+
+    from proftrack.cli.subject import load
+    from proftrack.report.html import render
+    from proftrack.report.scene import scene
+
+    asked.output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, launched() as browser:
+        page = browser.new_context(
+            viewport={"width": 680, "height": 600}, device_scale_factor=1.75, bypass_csp=True
+        ).new_page()
+        for kept in asked.folders:
+            found = load(str(kept))
+            target = Path(folder) / "report.html"
+            target.write_text(render(found.record, scene(found.tables, found.record.kernels)), encoding="utf-8")
+            page.goto(target.as_uri())
+            page.add_style_tag(content=SHOWN)
+            page.click("[data-do=all]")
+            page.mouse.move(0, 0)
+            page.screenshot(path=str(asked.output / f"report-{kept.name}.png"), full_page=True)
+
+
+if __name__ == "__main__":
+    main()

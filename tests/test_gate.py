@@ -1,0 +1,350 @@
+"""`proftrack gate`: its exit codes, from real stores; and what a policy may say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from programs import ADD, MM, TINY, record_of
+from stores import call, flat, log, serve
+
+from proftrack.compare import policy
+from proftrack.errors import UsageError
+from proftrack.record import Record
+from proftrack.tracking import find
+from proftrack.tracking.mapping import METRICS
+
+PASS, FAIL, INCONCLUSIVE, ERROR, USAGE = 0, 3, 4, 1, 2
+A, B, C = "a" * 40, "b" * 40, "c" * 40
+Logged = Callable[[Record], str]
+
+
+@pytest.fixture
+def logged(store_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Logged:
+    """Logs a record into this test's store."""
+    monkeypatch.chdir(tmp_path)
+    return lambda record: log(tmp_path / "kept", record)
+
+
+def main_run(logged: Logged, step_time: float = 222, **facts: Any) -> str:
+    return logged(record_of([MM, ADD], step_time, **{"commit": A, **facts}))
+
+
+def tags(run: str) -> dict[str, str]:
+    return {name: value for name, value in find.connect().get(run).tags.items() if name.startswith("gate.")}
+
+
+def gate(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    code, shown = call(capsys, "gate", *arguments, "--format", "json")
+    return code, json.loads(shown)
+
+
+# ---- each exit code --------------------------------------------------------------------------------------------------
+
+
+def test_pass_prints_markdown_and_tags_the_run(logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:
+    baseline, candidate = main_run(logged), main_run(logged, 223, commit=B, started_s=60)
+    code, shown = call(capsys, "gate", candidate)
+    assert code == PASS
+    assert shown.startswith("### proftrack gate: pass\n\n**PASS: ")
+    assert f"- baseline: {baseline}" in shown
+    assert tags(candidate) | {"gate.time": ""} == {
+        "gate.outcome": "pass",
+        "gate.baseline": baseline,
+        "gate.policy": "default",
+        "gate.failed": "none",
+        "gate.reason": tags(candidate)["gate.reason"],
+        "gate.across": "none",
+        "gate.time": "",
+    }
+    assert tags(baseline) == {}
+
+
+def test_a_slower_step_fails(logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:
+    main_run(logged)
+    candidate = logged(record_of([MM._replace(us=260), ADD], 282, commit=B, started_s=60))
+    code, found = gate(capsys, candidate)
+    assert (code, found["outcome"]) == (FAIL, "fail")
+    assert {check["name"] for check in found["checks"] if check["outcome"] == "fail"} == {
+        "step_time_us",
+        "gpu_busy_per_step_us",
+    }
+    assert tags(candidate)["gate.outcome"] == "fail"
+
+
+def test_one_more_launch_fails_however_fast_it_is(logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:
+    main_run(logged)
+    code, found = gate(capsys, logged(record_of([MM, ADD, TINY], 222, commit=B, started_s=60)))
+    assert code == FAIL
+    check = next(check for check in found["checks"] if check["name"] == "launches_per_step")
+    assert (check["before"], check["after"], check["outcome"]) == (2, 3, "fail")
+
+
+def test_fewer_launches_pass_unless_they_must_be_equal(
+    logged: Logged, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    logged(record_of([MM, ADD, TINY], 224, commit=A))
+    candidate = main_run(logged, 222, commit=B, started_s=60)
+    assert call(capsys, "gate", candidate)[0] == PASS
+    exact = write(tmp_path, "metrics: {launches_per_step: {exact: true}}")
+    assert call(capsys, "gate", candidate, "--policy", exact)[0] == FAIL
+
+
+def test_no_baseline_says_how_to_make_one(logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:
+    alone = main_run(logged, branch="feature")
+    code, shown = call(capsys, "gate", alone)
+    assert code == INCONCLUSIVE
+    assert "branch main has no FINISHED run of another commit" in flat(shown)
+    assert "proftrack run matmul&#95;add" in shown or "proftrack run matmul_add" in shown
+    assert tags(alone)["gate.outcome"] == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"commit": A, "branch": "feature"},
+        {"commit": A, "dirty": True},
+        {"commit": B},
+        {"commit": A, "started_s": 120},
+        {"commit": A, "params": {"n": 128}},
+        {"commit": A, "params": {"compile": "default"}},
+        {"commit": None},
+    ],
+    ids=["another branch", "uncommitted", "same commit", "later", "other n", "other variant", "no commit"],
+)
+def test_what_is_no_baseline(facts: dict[str, Any], logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:
+    logged(record_of([MM, ADD], 222, **facts))
+    candidate = main_run(logged, commit=B, started_s=60)
+    assert call(capsys, "gate", candidate)[0] == INCONCLUSIVE
+
+
+def test_a_missing_baseline_is_inconclusive_and_a_missing_candidate_an_error(
+    logged: Logged, capsys: pytest.CaptureFixture[str]
+) -> None:
+    candidate = main_run(logged)
+    assert call(capsys, "gate", candidate, "--baseline", "0" * 32)[0] == INCONCLUSIVE
+    assert call(capsys, "gate", candidate, "--baseline", "no-such-branch")[0] == INCONCLUSIVE
+    code, shown = call(capsys, "gate", "0" * 32)
+    assert (code, "no run 000" in shown) == (ERROR, True)
+
+
+def test_incomparable_runs_are_inconclusive_by_name(logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:
+    other = main_run(logged, params={"n": 128})
+    candidate = main_run(logged, commit=B, started_s=60)
+    code, shown = call(capsys, "gate", candidate, "--baseline", other)
+    assert (code, "not comparable, params.n: 128 and 64" in shown) == (INCONCLUSIVE, True)
+    code, _ = call(capsys, "gate", candidate, "--baseline", other, "--across", "n")
+    assert code == PASS
+    assert tags(candidate)["gate.across"] == "params.n"
+
+
+def test_too_few_samples(logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:
+    main_run(logged)
+    candidate = main_run(logged, 300, commit=B, started_s=60, blocks=4)
+    code, found = gate(capsys, candidate)
+    assert code == INCONCLUSIVE
+    assert "only 4 timed blocks" in found["reason"]
+
+
+def test_noise_that_would_hide_the_limit(logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:
+    """An overhead-bound step with one run each: the host's time may differ by half between processes."""
+    small = [MM._replace(us=2), ADD._replace(us=1)]
+    logged(record_of(small, 29.2, commit=A))
+    candidate = logged(record_of(small, 29.3, commit=B, started_s=60))
+    code, found = gate(capsys, candidate)
+    assert code == INCONCLUSIVE
+    assert "noise would hide more than is allowed" in found["reason"]
+    assert call(capsys, "gate", candidate, "--noise-floor", "2")[0] == PASS
+
+
+def test_repeats_in_the_store_measure_the_noise(logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:
+    """Three runs of the baseline's commit within 1 %: now 29.3 passes, and 33 fails."""
+    small = [MM._replace(us=2), ADD._replace(us=1)]
+    for number, step_time in enumerate((29.1, 29.2, 29.3)):
+        logged(record_of(small, step_time, commit=A, started_s=number))
+    assert call(capsys, "gate", logged(record_of(small, 29.3, commit=B, started_s=60)))[0] == PASS
+    code, found = gate(capsys, logged(record_of(small, 33, commit=C, started_s=90)), "--baseline", A)
+    assert code == FAIL
+    assert found["comparison"]["baseline"]["runs"] == 3
+    assert found["comparison"]["step_time"]["floor"]["source"] == "measured"
+    assert found["comparison"]["step_time"]["before_us"] == 29.2  # the middle one
+
+
+def test_the_regime(logged: Logged, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    main_run(logged)
+    candidate = logged(record_of([MM._replace(us=20), ADD], 100, commit=B, started_s=60))
+    base = "metrics: {step_time_us: {max_increase_pct: 5}}\nregime: "
+    assert call(capsys, "gate", candidate, "--policy", write(tmp_path, base + "any"))[0] == PASS
+    code, found = gate(capsys, candidate, "--policy", write(tmp_path, base + "same"))
+    assert (code, "regime: compute-bound -> overhead-bound" in found["reason"]) == (FAIL, True)
+    assert call(capsys, "gate", candidate, "--policy", write(tmp_path, base + "[overhead-bound]"))[0] == PASS
+
+
+def test_absolute_limits_and_metrics_that_are_not_there(
+    logged: Logged, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    main_run(logged)
+    candidate = main_run(logged, commit=B, started_s=60)
+
+    def code(limits: str) -> int:
+        return call(capsys, "gate", candidate, "--policy", write(tmp_path, f"metrics: {{{limits}}}\nregime: any"))[0]
+
+    assert code("peak_memory_bytes: {max: 1e6}") == PASS
+    assert code("peak_memory_bytes: {max: 999999}") == FAIL
+    assert code("gpu_busy_fraction: {min: 0.9}") == PASS
+    assert code("gpu_busy_fraction: {min: 0.999}") == FAIL
+    assert code("mfu: {min: 0.5}") == INCONCLUSIVE
+    assert code("mfu: {min: 0.5, required: false}, peak_memory_bytes: {max: 1e6}") == PASS
+    assert code("mfu: {min: 0.5, required: false}") == INCONCLUSIVE  # nothing was checked
+    assert code("waits_per_step: {max: 0}") == PASS
+
+
+def test_a_marked_baseline_comes_before_the_branch(logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:
+    marked = main_run(logged, 222, branch="release")
+    main_run(logged, 300, commit=C, started_s=30)
+    candidate = main_run(logged, 222, commit=B, started_s=60)
+    call(capsys, "baseline", marked)
+    code, found = gate(capsys, candidate)
+    assert (code, found["baseline"]) == (PASS, marked)
+
+
+def test_a_folder_is_gated_without_being_logged(
+    logged: Logged, capsys: pytest.CaptureFixture[str], tmp_path: Path, run_folder: Callable[..., Path]
+) -> None:
+    baseline = main_run(logged)
+    folder = run_folder("fresh", record_of([MM, ADD], 222.5, commit=B, started_s=60))
+    code, found = gate(capsys, str(folder))
+    assert (code, found["baseline"]) == (PASS, baseline)
+    trace = tmp_path / "t.json"
+    trace.write_text(
+        '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 2}]}'
+    )
+    assert call(capsys, "gate", str(trace))[0] == USAGE
+
+
+def test_the_page_goes_to_a_file(logged: Logged, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    main_run(logged)
+    candidate = main_run(logged, commit=B, started_s=60)
+    assert call(capsys, "gate", candidate, "-o", str(tmp_path / "gate.md")) == (PASS, "")
+    assert (tmp_path / "gate.md").read_text().startswith("### proftrack gate: pass")
+    assert call(capsys, "gate", candidate, "-o", str(tmp_path / "none" / "gate.md"))[0] == USAGE
+
+
+# ---- through a server ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server(_empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("gate-server")
+    shutil.copyfile(_empty_store, folder / "mlflow.db")
+    with serve(folder) as url:
+        yield url
+
+
+@pytest.mark.slow
+def test_through_a_server_with_nothing_but_the_store(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "through the server")
+    monkeypatch.chdir(tmp_path)
+    kept = tmp_path / "kept"
+    baseline = log(kept, record_of([MM, ADD], 222, commit=A))
+    good = log(kept, record_of([MM, ADD], 223, commit=B, started_s=60))
+    bad = log(kept, record_of([MM, ADD, TINY], 226, commit=C, started_s=90))
+    shutil.rmtree(kept)
+    assert call(capsys, "gate", good, "--baseline", baseline)[0] == PASS
+    assert call(capsys, "gate", bad, "--baseline", baseline)[0] == FAIL
+    assert call(capsys, "gate", baseline)[0] == INCONCLUSIVE
+    assert tags(bad)["gate.outcome"] == "fail"
+    code, shown = call(capsys, "compare", baseline, bad, "--format", "html")
+    assert (code, f"with run {bad}" in shown) == (0, True)
+    runs = find.connect()
+    assert [item.path for item in runs.client.list_artifacts(bad, "compare")] == [f"compare/{baseline}.html"]
+    assert call(capsys, "prune", "--older-than", "1d")[0] == 0
+    assert runs.client.list_artifacts(bad, "trace") == []
+
+
+def test_a_server_that_is_down_is_an_error_and_no_pass(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    code, shown = call(capsys, "gate", "0" * 32)
+    assert (code, "the server does not answer" in shown) == (ERROR, True)
+
+
+# ---- policies --------------------------------------------------------------------------------------------------------
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "gate.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("metrics: {step_tme_us: {max_increase_pct: 5}}", "did you mean step_time_us?"),
+        ("metrics: {step_time_us: {max_increase: 5, pct: 5}}", "unknown limit of step_time_us pct"),
+        ("metric: {step_time_us: {max_increase_pct: 5}}", "did you mean metrics?"),
+        ("metrics: {step_time_us: {max_increase_pct: five}}", "max_increase_pct=five is not allowed"),
+        ("metrics: {step_time_us: {max_increase_pct: -5}}", "must be a number, 0 or more"),
+        ("metrics: {step_time_us: {max_increase_pct: .nan}}", "must be a number, 0 or more"),
+        ("metrics: {step_time_us: 5}", "it must be limits such as"),
+        ("metrics: {step_time_us: {required: true}}", "sets no limit"),
+        ("metrics: {step_time_us: {exact: 1}}", "must be true or false"),
+        ("metrics: {}", "names no metrics"),
+        ("branch: main", "names no metrics"),
+        ("metrics: {step_time_us: {max: 1}}\nregime: compute", "regime=compute is not allowed"),
+        ("metrics: {step_time_us: {max: 1}}\nregime: [compute_bound]", "did you mean compute-bound?"),
+        ("metrics: {step_time_us: {max: 1}}\nmin_samples: 1", "must be a whole number, 3 or more"),
+        ("metrics: {step_time_us: {max: 1}}\nbranch: 7", "must be a branch's name"),
+        ("metrics: !!python/object/apply:os.system [ls]", "not valid YAML"),
+        ("[1, 2]", "not keys and values"),
+        ("metrics: {step_time_us: {max: 1}, step_time_us: {max: 2}}", "given twice"),
+    ],
+)
+def test_a_policy_is_refused_by_name(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        policy.load(Path(write(tmp_path, text)), METRICS)
+    assert said in str(refused.value)
+    assert "gate.yaml" in str(refused.value)
+
+
+def test_a_whole_policy(tmp_path: Path) -> None:
+    text = (
+        "branch: release\nmin_samples: 8\nmin_runs: 3\nnoise_floor_pct: 2.5\nregime: [compute-bound, memory-bound]\n"
+        "metrics:\n  step_time_us: {max_increase_pct: 3}\n  peak_memory_bytes: {max: 60e9, required: false}\n"
+        "  launches_per_step: {exact: true}\n"
+    )
+    found = policy.load(Path(write(tmp_path, text)), METRICS)
+    assert msgspec.to_builtins(found) == {
+        "branch": "release",
+        "min_samples": 8,
+        "min_runs": 3,
+        "noise_floor_pct": 2.5,
+        "regime": ["compute-bound", "memory-bound"],
+        "source": "gate.yaml",
+        "metrics": {
+            "step_time_us": _limit(max_increase_pct=3.0),
+            "peak_memory_bytes": _limit(max=60e9, required=False),
+            "launches_per_step": _limit(exact=True),
+        },
+    }
+
+
+def _limit(**given: Any) -> dict[str, Any]:
+    return {**msgspec.to_builtins(policy.Limit()), **given}
+
+
+def test_limits_in_words() -> None:
+    limit = policy.Limit(max_increase_pct=5, max_decrease=2, max=10, min=1, exact=True)
+    assert policy.describe(limit) == "equal, at most +5 %, at most -2, at most 10, at least 1"
+    assert policy.describe(policy.Limit(max_increase=0)) == "no increase"

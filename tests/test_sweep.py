@@ -1,0 +1,489 @@
+"""`proftrack sweep`: its points, the crossover, what is measured again and what is not. Points are made by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from run_folders import make_record, write_folder
+
+from proftrack import record as records
+from proftrack.cli import main
+from proftrack.errors import ProftrackError, UsageError
+from proftrack.record import Record
+from proftrack.sweep import crossover, plan, point, result
+from proftrack.sweep.result import Point
+from proftrack.tracking import group as groups
+from proftrack.tracking import runs, store
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an experiment `small` of its own, which is the working directory."""
+    folder = tmp_path / "project"
+    (folder / "experiments").mkdir(parents=True)
+    (folder / "experiments" / "small.yaml").write_text(
+        "workload: small.py:build\ndevice: cpu\n"
+        "params: {n: 64, kind: a, list: [1, 2]}\nsweep: {n: [1, 2], kind: [a, b]}\n"
+    )
+    (folder / "experiments" / "small.py").write_text("def build(device, n, kind, list): return lambda: None\n")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+Asked = list[dict[str, str]]
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """What would have been measured: a step has 8 us of overhead and keeps the GPU busy for n / 8 us.
+
+    B = n / 8 and T = max(8, B) + 1: B reaches half of T at n = 36.
+    """
+    asked: Asked = []
+
+    def measure(reference: str, overrides: dict[str, str], folder: Path, log: Path) -> Record:
+        asked.append(overrides)
+        n = int(overrides.get("n", "64"))
+        if n == 13:
+            raise ProftrackError("small.py:build refuses n=13: unlucky")
+        if n == 666:
+            raise KeyboardInterrupt
+        record = of_size(n, json.dumps(overrides))
+        write_folder(folder, record)
+        log.parent.mkdir(exist_ok=True)
+        log.write_text("said\n")
+        return record
+
+    monkeypatch.setattr(point, "measure", measure)
+    return asked
+
+
+def of_size(n: int, name: str) -> Record:
+    base = make_record()
+    assert base.timing is not None and base.run is not None
+    busy = n / 8
+    time = max(8.0, busy) + 1
+    return msgspec.structs.replace(
+        base,
+        timing=msgspec.structs.replace(base.timing, step_time_us=time),
+        times=msgspec.structs.replace(base.times, step_time_us=time, gpu_busy_per_step_us=busy),
+        run=msgspec.structs.replace(base.run, experiment="small", display_name=name),
+        verdict=msgspec.structs.replace(base.verdict, regime="overhead-bound" if busy < time / 2 else "compute-bound"),
+    )
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    return int(stop.value.code or 0)
+
+
+def values(asked: Asked, key: str = "n") -> list[str]:
+    return [each[key] for each in asked]
+
+
+# ---- points ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_parameter_with_several_values_is_swept_and_one_with_one_holds_for_all(project: Path) -> None:
+    found = plan.plan("small", {"n": "64, 512,4096", "kind": "b"})
+    assert found.axes == {"n": [64, 512, 4096]}
+    assert [(p.params["n"], p.params["kind"]) for p in found.points] == [(64, "b"), (512, "b"), (4096, "b")]
+    assert plan.overrides(found.points[1], found) == {"kind": "b", "n": "512"}
+    assert plan.label(plan.values_of(found.points[1], found.axes)) == "n=512"
+
+
+def test_several_axes_are_crossed_in_order(project: Path) -> None:
+    found = plan.plan("small", {"n": "1,2", "kind": "a,b"})
+    assert [(p.params["n"], p.params["kind"]) for p in found.points] == [(1, "a"), (1, "b"), (2, "a"), (2, "b")]
+
+
+def test_without_values_it_is_the_experiments_own_sweep_less_what_is_given(project: Path) -> None:
+    assert plan.plan("small", {}).axes == {"n": [1, 2], "kind": ["a", "b"]}
+    found = plan.plan("small", {"n": "7"})
+    assert found.axes == {"kind": ["a", "b"]}
+    assert {p.params["n"] for p in found.points} == {7}
+
+
+def test_a_setting_can_be_swept_and_equal_values_are_one_point(project: Path) -> None:
+    assert [p.schedule.active for p in plan.plan("small", {"active": "1,3,03"}).points] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"n": "1", "kind": "a"}, "nothing to sweep: give a parameter several values"),
+        ({"n": "1,,2"}, "-P n=1,,2: one of its values is empty"),
+        ({"n": "1,x"}, "n=x is not allowed; it must be a whole number"),
+        ({"m": "1,2"}, "unknown parameter m=1"),
+        ({"list": "1,2"}, "list takes lists"),
+        ({"n": ",".join(map(str, range(501)))}, "501 points are more than 500"),
+    ],
+)
+def test_points_that_cannot_be(project: Path, given: dict[str, str], words: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        plan.plan("small", given)
+    assert words in str(refused.value)
+
+
+# ---- the crossover ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (64, 4096, 512),  # the geometric mean itself
+        (512, 1024, 768),  # of 671..782 the one with most factors of two: 3 * 256
+        (768, 1024, 896),  # of 822..957: 7 * 128
+        (896, 1024, None),  # within a factor of 1.25
+        (1, 2, None),  # nothing between
+        (1, 4, 2),
+        (3, 5, 4),
+        (0, 100, 48),  # no geometric mean: about 50, and round
+        (-8, 8, 0),
+        (1.0, 16.0, 4.0),
+        (0.1, 0.12, None),
+    ],
+)
+def test_the_value_to_look_at_next(low: Any, high: Any, expected: Any) -> None:
+    assert crossover.between(low, high, 1.25) == expected
+
+
+def points(*pairs: tuple[Any, float | None]) -> list[Point]:
+    return [
+        Point(key=str(n), label=f"n={n}", values={"n": n}, step_time_us=None if u is None else 1.0, busy_us=u)
+        for n, u in pairs
+    ]
+
+
+def test_bisection_closes_in_on_where_half_is_passed() -> None:
+    """u = n / 1000: half is at 500. Geometric means, and the roundest number near them:
+
+    64..8192 724 -> 768, 64..768 222 -> 224, 224..768 415 -> 416, 416..768 565 -> 576, 416..576 489 -> 512.
+    """
+    seen: list[int] = []
+
+    def measure(n: int) -> Point:
+        seen.append(n)
+        return points((n, n / 1000))[0]
+
+    found = crossover.search(points((64, 0.064), (8192, 8.192)), "n", measure)
+    assert seen == [768, 224, 416, 576, 512]
+    assert (found.low, found.high, found.runs) == (416, 512, 7)
+    assert found.estimate == pytest.approx(416 * (512 / 416) ** ((0.5 - 0.416) / (0.512 - 0.416)))
+
+
+def test_a_falling_fraction_has_a_crossover_too() -> None:
+    found = crossover.search(points((1, 0.9), (16, 0.1)), "n", lambda n: points((n, 1 / n))[0], tolerance=2)
+    assert (found.low, found.high) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (points((64, 0.1), (512, 0.2)), "no crossover between n=64 and n=512: B is below half of T at every point"),
+        (points((64, 0.7), (512, 0.9)), "B is above half of T at every point; sweep further"),
+        (points((64, None), (512, None)), "B and T are not known at any point"),
+    ],
+)
+def test_where_there_is_no_crossover(given: list[Point], words: str) -> None:
+    with pytest.raises(ProftrackError) as said:
+        crossover.search(given, "n", lambda n: pytest.fail("nothing to measure"))
+    assert words in str(said.value)
+
+
+def test_a_parameter_without_sizes_has_none() -> None:
+    with pytest.raises(UsageError, match="needs a parameter of numbers, n has none"):
+        crossover.search(points(("a", 0.1), ("b", 0.9)), "n", lambda n: pytest.fail("nothing to measure"))
+
+
+# ---- the command, into a folder --------------------------------------------------------------------------------------
+
+
+def test_a_sweep_into_a_folder(
+    project: Path, measured: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "kept"
+    arguments = ["sweep", "small", "-P", "n=8,64", "--find-crossover", "--no-mlflow", "--output", str(folder)]
+    assert call(*arguments) == 0
+    # 8: B = 1 of 9 us. 64: 8 of 9. Half at 36: bisected at 24, then at 40 (u = 5/9), then at 32 (4/9).
+    assert values(measured) == ["8", "64", "24", "40", "32"]
+    sweep = result.load(folder / "sweep.json")
+    assert [(p.values["n"], p.busy_us, p.step_time_us) for p in sweep.ordered()] == [
+        (8, 1.0, 9.0),
+        (24, 3.0, 9.0),
+        (32, 4.0, 9.0),
+        (40, 5.0, 9.0),
+        (64, 8.0, 9.0),
+    ]
+    assert sweep.crossover is not None
+    assert (sweep.crossover.low, sweep.crossover.high, sweep.crossover.runs) == (32, 40, 5)
+    assert sweep.crossover.estimate == pytest.approx(32 * (40 / 32) ** 0.5)  # u is as far below a half as above it
+    table = json.loads((folder / "tables" / "sweep.json").read_text())
+    assert table["columns"][:4] == ["n", "step_time_us", "busy_us", "busy_fraction"]
+    assert table["data"][0][:4] == [8, 9.0, 1.0, 1 / 9]
+    assert (folder / "plots" / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    shown = capsys.readouterr().out
+    assert "Found with 5 runs." in shown
+    assert "overhead-bound below, compute-bound above" in shown
+    assert f"Log it  proftrack sync {folder}" in shown
+    found = groups.load(folder)
+    assert len(found.parts) == 5 and found.error is None and found.ended_ns is not None
+    for part in found.parts:
+        assert records.load(folder / str(part.folder) / "record.json").run is not None
+    assert "| 8 | 9.00 us | 1.00 us | 11.1 % |" in found.note
+
+
+def test_a_point_that_fails_does_not_lose_the_others(
+    project: Path, measured: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "kept"
+    assert call("sweep", "small", "-P", "n=8,13,64", "--no-mlflow", "--output", str(folder)) == 1
+    shown = capsys.readouterr()
+    assert shown.err.splitlines()[-1] == ("proftrack: 1 of 3 points failed; n=13: small.py:build refuses n=13: unlucky")
+    assert "n=13 failed: small.py:build refuses n=13: unlucky" in shown.out
+    assert values(measured) == ["8", "13", "64"]
+    measured.clear()
+    # What failed is tried again, what is done is not.
+    assert call("sweep", "small", "-P", "n=8,13,64", "--no-mlflow", "--output", str(folder)) == 1
+    assert values(measured) == ["13"]
+    assert "2 points of 3 were done before; --fresh measures them again." in capsys.readouterr().out
+
+
+def test_an_interrupted_sweep_goes_on_with_what_is_missing(
+    project: Path, measured: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "kept"
+    arguments = ["sweep", "small", "--no-mlflow", "--output", str(folder)]
+    assert call(*arguments, "-P", "n=8,64,666,512") == 130
+    assert f"2 parts are kept in {folder}" in capsys.readouterr().err
+    assert groups.load(folder).ended_ns is None
+    measured.clear()
+    assert call(*arguments, "-P", "n=8,64,512,1024") == 0
+    assert values(measured) == ["512", "1024"]
+    assert [p.source for p in result.load(folder / "sweep.json").ordered()] == [
+        "earlier",
+        "earlier",
+        "measured",
+        "measured",
+    ]
+
+
+def test_other_code_or_parameters_are_another_sweep(
+    project: Path, measured: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "kept"
+    arguments = ["sweep", "small", "-P", "n=8,64", "--no-mlflow", "--output", str(folder)]
+    assert call(*arguments) == 0
+    assert call(*arguments, "-P", "kind=b") == 2
+    assert "holds another sweep (its code, machine or parameters differ)" in capsys.readouterr().err
+    assert call(*arguments, "--fresh") == 2
+    assert "name a new folder to measure it --fresh" in capsys.readouterr().err
+    workload = project / "experiments" / "small.py"
+    workload.write_text(workload.read_text() + "# faster now\n")
+    assert call(*arguments) == 2
+    assert len(measured) == 2
+
+
+def test_a_folder_with_something_else_in_it_is_refused(project: Path, measured: Asked, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("")
+    assert call("sweep", "small", "--no-mlflow", "--output", str(tmp_path)) == 2
+    assert measured == []
+
+
+def test_a_crossover_goes_along_one_parameter(
+    project: Path, measured: Asked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("sweep", "small", "--find-crossover", "--no-mlflow") == 2
+    assert "--find-crossover goes along one parameter; 2 are swept" in capsys.readouterr().err
+    assert measured == []
+
+
+def test_no_crossover_is_said_and_the_sweep_stands(
+    project: Path, measured: Asked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("sweep", "small", "-P", "n=64,512", "--find-crossover", "--no-mlflow") == 0
+    assert "No crossover between n=64 and n=512: B is above half of T" in capsys.readouterr().out
+
+
+# ---- the command, with a store ---------------------------------------------------------------------------------------
+
+
+def all_runs() -> list[Any]:
+    return runs.search(store.connect(store.resolve()), "")
+
+
+def parent_and_children() -> tuple[Any, list[Any]]:
+    found = all_runs()
+    (parent,) = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
+    children = [run for run in found if run is not parent]
+    assert {run.data.tags["mlflow.parentRunId"] for run in children} <= {parent.info.run_id}
+    return parent, children
+
+
+def test_a_sweep_is_a_parent_run_with_a_child_for_each_point(project: Path, measured: Asked, store_uri: str) -> None:
+    assert call("sweep", "small", "-P", "n=8,64", "-P", "kind=b", "--find-crossover") == 0
+    parent, children = parent_and_children()
+    assert (parent.info.status, {run.info.status for run in children}) == ("FINISHED", {"FINISHED"})
+    assert len(children) == 5
+    assert parent.data.params == {"experiment": "small", "kind": "b", "list": "[1, 2]", "sweep.n": "8,64"}
+    assert (parent.data.metrics["crossover_low"], parent.data.metrics["crossover_high"]) == (32, 40)
+    assert (parent.data.metrics["points"], parent.data.metrics["failed_points"]) == (5, 0)
+    assert parent.data.tags["proftrack.kind"] == "sweep"
+    assert parent.data.tags["proftrack.experiment"] == "small"
+    assert "B reaches half of T" in parent.data.tags["mlflow.note.content"]
+    client = store.connect(store.resolve())
+    names = {item.path for item in client.list_artifacts(parent.info.run_id)}
+    assert {"sweep.json", "sweep.md", "tables", "plots", "logs", "group.json"} <= names
+    assert "points" not in names
+    child = children[0]
+    assert {"record.json", "events.parquet"} <= {item.path for item in client.list_artifacts(child.info.run_id)}
+    assert not (project / "proftrack-runs").exists()
+    assert not Path(os.environ["PROFTRACK_SPOOL"]).exists()
+
+
+def test_points_that_are_done_are_taken_from_the_store(
+    project: Path, measured: Asked, store_uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("sweep", "small", "-P", "n=8,64,666") == 130
+    parent, children = parent_and_children()
+    assert (parent.info.status, len(children)) == ("KILLED", 2)
+    assert "| 64 |" in parent.data.tags["mlflow.note.content"]
+    measured.clear()
+    assert call("sweep", "small", "-P", "n=8,64,512") == 0
+    assert values(measured) == ["512"]
+    again, children = parent_and_children()
+    assert (again.info.run_id, again.info.status, len(children)) == (parent.info.run_id, "FINISHED", 3)
+    assert "proftrack.ended_by" not in again.data.tags
+    measured.clear()
+    capsys.readouterr()
+    assert call("sweep", "small", "-P", "n=8,64,512") == 0
+    assert measured == []
+    assert "3 points of 3 were done before" in capsys.readouterr().out
+    assert call("sweep", "small", "-P", "n=8,64", "--fresh") == 0
+    assert values(measured) == ["8", "64"]
+    assert len(all_runs()) == 4 + 3
+
+
+def test_under_mlflow_run_the_parent_is_its_run(
+    project: Path, measured: Asked, store_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLproject's entry point: flags arrive as parameters."""
+    assert call("sweep", "small", "-P", "n=8,64") == 0
+    client = store.connect(store.resolve())
+    given = client.create_run("0").info.run_id
+    monkeypatch.setenv("MLFLOW_RUN_ID", given)
+    measured.clear()
+    assert call("sweep", "small", "--n", "8,64,512", "--find_crossover", "true", "--fresh", "false") == 0
+    assert values(measured) == ["512", "24", "40", "32"]
+    run = client.get_run(given)
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["proftrack.kind"] == "sweep"
+    children = [each for each in all_runs() if each.data.tags.get("mlflow.parentRunId") == given]
+    assert len(children) == 4
+    assert {each.info.experiment_id for each in children} == {"0"}
+
+
+def test_failed_points_make_the_parent_failed(project: Path, measured: Asked, store_uri: str) -> None:
+    assert call("sweep", "small", "-P", "n=8,13") == 1
+    parent, children = parent_and_children()
+    assert (parent.info.status, len(children)) == ("FAILED", 1)
+    assert parent.data.tags["proftrack.error"] == ("1 of 2 points failed; n=13: small.py:build refuses n=13: unlucky")
+    assert parent.data.metrics["failed_points"] == 1
+
+
+def test_what_the_store_refuses_is_kept_and_can_be_synced(
+    project: Path, measured: Asked, store_uri: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from proftrack.tracking import log
+
+    def fail(*_: object) -> None:
+        raise OSError("no route to host")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "_log_figures", fail)
+        assert call("sweep", "small", "-P", "n=8,64") == 1
+    assert values(measured) == ["8", "64"]
+    shown = capsys.readouterr().err
+    assert "2 parts are kept in" in shown
+    assert call("sync") == 0
+    parent, children = parent_and_children()
+    assert (parent.info.status, sorted(run.info.status for run in children)) == ("FINISHED", ["FINISHED"] * 2)
+
+
+# ---- sync of a folder ------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_synced_as_a_parent_with_children_once(
+    project: Path, measured: Asked, store_uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "all" / "kept"
+    assert call("sweep", "small", "-P", "n=8,13,64", "--no-mlflow", "--output", str(folder)) == 1
+    for _ in range(2):
+        assert call("sync", str(tmp_path / "all")) == 0
+        parent, children = parent_and_children()
+        assert len(children) == 2
+        assert {run.info.status for run in children} == {"FINISHED"}
+        assert parent.info.status == "FAILED"
+        assert "1 of 3 points failed" in parent.data.tags["proftrack.error"]
+        assert parent.data.params["sweep.n"] == "8,13,64"
+    assert f"{folder} as run {parent.info.run_id}" in capsys.readouterr().out
+    # And a sweep with a store takes the points over.
+    measured.clear()
+    assert call("sweep", "small", "-P", "n=8,64") == 0
+    assert measured == []
+
+
+def test_a_group_that_points_outside_of_its_folder_is_refused(
+    project: Path, measured: Asked, store_uri: str, tmp_path: Path, run_folder: Callable[..., Path]
+) -> None:
+    elsewhere = run_folder("elsewhere")
+    folder = tmp_path / "kept"
+    assert call("sweep", "small", "-P", "n=8,64", "--no-mlflow", "--output", str(folder)) == 0
+    group = groups.load(folder)
+    group.parts[0].folder = f"../{elsewhere.name}"
+    groups.save(folder, group)
+    assert call("sync", str(folder)) == 2
+
+
+# ---- real points -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_real_points_run_in_processes_of_their_own(tmp_path: Path) -> None:
+    """One that is well, one that takes its process with it."""
+    (tmp_path / "e.yaml").write_text(
+        "workload: w.py:build\ndevice: cpu\nparams: {n: 1}\ntiming: {min_steps: 5, min_seconds: 0.02, max_seconds: 2}\n"
+    )
+    (tmp_path / "w.py").write_text(
+        "import os, torch\n"
+        "def build(device, n):\n"
+        "    if n == 2: print('a core dump', flush=True); os._exit(11)\n"
+        "    return lambda: torch.ones(n)\n"
+    )
+    code = "import sys; from proftrack.cli import main; main(sys.argv[1:])"
+    arguments = ["sweep", str(tmp_path / "e.yaml"), "-P", "n=1,2", "--no-mlflow", "--output", str(tmp_path / "kept")]
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "proftrack: 1 of 2 points failed; n=2: the process ended with exit code 11: a core dump"
+    )
+    sweep = result.load(tmp_path / "kept" / "sweep.json")
+    assert [point.error is None for point in sweep.ordered()] == [True, False]
+    assert (sweep.ordered()[0].step_time_us or 0) > 0
