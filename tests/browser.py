@@ -1,4 +1,4 @@
-"""A real Chromium for tests of pages: found or skipped with the reason, with no network but what a test serves itself."""
+"""A real Chromium for tests of pages: found, or skipped with the reason; no network but what a test serves itself."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _with_run(record: Record, folder: Path) -> Record:
 def test_other_forms_go_to_stdout(form: str, begins: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(str(TRACE), "--format", form) == 0
     out = capsys.readouterr().out
-    assert out.startswith(begins.replace("&#95;", "_"))
+    assert out.lstrip("\n").startswith(begins.replace("&#95;", "_"))
     assert "\x1b[" not in out
 
 

@@ -1,4 +1,4 @@
-"""report.html in a real Chromium: it draws, answers to mouse, touch and keys, asks nobody for anything, runs no name."""
+"""report.html in a real Chromium: it draws, answers to mouse, touch and keys, asks for nothing, runs no name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""report.html and the pictures as files: whole, small, inert, whatever the trace. What they do is in test_report_browser."""
+"""report.html and the pictures as files: whole, small, inert, whatever the trace."""
 
 from __future__ import annotations
 

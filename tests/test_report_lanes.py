@@ -9,6 +9,7 @@ import pytest
 from traces import BACKWARD, TraceBuilder, clean
 
 from proftrack.events.table import NONE, EventTable
+from proftrack.report import lane_rows
 from proftrack.report import lanes as report_lanes
 from proftrack.report.bars import bars, short_name
 from proftrack.report.lanes import STYLES, Lanes
@@ -148,7 +149,7 @@ def test_what_is_nested_too_deep_or_in_too_many_threads_is_said() -> None:
     for thread in range(10):
         trace.op("aten::mm", at=10, dur=10, thread=500 + thread)
     lanes = lanes_of(trace)
-    assert lanes.groups[0].rows == report_lanes.DEEPEST
+    assert lanes.groups[0].rows == lane_rows.DEEPEST
     assert "5 more threads are not shown." in lanes.notes
     assert any(note.startswith("5 more rows") for note in lanes.notes)  # a step and 20 operators, 16 rows
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Asked:
             raise ProftrackError("small.py:build refuses n=13: unlucky")
         if n == 666:
             raise KeyboardInterrupt
-        record = of_size(n, json.dumps(overrides))
+        record = of_size(n, f"{json.dumps(overrides)}, measured as number {len(asked)} by {time.time_ns()}")
         write_folder(folder, record)
         log.parent.mkdir(exist_ok=True)
         log.write_text("said\n")
@@ -72,13 +73,13 @@ def of_size(n: int, name: str) -> Record:
     base = make_record()
     assert base.timing is not None and base.run is not None
     busy = n / 8
-    time = max(8.0, busy) + 1
+    step = max(8.0, busy) + 1
     return msgspec.structs.replace(
         base,
-        timing=msgspec.structs.replace(base.timing, step_time_us=time),
-        times=msgspec.structs.replace(base.times, step_time_us=time, gpu_busy_per_step_us=busy),
+        timing=msgspec.structs.replace(base.timing, step_time_us=step),
+        times=msgspec.structs.replace(base.times, step_time_us=step, gpu_busy_per_step_us=busy),
         run=msgspec.structs.replace(base.run, experiment="small", display_name=name),
-        verdict=msgspec.structs.replace(base.verdict, regime="overhead-bound" if busy < time / 2 else "compute-bound"),
+        verdict=msgspec.structs.replace(base.verdict, regime="overhead-bound" if busy < step / 2 else "compute-bound"),
     )
 
 
@@ -233,10 +234,10 @@ def test_a_sweep_into_a_folder(
     assert table["columns"][:4] == ["n", "step_time_us", "busy_us", "busy_fraction"]
     assert table["data"][0][:4] == [8, 9.0, 1.0, 1 / 9]
     assert (folder / "plots" / "sweep.png").read_bytes().startswith(b"\x89PNG")
-    shown = capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
     assert "Found with 5 runs." in shown
     assert "overhead-bound below, compute-bound above" in shown
-    assert f"Log it  proftrack sync {folder}" in shown
+    assert f"Log it proftrack sync {folder}" in shown
     found = groups.load(folder)
     assert len(found.parts) == 5 and found.error is None and found.ended_ns is not None
     for part in found.parts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,7 @@ from proftrack.environment import DeviceFacts, Environment
 from proftrack.errors import TraceError, UsageError
 from proftrack.events.reader import Trace, read
 from proftrack.events.table import EventTable
+from proftrack.git import scrub
 from proftrack.hardware import StepWork
 from proftrack.joint import rank_of, worker_of
 from proftrack.measures import Measures, combine, measure
@@ -200,6 +201,8 @@ def _run_facts(capture: Capture, experiment: Experiment, environment: Environmen
     """What was asked for, and what must be equal for another run to be comparable."""
     from proftrack.experiment import fingerprint
 
+    # A record is read by others: an address among the parameters loses its password.
+    experiment = msgspec.structs.replace(experiment, params=_without_credentials(experiment.params))
     device = environment.device.name if environment.device else capture.device
     digest, keys = fingerprint(experiment, device)
     return RunFacts(
@@ -216,6 +219,14 @@ def _run_facts(capture: Capture, experiment: Experiment, environment: Environmen
         notes=capture.notes,
         display_name=experiment.display_name,
     )
+
+
+def _without_credentials(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_credentials(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_credentials(each) for each in value]
+    return scrub(value) if isinstance(value, str) else value
 
 
 def _profiler_options(trace: Trace) -> dict[str, bool]:

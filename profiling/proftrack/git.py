@@ -14,6 +14,7 @@ from msgspec import Struct
 NO_DIFF_VARIABLE = "PROFTRACK_NO_DIFF"
 """Set to anything but 0: no diff is recorded, only that the tree is dirty."""
 _TIMEOUT_S = 30
+_SECRET_QUERY = re.compile(r"([?&][\w.-]*(?:token|secret|sig|signature|password|passwd|pwd|key|credential)=)[^&\s'\"]+", re.I)
 _UNTRACKED_SHOWN = 1000
 # Hooks, pagers, prompts and external diff programs of the user's configuration stay out of it.
 _GIT = ("git", "--no-optional-locks", "--no-pager", "-c", "core.fsmonitor=false", "-c", "core.quotepath=off")
@@ -122,6 +123,12 @@ def without_credentials(remote: str) -> str:
     host, slash, path = match["rest"].partition("/")
     path = re.split(r"[?#]", path)[0]
     return f"{match['scheme']}{host.rpartition('@')[2]}{slash}{path}"
+
+
+def scrub(text: str) -> str:
+    """Text in which no URL shows its user, its password, or a query value that is called a key, token or signature."""
+    text = re.sub(r"(\w[\w+.-]*://)[^/\s'\"]*@", r"\1", text)
+    return _SECRET_QUERY.sub(r"\1...", text)
 
 
 def _root(code: Path) -> Path | None:

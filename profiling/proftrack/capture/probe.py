@@ -15,7 +15,13 @@ from proftrack.errors import ProftrackError
 from proftrack.hardware import Ceilings
 from proftrack.workload import first_line
 
-_LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "hipLaunchKernel", "hipModuleLaunchKernel", "hipExtModuleLaunchKernel")
+_LAUNCHES = (
+    "cudaLaunchKernel",
+    "cuLaunchKernel",
+    "hipLaunchKernel",
+    "hipModuleLaunchKernel",
+    "hipExtModuleLaunchKernel",
+)
 # Set by NVIDIA's tools in the processes that they start: CUPTI serves one subscriber.
 _INJECTED = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
 

@@ -32,6 +32,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("baseline", "proftrack.cli.baseline", "Mark a run as one that others are held against."),
     ("prune", "proftrack.cli.prune", "Drop old traces from the store, never records or baselines."),
     ("sync", "proftrack.cli.sync", "Log to MLflow what a run kept in a folder."),
+    ("doctor", "proftrack.cli.doctor", "Look at the store, the disk, the GPU, the profiler; say how to mend them."),
 )
 
 

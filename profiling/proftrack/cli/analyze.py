@@ -54,10 +54,13 @@ def command(
     one. Without --step-time-us the verdict rests on the traces' own, inflated step times and says so.
     """
     from proftrack.analysis import analyze_traces
+    from proftrack.report.progress import waiting
 
-    found = analyze_traces(
-        _files(traces), step_time_us=step_time_us, salvage=salvage, max_bytes=max_bytes, rank_from=rank_from
-    )
+    files = _files(traces)
+    with waiting(f"reading {len(files)} trace{'' if len(files) == 1 else 's'}"):
+        found = analyze_traces(
+            files, step_time_us=step_time_us, salvage=salvage, max_bytes=max_bytes, rank_from=rank_from
+        )
     if json_to is not None:
         _write_json(found, json_to)
     if log_it:

@@ -18,6 +18,7 @@ _FORMS = click.Choice(["text", "markdown", "html", "json"])
 
 @click.command(
     "compare",
+    context_settings=out.UNDERSCORES,
     epilog="A side is an MLflow run id, a git ref (the runs of that commit), a run folder, a record.json or a trace. "
     "With one side it is held against the newest run marked as a baseline, else the last FINISHED one on branch main.",
 )

@@ -26,6 +26,7 @@ _FORMS = click.Choice(["markdown", "text", "html", "json"])
 
 @click.command(
     "gate",
+    context_settings=out.UNDERSCORES,
     epilog="Exit codes: 0 pass, 3 fail, 4 inconclusive (no baseline, not comparable, too few samples, hidden by "
     "noise), 1 error, 2 usage.",
 )

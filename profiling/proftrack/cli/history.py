@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FORMS = click.Choice(["text", "markdown", "html", "csv", "json", "png"])
 
 
-@click.command("history")
+@click.command("history", context_settings=out.UNDERSCORES)
 @click.argument("experiment")
 @click.option("--metric", default="step_time_us", show_default=True, help="Which metric is looked at.")
 @click.option("--format", "form", type=_FORMS, help="Default: what the file's name ends in, else text.")

@@ -13,6 +13,9 @@ from proftrack.errors import UsageError
 if TYPE_CHECKING:
     from proftrack.report.document import Document
 
+UNDERSCORES = {"token_normalize_func": lambda name: name.replace("_", "-") if name.startswith("--") else name}
+"""`mlflow run -P noise_floor=3` arrives as --noise_floor 3."""
+
 
 def render(document: Document, form: str, data: msgspec.Struct) -> str:
     """A page as text, markdown or html, or its data as json."""

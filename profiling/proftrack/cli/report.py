@@ -39,8 +39,14 @@ def command(what: str, output: str | None, form: str | None, open_it: bool) -> N
         raise UsageError(f"--open shows html in the browser, not {form if form != 'html' else 'stdout'}; leave it out")
     with waiting(f"reading {what}"):
         found = subject.load(what)
+    to_stdout = output == "-" or (output is None and form != "html")
+    if to_stdout and form == "text":
+        from proftrack.report.terminal import print_record
+
+        print_record(found.record)  # as wide as the terminal is, in its colours
+        return
     text = _RENDER[form](found)
-    if output == "-" or (output is None and form != "html"):
+    if to_stdout:
         sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
         return
     target = _write(text, output, open_it)

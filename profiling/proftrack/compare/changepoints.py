@@ -8,10 +8,10 @@ A penalised likelihood proposes, permutations decide:
 2. Each cut must separate its two stretches better than nearly all best cuts of shuffled residuals do.
 3. All cuts together must explain more than nearly all best sets of as many cuts of the shuffled series do.
 
-The first step alone finds short stretches and a regression that was mended again, and raises false alarms in up to four
-of ten series whose noise has heavy tails or two modes, as step times have. Permutations assume nothing of the noise but
-that it comes in no order, and alone miss a change that went back. benchmarks/changepoints.py holds both, e-divisive
-(Matteson & James 2014) and binary segmentation against known series; docs/compare.md has the table.
+The first step alone finds short stretches and a regression that was mended again, and raises false alarms in up to a
+quarter of the series whose noise has heavy tails or two modes, as step times have. Permutations assume nothing of the
+noise but that it comes in no order, and alone miss a change that went back. benchmarks/changepoints.py holds both,
+e-divisive (Matteson & James 2014) and binary segmentation against known series; docs/compare.md has the table.
 
 Noise that drifts (a machine that warms up over days) is beyond all of these: drift is a change.
 """

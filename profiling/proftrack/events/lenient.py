@@ -1,7 +1,7 @@
 """Reads one JSON value that is not quite JSON, where what was meant needs no guess.
 
 torch writes names without escaping quotes (before 2.7 backslashes and control characters too) and numbers as bare
-`nan` or `inf`; other tools leave commas over or out. Everything else raises ValueError. One
+`nan` or `inf`; other tools leave commas over or out. Everything else raises NotJson. One
 pass, no backtracking: the first place where a text can end is where it ends.
 """
 
@@ -38,6 +38,14 @@ _EVENT_KEYS = "ph|cat|name|pid|tid|ts|dur|tts|tdur|args|id|s|bp|cname|sf|stack"
 _BEHIND_NAME = re.compile(rf'{_COMMA}(?:"(?:{_EVENT_KEYS})"[ \t\r\n]*:|\}}[ \t\r\n]*\Z)')
 
 
+class NotJson(ValueError):
+    """It is not clear what was meant; `at_end`: perhaps because the text ends too early."""
+
+    def __init__(self, what: str, *, at_end: bool = False) -> None:
+        super().__init__(what)
+        self.at_end = at_end
+
+
 class Lenient:
     """One value of `text`. Numbers come as int or Decimal, so that no digit is lost; what is no number as None."""
 
@@ -49,18 +57,18 @@ class Lenient:
         self._has_twice = False
 
     def whole(self) -> Any:
-        """The value that is the whole text. Raises ValueError where it is not clear what was meant."""
+        """The value that is the whole text. Raises NotJson where it is not clear what was meant."""
         value, end = self.value(_blank(self.text, 0), 0)
         if _blank(self.text, end) != len(self.text):
-            raise ValueError("more than one value")
+            raise NotJson("more than one value")
         if self._has_twice and self.faults:
-            raise ValueError("a key stands there twice")  # a text may have ended too early
+            raise NotJson("a key stands there twice")  # a text may have ended too early
         return value
 
     def value(self, position: int, depth: int) -> tuple[Any, int]:
         """The value that begins at `position`, and where it ends."""
         if depth > MAX_DEPTH:
-            raise ValueError("nested too deeply")
+            raise NotJson("nested too deeply")
         first = self.text[position : position + 1]
         if first == "{":
             return self._object(position + 1, depth + 1)
@@ -78,7 +86,7 @@ class Lenient:
                 return members, position + 1
             match = _KEY.match(self.text, position)
             if match is None:
-                raise ValueError("a key was expected")
+                raise NotJson("a key was expected", at_end=position >= len(self.text))
             key, position = self._unescaped(match[1]), match.end()
             self._has_twice = self._has_twice or key in members
             if self.text[position : position + 1] == '"':
@@ -114,7 +122,7 @@ class Lenient:
         while (close := self.text.find('"', close + 1)) >= 0:
             if behind.match(self.text, close + 1):
                 return self._unescaped(self.text[position + 1 : close]), close + 1
-        raise ValueError("no end of a text is certain")
+        raise NotJson("no end of a text is certain", at_end=True)
 
     def _unescaped(self, raw: str) -> str:
         def mended(match: re.Match[str]) -> str:
@@ -144,7 +152,8 @@ class Lenient:
             return None, end
         if _NUMBER.fullmatch(word):
             return number(word), end
-        raise ValueError(f"{word[:20]!r} is no value" if word else "a value was expected")
+        what = f"{word[:20]!r} is no value" if word else "a value was expected"
+        raise NotJson(what, at_end=end >= len(self.text))
 
 
 _LITERALS = {"true": True, "false": False, "null": None}

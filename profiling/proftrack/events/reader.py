@@ -264,7 +264,7 @@ class _Parser:
         if not buffer.at_end:
             self._fail(0, f"more than {MAX_MEMBERS_BYTES} bytes stand behind the events; not a trace")
         position = self._closing_members() if in_object else 0
-        if self.partial is None and (rest := buffer.data[position:].strip(b" \t\r\n\0")):
+        if self.partial is None and (rest := buffer.data[position:].strip(b" \t\r\n")):
             if repair.holds_events(rest):
                 self._lost(position, len(buffer.data), "events behind the end of the events", "those before")
             else:

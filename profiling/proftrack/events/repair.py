@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from proftrack.events.lenient import Lenient
+from proftrack.events.lenient import Lenient, NotJson
 from proftrack.events.rows import ABSENT, EXACT_ROW, Args, ExactRow
 
 LOOK_AHEAD = 4096
@@ -129,7 +129,7 @@ def _event(data: bytes, text: str, start: int, at_end: bool) -> Event | Lost | R
         pass
     try:
         return Event(start, end, *mend(piece))
-    except ValueError as error:
+    except NotJson as error:
         return Lost(start, end, f"no event ({error})")
 
 
@@ -155,23 +155,24 @@ def _broken_event(data: bytes, start: int, at_end: bool) -> Event | Lost | Rest:
             return Rest(start)
         return Lost(start, following.start() if following else len(data), "no event")
     ends: list[int] = []
-    why = ""
+    why, is_certain = "", False
     for match in (_EVENT_END_LAST if at_end else _EVENT_END).finditer(data, start):
         ends.append(match.end())
         try:
             return Event(start, match.end(), *mend(data[start : match.end()]))
-        except ValueError as error:
+        except NotJson as error:
             why = why or f"not valid JSON ({error}), and no repair of it is certain"
-        if len(ends) == MAX_TRIES:
+            is_certain = not error.at_end or len(ends) == MAX_TRIES
+        if is_certain:
             break
-    if ends and (at_end or len(ends) == MAX_TRIES):
+    if ends and (at_end or is_certain):
         following = _EVENT.search(data, start + 1, ends[0])
         return Lost(start, following.start() if following else ends[0], why)
     return Rest(start)
 
 
 def mend(piece: bytes) -> tuple[ExactRow, str | None]:
-    """One event as a row, and what about it was not JSON. Raises ValueError where that needs a guess."""
+    """One event as a row, and what about it was not JSON. Raises NotJson where that needs a guess."""
     faults = []
     try:
         text = piece.decode("utf-8")
@@ -181,7 +182,7 @@ def mend(piece: bytes) -> tuple[ExactRow, str | None]:
     reader = Lenient(text, is_event=True)
     event = reader.whole()
     if not isinstance(event, dict):
-        raise ValueError(f"{text[:20]!r} is no object")
+        raise NotJson(f"{text[:20]!r} is no object")
     faults += reader.faults
     return _row(event), faults[0] if faults else None
 

@@ -1,4 +1,4 @@
-"""What a run was made with, as names and values: machine, software, code, settings. Values are cut and still untrusted."""
+"""What a run was made with: machine, software, code, settings. Values are cut and still untrusted."""
 
 from __future__ import annotations
 

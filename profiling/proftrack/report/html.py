@@ -80,6 +80,7 @@ def _context(record: Record, scene: Scene | None) -> dict[str, Any]:
         "verdict": record.verdict,
         "title": sections.title(record),
         "origin": sections.origin(record),
+        "has_gpu": record.totals.self_cuda_time_total_us is not None,
         "flags": record.quality,
         "doubts": [reason for reason in record.verdict.reasons if reason not in {f.message for f in record.quality}],
         "bars": sections.time_bars(record),

@@ -5,8 +5,6 @@ Every name here is still untrusted text: whoever shows it escapes it. Names are 
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import Struct
 
 from proftrack.record import Record

@@ -135,7 +135,8 @@ def operators(record: Record) -> Table:
 
 
 def steps(record: Record) -> Table:
-    """The recorded steps."""
+    """The recorded steps; without a GPU only what the host did."""
+    gpu = record.totals.self_cuda_time_total_us is not None
     columns = [
         Column(label="step"),
         Column(label="host", hint="length of the ProfilerStep row, profiler included"),
@@ -157,11 +158,14 @@ def steps(record: Record) -> Table:
         ]
         for s in record.per_step[:ROWS]
     ]
-    return Table(columns=columns, rows=rows, rest=_rest(record.per_step, None))
+    shown = len(columns) if gpu else 3
+    rest = _rest(record.per_step, None)
+    return Table(columns=columns[:shown], rows=[row[:shown] for row in rows], rest=rest)
 
 
 def regions(found: list[Region], what: str) -> Table:
-    """record_function regions, or calls of modules."""
+    """record_function regions, or calls of modules; without a GPU only what the host did."""
+    gpu = any(region.gpu_busy_us is not None for region in found)
     columns = [
         Column(label=what, kind="w"),
         Column(label="calls"),
@@ -173,4 +177,5 @@ def regions(found: list[Region], what: str) -> Table:
         [_name(r.name), _count(r.calls), _time(r.cpu_time_us), _time(r.gpu_busy_us), _count(r.launches)]
         for r in found[:ROWS]
     ]
-    return Table(columns=columns, rows=rows, rest=_rest(found, None))
+    shown = len(columns) if gpu else 3
+    return Table(columns=columns[:shown], rows=[row[:shown] for row in rows], rest=_rest(found, None))

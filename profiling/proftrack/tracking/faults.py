@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from proftrack.errors import ProftrackError, StoreError
+from proftrack.git import scrub
 from proftrack.tracking.mapping import cut, one_line
 from proftrack.tracking.patience import variables
 
@@ -70,11 +71,6 @@ def first_line(error: BaseException) -> str:
     """The first line of an error that says something, without credentials."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return scrub(cut(one_line(lines[0]), 300)) if lines else type(error).__name__
-
-
-def scrub(text: str) -> str:
-    """Text in which no URI shows its user or password."""
-    return re.sub(r"(\w[\w+.-]*://)[^/\s'\"]*@", r"\1", text)
 
 
 # What an error's text says, and the sentence for it; the first that fits. {store}, {text} and {file} are filled in.

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import email.utils
 import os
+import re
 import tempfile
 import time
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,13 +28,13 @@ if TYPE_CHECKING:
 
 PROBE_TAG = "proftrack.doctor"
 PROBE_FOLDER = "proftrack-doctor"
-_TIMEOUT_S = 15
 
 
 class Server(Struct, frozen=True, kw_only=True):
-    """What a server says of itself without a password."""
+    """What a server says of itself."""
 
     version: str | None
+    """None where it does not tell."""
     skew_s: float | None
     """Its clock less ours, as far as a header of whole seconds tells; None where it sends none."""
 
@@ -61,18 +60,20 @@ class Spooled(Struct, frozen=True, kw_only=True):
 
 def ask_server(store: Store) -> Server:
     """Version and clock of a server. Raises StoreError where it does not answer."""
-    base = store.public.rstrip("/")
-    version, date, before = None, None, time.time()
-    with explained(store, "asked for its version"):
-        try:
-            with urllib.request.urlopen(f"{base}/version", timeout=_TIMEOUT_S) as answer:
-                version, date = answer.read(64).decode("ascii", "replace").strip() or None, answer.headers["Date"]
-        except urllib.error.HTTPError as error:
-            date = error.headers["Date"]
-    between = (before + time.time()) / 2
-    parsed = email.utils.parsedate_to_datetime(date).timestamp() if date else None
-    # The header has no fraction of its second: half of one is the best guess.
-    return Server(version=version, skew_s=None if parsed is None else parsed + 0.5 - between)
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.rest_utils import http_request
+
+    with explained(store, "asked for its version"), quiet(), quick_retries():
+        before = time.time()
+        answer = http_request(get_default_host_creds(store.uri), "/version", "GET", raise_on_status=False)
+        between = (before + time.time()) / 2
+        date = answer.headers.get("Date")
+        skew = None
+        if date:
+            # The header has no fraction of its second: half of one is the best guess.
+            skew = email.utils.parsedate_to_datetime(date).timestamp() + 0.5 - between
+        text = answer.text.strip()[:64] if answer.status_code == 200 else ""
+        return Server(version=text if re.match(r"\d+\.\d+", text) else None, skew_s=skew)
 
 
 def try_to_write(store: Store, client: MlflowClient) -> Written:
@@ -138,6 +139,9 @@ def _experiment(store: Store, client: MlflowClient) -> Iterator[Experiment]:
     finally:
         with explained(store, "asked to delete an experiment"):
             client.delete_experiment(made.experiment_id)
+        if store.artifact_root:
+            with contextlib.suppress(OSError):
+                Path(made.artifact_location).rmdir()
 
 
 def _try_artifact(store: Store, experiment: Experiment, stays: list[str]) -> None:

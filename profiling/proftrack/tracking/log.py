@@ -15,7 +15,7 @@ from proftrack.record import Record
 from proftrack.tracking import mapping, spool, views
 from proftrack.tracking.faults import explained, quiet
 from proftrack.tracking.note import note
-from proftrack.tracking.patience import time_for
+from proftrack.tracking.patience import quick_retries, time_for
 from proftrack.tracking.runs import CHANGED_TAG, LEFT_OUT_TAG, RECORD_TAG, now, set_tags
 from proftrack.tracking.session import Session
 
@@ -28,9 +28,15 @@ NOTE_TAG = "mlflow.note.content"
 
 
 def begin(session: Session, folder: Path) -> None:
-    """Note in the folder which run it is for, so that `sync` goes on with that run whatever happens next."""
+    """Note in the folder which run it is for, so that `sync` goes on with that run whatever happens next.
+
+    Raises StoreError where the run's artifacts cannot be reached: a bucket's driver or key is missing, the server serves
+    none. That is better known before minutes are spent.
+    """
     entry = spool.Logged(store=session.store.public, run_id=session.run_id, complete=False)
     spool.note_logged(folder, entry)
+    with explained(session.store, "asked for the run's artifacts"), quiet(), quick_retries():
+        session.client.list_artifacts(session.run_id)
 
 
 def log_folder(session: Session, folder: Path) -> Record:

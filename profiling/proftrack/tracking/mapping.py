@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from proftrack.git import scrub
 from proftrack.record import Record
 
 # MLflow's own limits; a longer param is cut by it with a warning only.
@@ -64,7 +65,7 @@ def params(record: Record) -> dict[str, str]:
     values |= {f"schedule.{name}": value for name, value in record.run.schedule.items()}
     if record.timing is not None:
         values["timing.mode"] = record.timing.mode
-    return {_key(name): cut(str(value), PARAM_CHARS) for name, value in values.items()}
+    return {_key(name): cut(scrub(str(value)), PARAM_CHARS) for name, value in values.items()}
 
 
 def metrics(record: Record) -> list[Point]:
@@ -113,12 +114,12 @@ def run_name(record: Record) -> str:
     """A name that tells runs apart in a list: `matmul_add n=4096 bfloat16 eager`."""
     if record.run is None:
         return "trace"
-    return one_line(record.run.display_name or record.run.experiment)
+    return one_line(scrub(record.run.display_name or record.run.experiment))
 
 
 def bounded(values: dict[str, str | None]) -> dict[str, str]:
-    """Tags that exist, on one line each and no longer than TAG_CHARS."""
-    return {name: cut(one_line(value), TAG_CHARS) for name, value in values.items() if value}
+    """Tags that exist, on one line each, no longer than TAG_CHARS, and without passwords in URLs."""
+    return {name: cut(one_line(scrub(value)), TAG_CHARS) for name, value in values.items() if value}
 
 
 def one_line(text: str) -> str:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from proftrack import __version__
 from proftrack.errors import ProftrackError, StoreError
+from proftrack.git import scrub
 from proftrack.tracking import process
-from proftrack.tracking.faults import explained, first_line, quiet, scrub
+from proftrack.tracking.faults import explained, first_line, quiet
 from proftrack.tracking.mapping import bounded
 from proftrack.tracking.store import Store
 
@@ -52,7 +53,7 @@ def create(
     own = {"mlflow.user": _user(), "mlflow.source.name": "proftrack", "mlflow.source.type": "LOCAL"}
     own[REQUEST_TAG] = uuid.uuid4().hex
     with explained(store, "given a new run"), quiet():
-        return client.create_run(experiment_id, start_time=start_ms, tags=bounded({**own, **tags}), run_name=name)
+        return client.create_run(experiment_id, start_time=start_ms, tags=bounded({**own, **tags}), run_name=scrub(name))
 
 
 def reopen(store: Store, client: MlflowClient, run: Run, tags: Mapping[str, str]) -> Run:

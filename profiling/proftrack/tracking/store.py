@@ -218,7 +218,7 @@ def make_experiment(store: Store, client: MlflowClient, name: str) -> Experiment
 
 def _folder_name(name: str) -> str:
     """A name as one folder: it may come from somebody else's record, and `..` is a folder too."""
-    quoted = quote(name, safe=" ").replace(" ", "_")
+    quoted = quote(name, safe=" ").replace(" ", "_")[:200]
     return quoted if quoted.strip(".") else "_" + quoted
 
 

@@ -1,0 +1,73 @@
+"""What torch.compile did: its counters, as differences, so that each variant has its own."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from msgspec import Struct
+
+_MOST_REASONS = 5
+
+
+class Compilation(Struct, frozen=True, kw_only=True):
+    """Of one variant. All zero where it compiled nothing."""
+
+    graphs: int = 0
+    graph_breaks: int = 0
+    break_reasons: list[str] = []
+    """The first lines of torch's reasons, the most frequent first."""
+    recompiles: int = 0
+    """Frames that were compiled after the first step."""
+    cudagraph_skips: int = 0
+    """Graphs that a mode with CUDA graphs compiled without one."""
+    cache_hits: int = 0
+    """Graphs that came from the cache on disk: compiling them for the first time takes longer."""
+
+    @property
+    def compiled(self) -> bool:
+        """Whether anything was compiled."""
+        return self.graphs > 0
+
+
+class Counters(Struct, frozen=True):
+    """A reading of torch's counters."""
+
+    values: dict[str, dict[str, int]]
+
+    def since(self, before: Counters) -> Counters:
+        """What was added."""
+        added: dict[str, dict[str, int]] = {}
+        for group, counts in self.values.items():
+            earlier = before.values.get(group, {})
+            added[group] = {name: count - earlier.get(name, 0) for name, count in counts.items()}
+        return Counters(added)
+
+    def of(self, group: str, name: str) -> int:
+        """One counter."""
+        return self.values.get(group, {}).get(name, 0)
+
+
+def read() -> Counters:
+    """The counters now; empty where nothing was compiled in this process, or a torch to come has none."""
+    utils: Any = sys.modules.get("torch._dynamo.utils")
+    counters = getattr(utils, "counters", {})
+    return Counters({str(group): {str(k): int(v) for k, v in counts.items()} for group, counts in counters.items()})
+
+
+def summed(first: Counters, later: Counters) -> Compilation:
+    """What the first step did, and what came after it."""
+    breaks: dict[str, int] = {}
+    for part in (first, later):
+        for reason, count in part.values.get("graph_break", {}).items():
+            if count > 0:
+                line = reason.strip().splitlines()[0] if reason.strip() else "unknown"
+                breaks[line] = breaks.get(line, 0) + count
+    return Compilation(
+        graphs=first.of("stats", "unique_graphs") + later.of("stats", "unique_graphs"),
+        graph_breaks=sum(breaks.values()),
+        break_reasons=sorted(breaks, key=lambda reason: -breaks[reason])[:_MOST_REASONS],
+        recompiles=later.of("frames", "total"),
+        cudagraph_skips=first.of("inductor", "cudagraph_skips") + later.of("inductor", "cudagraph_skips"),
+        cache_hits=first.of("inductor", "fxgraph_cache_hit") + later.of("inductor", "fxgraph_cache_hit"),
+    )
