@@ -284,7 +284,7 @@ def test_it_can_be_read_by_everybody(
     assert (sum(map(int, re.findall(r"\d+", ground)[:3])) < 300) == dark
 
 
-@pytest.mark.parametrize("name", ["matmul_add_64", "matmul_add_4096", "mlp_train", "tracelens_vllm_graph"])
+@pytest.mark.parametrize("name", ["matmul_add_64", "matmul_add_4096", "mlp_train", "llama_train", "tracelens_vllm_graph"])
 def test_reports_of_real_traces_draw(watch: Callable[..., Watched], reports: Callable[[Path], str], name: str) -> None:
     page = watch().show(reports(DATA / f"{name}.json.gz"))
     page.locator("rect[data-mark]").first.wait_for()
@@ -309,6 +309,23 @@ def test_a_large_step_is_thinned_and_its_close_up_is_not(
     several = dict(data["several"])
     assert inside
     assert all(i not in several for i in inside if low <= data["start"][i] < high)
+
+
+def test_a_real_profile_of_the_cpu_draws(
+    watch: Callable[..., Watched], reports: Callable[[Path], str], tmp_path: Path
+) -> None:
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    x = torch.ones(64, 64)
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        for _ in range(3):
+            torch.mm(x, x).add_(1.0)
+            profiler.step()
+    profiler.export_chrome_trace(str(tmp_path / "cpu.json"))
+    page = watch().show(reports(tmp_path / "cpu.json"))
+    page.locator("rect[data-mark].operator").first.wait_for()
+    assert "aten::mm" in page.locator("#tables").inner_text()
 
 
 def test_a_run_on_the_cpu_has_a_timeline_without_a_gpu(
