@@ -2,7 +2,7 @@
 # make profile N=64 PARAMS="dtype=float32 active=5"
 # make profile EXPERIMENT=/path/to/own.yaml PARAMS="batch=8"
 # make ui                                          MLflow's UI on this folder's store, on loopback
-# make test | check | bench | clean
+# make test | check | audit | bench | clean
 
 PYTHON ?= python3
 EXPERIMENT ?= matmul_add
@@ -25,7 +25,7 @@ ASKED = $(if $(filter-out matmul_add,$(EXPERIMENT)),-P experiment='$(EXPERIMENT)
   $(foreach pair,$(PARAMS),-P '$(pair)')
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: profile test check bench ui setup store clean
+.PHONY: profile test check audit bench ui setup store clean
 .DEFAULT_GOAL := profile
 
 # The store is made by us, whole, before anything writes to it: runs that touch a new one at once would break it.
@@ -45,6 +45,11 @@ check: $(DEV)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/python scripts/audit.py
+
+# Known vulnerabilities of what is installed. In `check` it passes where the advisory service cannot be reached; here not.
+audit: $(DEV)
+	@$(BIN)/python scripts/audit.py --required
 
 bench: $(DEV)
 	@shopt -s nullglob; set -e; for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python "$$file"; done

@@ -35,9 +35,9 @@ ALICE = ("alice", "the-password-of-alice")
 BOB = ("bob", "the-password-of-bob")
 
 
-def missing(what: str) -> None:
+def missing(what: str, remedy: str = "scripts/install-test-tools.sh installs it") -> None:
     """Skip with the reason; a failure where CI promised to have everything."""
-    text = f"{what}; scripts/install-test-tools.sh installs it"
+    text = f"{what}; {remedy}"
     if os.environ.get("CI") == "true":
         pytest.fail(text)
     pytest.skip(text)
@@ -389,6 +389,25 @@ def proxy(alice: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy
         yield found
     finally:
         found.close()
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[Callable[[int], None]]:
+    """A file system of this size at `folder`; the answer is a function that gives it another one."""
+    if os.geteuid() != 0:
+        missing("a small disk is made by root alone", "run the tests as root, as CI does")
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def mount(options: str) -> bool:
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        return subprocess.run(command, check=False, capture_output=True, timeout=20).returncode == 0
+
+    if not mount(f"size={megabytes}m"):
+        missing("this machine lets nobody mount a small disk", "allow mount, as on CI")
+    try:
+        yield lambda size: None if mount(f"remount,size={size}m") else pytest.fail("cannot be remounted")
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=20)
 
 
 # ---- what must be true afterwards ------------------------------------------------------------------------------------

@@ -283,6 +283,11 @@ def read(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def but_for_load(notes: list[str]) -> list[str]:
+    """Notes without the one that a busy machine adds."""
+    return [note for note in notes if "had not settled" not in note]
+
+
 def profiler_is_off() -> bool:
     import torch
 
@@ -319,7 +324,7 @@ def test_every_cycle_leaves_its_own_trace(tmp_path: Path) -> None:
     assert 0 < min(timed.block_step_times_us) <= timed.step_time_us <= max(timed.block_step_times_us)
     assert timed.first_step_time_us is not None and timed.build_time_us is not None
     assert timed.warmup_steps >= 3
-    assert (found.device, found.peak_memory_bytes, found.notes) == ("cpu", None, [])
+    assert (found.device, found.peak_memory_bytes, but_for_load(found.notes)) == ("cpu", None, [])
     assert 0 < found.started_ns < found.ended_ns
     assert profiler_is_off()
 
@@ -479,9 +484,9 @@ def test_fewer_steps_than_promised(monkeypatch: pytest.MonkeyPatch, run: Any) ->
     monkeypatch.setattr(profiling, "export", lossy)
     found = run(ADD, repeat="2")
     assert [cycle.trace.name for cycle in found.cycles] == ["e.cycle1.pt.trace.json.gz"]
-    assert len(found.notes) == 1
-    assert found.notes[0].startswith("The profiler recorded 5 of the 6 steps that the schedule promised")
-    assert "e.cycle2.pt.trace.json.gz" in found.notes[0]
+    (note,) = but_for_load(found.notes)
+    assert note.startswith("The profiler recorded 5 of the 6 steps that the schedule promised")
+    assert "e.cycle2.pt.trace.json.gz" in note
 
 
 def test_no_whole_cycle_is_an_error(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:

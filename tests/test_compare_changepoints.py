@@ -147,3 +147,19 @@ def test_a_count_that_varies_by_itself_is_treated_as_noisy() -> None:
     runs += [run(20 + i, launches_per_step=float(1700 + generator.integers(0, 9))) for i in range(10)]
     (change,) = detect(runs, "step_time_us")
     assert (change.exact, change.after.run_id) == (False, runs[20].run_id)
+
+
+def test_of_very_many_runs_the_newest_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    from proftrack.compare import series as compared
+
+    monkeypatch.setattr(compared, "NEWEST", 12)
+    times = series([(6, 50), (6, 100), (6, 150)])
+    runs = [run(i, step_time_us=time, launches_per_step=2.0 if i < 3 else 3.0) for i, time in enumerate(times)]
+    found = detect(runs, "step_time_us")
+    assert [(change.metric, change.after.run_id) for change in found] == [
+        ("launches_per_step", runs[3].run_id),
+        ("step_time_us", runs[12].run_id),
+    ]
+    shown = compared.newest(Series(experiment="x", fingerprint="f", variant={}, runs=runs, changes=found))
+    assert (len(shown.runs), [change.metric for change in shown.changes]) == (12, ["step_time_us"])
+    assert [(first, last) for first, last, _ in levels(shown, "step_time_us")] == [(0, 6), (6, 12)]

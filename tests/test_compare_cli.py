@@ -264,3 +264,10 @@ def test_a_record_of_another_experiment_is_not_comparable(saved: Callable[..., s
     other = msgspec.structs.replace(record, run=msgspec.structs.replace(record.run, fingerprint_keys=keys))
     code, shown = call(capsys, "compare", saved(record, "a"), saved(other, "b"))
     assert (code, "experiment: matmul_add and other" in shown) == (1, True)
+
+
+def test_options_as_mlflow_run_hands_them_over(saved: Callable[..., str], capsys: Any) -> None:
+    """`mlflow run -e compare -P noise_floor=5` appends --noise_floor 5."""
+    sides = [saved(record_of([MM], 202 + number, seed=number), name) for number, name in enumerate("ab")]
+    code, shown = call(capsys, "compare", *sides, "--noise_floor", "5")
+    assert (code, "No difference: step time 202 us -> 203 us" in shown) == (0, True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import numpy as np
 import pytest
 from programs import as_run
@@ -15,6 +17,7 @@ from traces import TraceBuilder
 
 from proftrack.compare import Subject, compare
 from proftrack.compare.floors import measured_floor
+from proftrack.compare.results import Floor
 from proftrack.record import Record
 
 PROCESSES, ROUNDS = 10, 4
@@ -39,7 +42,9 @@ print(json.dumps(timing.block_step_times_us))
 def blocks(_: int) -> list[float]:
     """Block times of one fresh process, microseconds a step, by the timing that a run has."""
     command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    # Threads of an overloaded machine's BLAS wait for each other: a thousand times as long, in some processes.
+    alone = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=alone)
     return [float(each) for each in json.loads(done.stdout)]
 
 
@@ -51,26 +56,39 @@ def record(times: list[float]) -> Record:
     median = float(np.median(times))
     found = as_run(_analyzed(builder, step_time_us=median), median)
     assert found.timing is not None
-    import msgspec
+    timing = msgspec.structs.replace(found.timing, block_step_times_us=times, step_time_us=median)
+    return msgspec.structs.replace(found, timing=timing)
 
-    return msgspec.structs.replace(found, timing=msgspec.structs.replace(found.timing, block_step_times_us=times))
+
+@pytest.fixture(scope="module")
+def subjects() -> list[Subject]:
+    with ThreadPoolExecutor(2) as two_at_once:
+        runs = list(two_at_once.map(blocks, range(PROCESSES)))
+    return [Subject(record=record(times), label=str(number)) for number, times in enumerate(runs)]
+
+
+def claims(subjects: list[Subject], noise: dict[str, Floor]) -> int:
+    """How many of five disjoint pairs, four times over, are called improved or regressed."""
+    words = []
+    for turn in range(ROUNDS):
+        order = np.random.default_rng(turn).permutation(PROCESSES).reshape(-1, 2)
+        words += [compare(subjects[a], subjects[b], noise=noise).word for a, b in order.tolist()]
+    assert len(words) == 20
+    return sum(word in ("improved", "regressed") for word in words)
 
 
 @pytest.mark.slow
-def test_ten_processes_of_the_same_code() -> None:
-    """Five disjoint pairs, four times over: at most one of 20 is called improved or regressed.
-
-    Once with the noise that the ten themselves show, once with what is assumed where nobody knows.
-    """
-    with ThreadPoolExecutor(2) as two_at_once:
-        runs = list(two_at_once.map(blocks, range(PROCESSES)))
-    subjects = [Subject(record=record(times), label=str(number)) for number, times in enumerate(runs)]
-    floor = measured_floor([[float(np.median(times)) for times in runs]])
+def test_with_the_noise_that_the_processes_show(subjects: list[Subject]) -> None:
+    times = [subject.record.timing.step_time_us for subject in subjects if subject.record.timing]
+    floor = measured_floor([times])
     assert floor is not None
-    for noise in ({"step_time_us": floor}, {}):
-        words = []
-        for turn in range(ROUNDS):
-            order = np.random.default_rng(turn).permutation(PROCESSES).reshape(-1, 2)
-            words += [compare(subjects[a], subjects[b], noise=noise).word for a, b in order.tolist()]
-        assert len(words) == 20
-        assert sum(word in ("improved", "regressed") for word in words) <= 1, words
+    assert claims(subjects, {"step_time_us": floor}) <= 1
+
+
+@pytest.mark.slow
+def test_with_the_noise_that_is_assumed(subjects: list[Subject]) -> None:
+    """A process that gets a third of a processor takes three times as long: then the times differ in truth."""
+    load, processors = os.getloadavg()[0], os.cpu_count() or 1
+    if load > processors + 2:
+        pytest.skip(f"the machine is overloaded: {load:.0f} processes want to run on {processors} processors")
+    assert claims(subjects, {}) <= 1

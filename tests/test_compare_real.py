@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from proftrack import record as records
 from proftrack.analysis import analyze_trace
 from proftrack.cli import main
 from proftrack.compare import Comparison, Subject, compare
@@ -96,7 +97,7 @@ def test_contributions_add_up(before: str, after: str) -> None:
 
 
 def test_what_traces_claim_is_true_of_the_step_without_the_profiler() -> None:
-    """In a trace a step takes up to seven times as long as it does; what is claimed must hold all the same."""
+    """In a trace a step takes up to five times as long as it does; what is claimed must hold all the same."""
     found = {name: record(name) for name in STEP_TIMES}
     claims = 0
     for before, after in itertools.permutations(STEP_TIMES, 2):
@@ -132,3 +133,41 @@ def test_large_records_are_compared_quickly() -> None:
     found = against(before, after)
     assert time.perf_counter() - began < 1
     assert {row.status for row in found.rows if row.part == "gpu"} == {"renamed"}
+
+
+# ---- runs on an H200, each with one change of known cost -------------------------------------------------------------
+
+
+def changed(name: str) -> Subject:
+    return Subject(record=records.load(DATA / "changes" / f"{name}.json"), label=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "across", "cause"),
+    [
+        (
+            "larger",
+            ["n"],
+            ": params.n 4096 -> 4224; aten::mm: nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT -> nvjet_",
+        ),
+        ("launches", [], ": change none -> launches; 3 more launches a step (3 -> 6), aten::add_."),
+        ("item", [], ": change none -> item; 1 more wait for the GPU a step (0 -> 1), aten::item."),
+        ("compiled", [], "vectorized_elementwise_kernel replaced by nvjet_sm90_tst_256x128_64x4_1x2_h_badd_coopA_NNT"),
+    ],
+)
+def test_the_first_line_names_the_cause(name: str, across: list[str], cause: str) -> None:
+    found = compare(changed("a"), changed(name), across=across)
+    assert cause in found.headline
+    expected = {"larger": "regressed", "item": "regressed", "launches": "inconclusive", "compiled": "inconclusive"}
+    assert found.word == expected[name]
+    assert sum(row.change_us for row in found.rows) == pytest.approx(found.step_time.change_us, rel=1e-3, abs=1e-3)
+
+
+def test_three_processes_of_the_same_code() -> None:
+    """Their step times agree within 0.6 %; their kernels' times, at the power limit, within 4 %. Nothing is claimed."""
+    for before, after in itertools.permutations("abc", 2):
+        found = compare(changed(before), changed(after))
+        assert found.word == "inconclusive"
+        assert found.busy is not None
+        assert found.busy.word == "inconclusive"
+        assert found.headline.endswith("the traces show no cause that stands out.")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
-from proftrack.compare.floors import LEAST, assumed_floor, given_floor, measured_floor
+from proftrack.compare.floors import LEAST, assumed_busy_floor, assumed_floor, given_floor, measured_floor
 from proftrack.compare.results import Floor
 from proftrack.compare.timing import Samples, compare_times, quantile, within_interval
 
 N64_H200 = (29.2, 20.3, 19.2)
 """Microseconds a step of matmul_add n=64 in three fresh processes on one H200; each one's blocks were within 3 %."""
 N4096_H200 = (226.3, 224.0, 224.0)
+BUSY_N4096_H200 = (226.8, 225.4, 227.5, 222.2, 221.1, 213.0)
+"""GPU busy time of three recorded steps: the H200 was at its power limit, and its clock followed."""
 
 
 def run(step_time: float, spread: float = 0.01, *, blocks: int = 10, runs: int = 1, seed: int = 0) -> Samples:
@@ -110,6 +113,14 @@ def test_what_is_assumed_follows_where_the_time_goes() -> None:
     assert assumed_floor(0.1).fraction > max(N64_H200) / min(N64_H200) - 1
 
 
+def test_two_processes_are_not_taken_to_agree_better_than_the_blocks_of_one() -> None:
+    """An overloaded CPU: most blocks take 20, two in ten a hundred times as long. One slow block alone is no sign."""
+    calm, torn = [20.0] * 10, [20.0] * 8 + [2000.0] * 2
+    assert assumed_floor(1.0, [calm, [20.0] * 10 + [30.0]]).fraction == assumed_floor(1.0).fraction
+    assert assumed_floor(None, [calm, torn]).fraction > 10
+    assert "blocks of one process differ as much" in assumed_floor(None, [calm, torn]).text
+
+
 # ---- the word --------------------------------------------------------------------------------------------------------
 
 
@@ -118,6 +129,11 @@ def test_processes_of_the_same_code_are_never_called_different(times: tuple[floa
     for before in times:
         for after in times:
             assert word(run(before), run(after, seed=1), assumed_floor(busy_fraction)) == "inconclusive"
+
+
+def test_busy_times_of_the_same_kernels_are_never_called_different() -> None:
+    for before, after in itertools.permutations(BUSY_N4096_H200, 2):
+        assert word(run(before, 1e-3, blocks=3), run(after, 1e-3, blocks=3), assumed_busy_floor()) == "inconclusive"
 
 
 def test_measured_repeats_of_a_noisy_program_allow_no_claim_between_them() -> None:

@@ -175,6 +175,21 @@ def test_repeats_in_the_store_measure_the_noise(logged: Logged, capsys: pytest.C
     assert found["comparison"]["step_time"]["before_us"] == 29.2  # the middle one
 
 
+def test_a_policys_noise_floor_stands_in_where_the_store_does_not_know_it(
+    logged: Logged, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    small = [MM._replace(us=2), ADD._replace(us=1)]
+    policy = write(tmp_path, "metrics: {step_time_us: {max_increase_pct: 5}}\nnoise_floor_pct: 4\nregime: any")
+    logged(record_of(small, 29.2, commit=A))
+    candidate = logged(record_of(small, 29.3, commit=B, started_s=60))
+    code, found = gate(capsys, candidate, "--policy", policy)
+    assert (code, found["comparison"]["step_time"]["floor"]["source"]) == (PASS, "given")
+    for number in (1, 2):
+        logged(record_of(small, 29.2 + number / 10, commit=A, started_s=number))
+    code, found = gate(capsys, candidate, "--policy", policy)
+    assert (code, found["comparison"]["step_time"]["floor"]["source"]) == (PASS, "measured")
+
+
 def test_the_regime(logged: Logged, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     main_run(logged)
     candidate = logged(record_of([MM._replace(us=20), ADD], 100, commit=B, started_s=60))

@@ -6,13 +6,14 @@ docs/faults.md has the table of these; a test checks that each line of it names 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
-import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -22,21 +23,25 @@ from team import (
     ADMIN,
     ALICE,
     BOB,
+    ROOT,
     Fault,
     FaultProxy,
     Postgres,
     Server,
     as_user,
     free_port,
-    missing,
     open_folder,
+    small_disk,
     whole_once,
 )
+from traces import TraceBuilder
 
+from proftrack import folder as run_folder
+from proftrack.analysis import Analysis
 from proftrack.cli import main
-from proftrack.errors import StoreError
+from proftrack.errors import UsageError
 from proftrack.record import Record
-from proftrack.tracking import log, process, runs, session, spool, store, sync
+from proftrack.tracking import log, runs, session, spool, store, sync
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="a server's processes as POSIX has them")]
 
@@ -137,8 +142,8 @@ def test_a_repeated_request_whose_run_may_not_be_deleted(
         (UPLOAD, "status", "the server fails, as its own log will say"),
         (BATCH, "status", "the server fails, as its own log will say"),
         (END, "status", "the server fails, as its own log will say"),
-        (UPLOAD, "reset", "the server does not answer"),
-        (UPLOAD, "cut_upload", "the server does not answer"),
+        (UPLOAD, "reset", "the server broke off the connection"),
+        (UPLOAD, "cut_upload", "the server broke off the connection"),
     ],
 )
 def test_a_fault_that_lasts(
@@ -164,6 +169,21 @@ def statuses(folder: Path) -> set[str]:
     found = store.resolve()
     filter_string = f"tags.`{runs.RECORD_TAG}` = '{spool.identity(folder)}'"
     return {run.info.status for run in runs.search(store.connect(found), filter_string)}
+
+
+def test_one_line_says_that_it_is_tried_again(proxy: FaultProxy, folder: Path) -> None:
+    """And not urllib3's own, one for each time."""
+    proxy.add(Fault("reset", UPLOAD, 3))
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "profiling"), "sync", str(folder)],
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0
+    assert done.stderr == f"proftrack: the store does not answer ({proxy.url.removeprefix('http://')}); trying again\n"
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404])
@@ -257,8 +277,6 @@ def test_a_server_killed_in_mid_upload(
     mortal: Server, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First it comes back while the upload is tried again; then it stays away, and `sync` finishes later."""
-    import signal
-
     proxy = FaultProxy(mortal.port)
     try:
         as_user(monkeypatch, proxy.url, ALICE)
@@ -279,7 +297,8 @@ def test_a_server_killed_in_mid_upload(
         (second / "trace" / TRACE).write_bytes(os.urandom(2_000_000))
         proxy.add(Fault("cut_upload", UPLOAD, then=lambda: mortal.end(signal.SIGKILL)))
         capsys.readouterr()
-        assert "the server does not answer" in sync_fails(second, capsys)
+        # Through the proxy: it takes the connection, and there is nobody behind it.
+        assert "the server broke off" in sync_fails(second, capsys)
         mortal.start().wait()
         assert statuses(second) == {"RUNNING"}  # nobody could say that it has ended
         assert call("sync", str(second)) == 0
@@ -301,3 +320,147 @@ def test_a_database_that_restarts(
     proxy.add(Fault("call", UPLOAD, then=postgres.restart))
     assert call("sync", str(folder)) == 0
     whole_once(alice, folder, monkeypatch)
+
+
+# ---- full disks ------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_under_the_servers_artifacts(
+    alice: Server, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = store.resolve()
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "on a full disk")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    experiment = store.experiment_for(found, store.connect(found), "x")
+    with small_disk(alice.folder / "artifacts" / experiment, 1) as grow:
+        # Which of the two is a race: the server answers 500 and closes while the client is still sending.
+        assert re.search("the server (fails|broke off)", sync_fails(folder, capsys))
+        assert statuses(folder) == {"FAILED"}
+        grow(16)
+        assert call("sync", str(folder)) == 0
+        whole_once(alice, folder, monkeypatch)
+
+
+def test_a_full_disk_under_a_local_store(
+    tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_disk(tmp_path / "small", 2) as grow:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/small/mlflow.db")
+        assert call("sync", str(folder)) == 1
+        shown = capsys.readouterr().err
+        assert "no space is left where it keeps its data" in shown
+        assert "proftrack sync" in shown
+        grow(16)
+        assert call("sync", str(folder)) == 0
+        found = store.resolve()
+        client = store.connect(found)
+        (run,) = runs.search(client, f"tags.`{runs.RECORD_TAG}` = '{spool.identity(folder)}'")
+        assert run.info.status == "FINISHED"
+        for relative in spool.artifacts(folder):
+            assert (Path(run.info.artifact_uri) / relative).read_bytes() == (folder / relative).read_bytes()
+
+
+def analysis_of(trace: TraceBuilder) -> Analysis:
+    return Analysis(make_record(), [trace.table()])
+
+
+def test_a_full_disk_under_the_spool_costs_the_traces_and_not_the_figures(
+    store_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = TraceBuilder().step(0, at=0, dur=100).kernel(at=10, dur=5)
+    with small_disk(tmp_path / "small", 4):
+        full = tmp_path / "small" / "run"
+        (full / "trace").mkdir(parents=True)
+        (full / "trace" / TRACE).write_bytes(os.urandom((4 << 20) - 20_000))
+        record = run_folder.write(analysis_of(trace), full)
+        assert record.source.left_out == [f"trace/{TRACE}"]
+        assert record.run is not None
+        assert "Left out for want of space: trace/" in record.run.notes[-1]
+        assert spool.load(full) == record
+        found = store.resolve()
+        client = store.connect(found)
+        done = sync.sync_folder(found, client, full)
+    run = client.get_run(done.run_id)
+    assert (run.info.status, run.data.tags[runs.LEFT_OUT_TAG]) == ("FINISHED", f"trace/{TRACE}")
+    assert run.data.metrics["step_time_us"] == 100.0
+
+
+def test_a_disk_too_full_for_anything_is_refused_before_it_costs_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x.yaml").write_text("workload: x.py:build\n")
+    with small_disk(tmp_path / "small", 8):
+        monkeypatch.setenv("PROFTRACK_SPOOL", str(tmp_path / "small" / "spool"))
+        assert call("run", str(tmp_path / "x.yaml"), "--no-mlflow") == 2
+    assert "8 MB are free, and a run wants 64" in capsys.readouterr().err
+
+
+def test_a_run_folder_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest traces go first, then the events; what is left says so, and is whole."""
+    trace = TraceBuilder().step(0, at=0, dur=100).kernel(at=10, dur=5)
+
+    def written(name: str, limit: int) -> tuple[Record, set[str]]:
+        made = tmp_path / name
+        (made / "trace").mkdir(parents=True)
+        for file, size in (("a.gz", 50_000), ("b.gz", 500_000), ("c.gz", 200_000)):
+            (made / "trace" / file).write_bytes(bytes(size))
+        monkeypatch.setenv("PROFTRACK_MAX_RUN_BYTES", str(limit))
+        record = run_folder.write(analysis_of(trace), made)
+        return record, {path.name for path in (made / "trace").iterdir()}
+
+    assert written("all", 10_000_000)[1] == {"a.gz", "b.gz", "c.gz"}
+    assert written("some", 1_000_000)[1] == {"a.gz", "b.gz", "c.gz"}
+    record, left = written("fewer", 700_000)
+    assert (record.source.left_out, left) == (["trace/b.gz"], {"a.gz", "c.gz"})
+    record, left = written("nothing", 1000)
+    assert (record.source.left_out, left) == (["events.parquet", "trace/a.gz", "trace/b.gz", "trace/c.gz"], set())
+    assert not (tmp_path / "nothing" / "events.parquet").exists()
+    monkeypatch.setenv("PROFTRACK_MAX_RUN_BYTES", "1 GB")
+    with pytest.raises(UsageError, match="not a number of bytes"):
+        run_folder.write(analysis_of(trace), tmp_path / "odd")
+
+
+# ---- processes that end ----------------------------------------------------------------------------------------------
+
+
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    """A few of the fifty of benchmarks/kill_runs.py, on a local store."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_TRACKING")}
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "kill_runs.py"), "--kills", "4", "--seed", "3"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert {name: found[name] for name in ("finished_not_whole", "corrupt", "still_running", "lost")} == {
+        "finished_not_whole": 0,
+        "corrupt": 0,
+        "still_running": 0,
+        "lost": 0,
+    }
+    assert sum(found["killed"].values()) == 4
+
+
+def test_what_was_measured_before_the_process_died_becomes_the_same_run(
+    alice: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the last byte of the folder and the first request about it."""
+    code = (
+        "import os, sys; from pathlib import Path\n"
+        "from proftrack.tracking import log, session\n"
+        "with session.open_run('faults', 'x') as run:\n"
+        "    log.begin(run, Path(sys.argv[1]))\n"
+        "    print(run.run_id, flush=True)\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    died = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert died.returncode == -9
+    assert call("sync", str(folder)) == 0
+    assert whole_once(alice, folder, monkeypatch).info.run_id == died.stdout.strip()

@@ -74,9 +74,13 @@ def _guarded(name: str, checks: Callable[[], Iterator[Check]]) -> Iterator[Check
 
 def _versions() -> Iterator[Check]:
     yield Check(
-        name="versions", status="ok", text=f"proftrack {__version__}, Python {platform.python_version()}, {platform.system()}"
+        name="versions",
+        status="ok",
+        text=f"proftrack {__version__}, Python {platform.python_version()}, {platform.system()}",
     )
-    yield _package("torch", LEAST_TORCH, "nothing can be profiled here; analyze, compare, report and sync work without it")
+    yield _package(
+        "torch", LEAST_TORCH, "nothing can be profiled here; analyze, compare, report and sync work without it"
+    )
     yield _package("mlflow", LEAST_MLFLOW, "`run --no-mlflow` keeps runs in folders here; `sync` logs them elsewhere")
 
 
@@ -86,7 +90,9 @@ def _package(name: str, least: tuple[int, int], without: str) -> Check:
         return Check(name="versions", status="warning", text=f"no {name}: {without}", remedy=f"pip install {name}")
     if _numbers(version) < least:
         wanted = f"{name}>={least[0]}.{least[1]}"
-        return Check(name="versions", status="failed", text=f"{name} {version} is too old", remedy=f"pip install '{wanted}'")
+        return Check(
+            name="versions", status="failed", text=f"{name} {version} is too old", remedy=f"pip install '{wanted}'"
+        )
     return Check(name="versions", status="ok", text=f"{name} {version}")
 
 
@@ -164,8 +170,12 @@ def _dead(store: Store, client: MlflowClient, *, repair: bool) -> Check:
         return Check(name="runs", status="ok", text=f"{len(closed)} runs of dead processes ended as FAILED")
     left = health.dead_runs(store, client)
     if left:
-        text = f"{len(left)} runs are RUNNING whose processes are gone: {', '.join(left[:3])}{' ...' if left[3:] else ''}"
-        return Check(name="runs", status="warning", text=text, remedy="proftrack doctor --repair; the next run does it too")
+        text = (
+            f"{len(left)} runs are RUNNING whose processes are gone: {', '.join(left[:3])}{' ...' if left[3:] else ''}"
+        )
+        return Check(
+            name="runs", status="warning", text=text, remedy="proftrack doctor --repair; the next run does it too"
+        )
     return Check(name="runs", status="ok", text="no run of a dead process is RUNNING")
 
 
@@ -200,7 +210,9 @@ def _spool() -> Iterator[Check]:
 
     found = health.spooled()
     if found.waiting:
-        text = f"{len(found.waiting)} runs ({scaled(float(found.waiting_bytes), 'B')}) wait in {found.waiting[0].parent}"
+        text = (
+            f"{len(found.waiting)} runs ({scaled(float(found.waiting_bytes), 'B')}) wait in {found.waiting[0].parent}"
+        )
         yield Check(name="spool", status="warning", text=text, remedy="proftrack sync")
     if found.unfinished:
         named = ", ".join(str(path / "trace") for path in found.unfinished[:3])
@@ -223,7 +235,9 @@ def _profiler() -> Iterator[Check]:
         yield Check(name="profiler", status="failed", text=text, remedy=f"check {remedy}" if remedy else None)
     elif not found.operators:
         text = "torch's profiler ran and recorded no operator"
-        yield Check(name="profiler", status="failed", text=text, remedy="reinstall torch; this build has no working Kineto")
+        yield Check(
+            name="profiler", status="failed", text=text, remedy="reinstall torch; this build has no working Kineto"
+        )
     elif found.device == "cpu":
         yield Check(name="profiler", status="ok", text=f"{found.name}: operators are recorded; this is the CPU, no GPU")
     elif not found.kernels:
@@ -281,7 +295,11 @@ def _recorded() -> Iterator[Check]:
     yield Check(name="recorded", status="note", text=f"Git: {plain(at, 300)}")
     if state.dirty:
         diff = git_diff(Path.cwd(), 1_000_000)
-        text = f"git.diff of {scaled(float(len(diff.encode())), 'B')}" if diff is not None else f"no git.diff ({NO_DIFF_VARIABLE})"
+        text = (
+            f"git.diff of {scaled(float(len(diff.encode())), 'B')}"
+            if diff is not None
+            else f"no git.diff ({NO_DIFF_VARIABLE})"
+        )
         yield Check(
             name="recorded", status="note", text=f"uncommitted changes: {text}", remedy="--no-diff keeps them here"
         )

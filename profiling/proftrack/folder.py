@@ -99,7 +99,9 @@ def _with_left_out(record: Record, left_out: dict[str, int]) -> Record:
         return record
     source = msgspec.structs.replace(record.source, left_out=sorted(left_out))
     named = ", ".join(f"{name} ({size} bytes)" for name, size in left_out.items())
-    note = f"Left out for want of space: {named}. All figures were taken from it before; {MAX_BYTES_VARIABLE} allows more."
+    note = (
+        f"Left out for want of space: {named}. All figures were taken from it before; {MAX_BYTES_VARIABLE} allows more."
+    )
     run = record.run and msgspec.structs.replace(record.run, notes=[*record.run.notes, note])
     return msgspec.structs.replace(record, source=source, run=run)
 

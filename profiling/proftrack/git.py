@@ -14,8 +14,11 @@ from msgspec import Struct
 NO_DIFF_VARIABLE = "PROFTRACK_NO_DIFF"
 """Set to anything but 0: no diff is recorded, only that the tree is dirty."""
 _TIMEOUT_S = 30
-_SECRET_QUERY = re.compile(r"([?&][\w.-]*(?:token|secret|sig|signature|password|passwd|pwd|key|credential)=)[^&\s'\"]+", re.I)
+_SECRET_QUERY = re.compile(
+    r"([?&][\w.-]*(?:token|secret|sig|signature|password|passwd|pwd|key|credential)=)[^&\s'\"]+", re.I
+)
 _UNTRACKED_SHOWN = 1000
+_HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 # Hooks, pagers, prompts and external diff programs of the user's configuration stay out of it.
 _GIT = ("git", "--no-optional-locks", "--no-pager", "-c", "core.fsmonitor=false", "-c", "core.quotepath=off")
 _DIFF = ("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color", "--submodule=short")
@@ -107,12 +110,12 @@ def diff_summary(code: Path, before: str, after: str) -> str:
 def commit_order(code: Path, commits: set[str]) -> dict[str, int]:
     """Position of each commit that the repository around `code` knows, ancestors first; unknown ones are left out."""
     root = _root(code)
-    known = sorted(commit for commit in commits if root is not None and resolve_commit(root, commit) == commit)
-    if root is None or not known:
+    hashes = sorted(commit for commit in commits if _HASH.fullmatch(commit))
+    if root is None or not hashes:
         return {}
-    answer = _ask(root, "rev-list", "--topo-order", "--reverse", "--end-of-options", *known)
+    answer = _ask(root, "rev-list", "--topo-order", "--reverse", "--ignore-missing", "--end-of-options", *hashes)
     order = {commit: position for position, commit in enumerate((answer or "").split())}
-    return {commit: order[commit] for commit in known if commit in order}
+    return {commit: order[commit] for commit in hashes if commit in order}
 
 
 def without_credentials(remote: str) -> str:

@@ -11,6 +11,7 @@ import msgspec
 from proftrack.record import Record
 
 if TYPE_CHECKING:
+    from proftrack.analysis import Analysis
     from proftrack.capture.result import Capture
     from proftrack.experiment import Experiment
     from proftrack.measures.results import Flag
@@ -24,12 +25,22 @@ def keep(captured: Capture, experiment: Experiment, folder: Path, *, code: Path,
     `code` is where the profiled code lies, for its Git state; `flags` are added to those of the traces.
     Raises TraceError where a trace cannot be read, ProftrackError where the disk refuses.
     """
+    analysis = analysed(captured, experiment, code=code)
+    record = msgspec.structs.replace(analysis.record, quality=[*analysis.record.quality, *flags])
+    return write(analysis._replace(record=record), folder, code=code)
+
+
+def analysed(captured: Capture, experiment: Experiment, *, code: Path) -> Analysis:
+    """A capture read, measured and judged. Raises TraceError where a trace cannot be read."""
     from proftrack import environment
-    from proftrack import folder as run_folder
     from proftrack.analysis import analyze_capture
 
-    facts = environment.collect(captured.device, code=code)
-    analysis = analyze_capture(captured, experiment, facts)
-    record = msgspec.structs.replace(analysis.record, quality=[*analysis.record.quality, *flags])
-    diff = environment.git_diff(code, _GIT_DIFF_BYTES)
-    return run_folder.write(analysis._replace(record=record), folder, diff=diff)
+    return analyze_capture(captured, experiment, environment.collect(captured.device, code=code))
+
+
+def write(analysis: Analysis, folder: Path, *, code: Path) -> Record:
+    """Write the run folder; gives the record as written. Raises ProftrackError where the disk refuses."""
+    from proftrack import environment
+    from proftrack import folder as run_folder
+
+    return run_folder.write(analysis, folder, diff=environment.git_diff(code, _GIT_DIFF_BYTES))

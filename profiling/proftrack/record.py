@@ -154,7 +154,9 @@ def load(path: Path) -> Record:
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:
-            raise ProftrackError(f"{path}: {size} bytes, and no record is larger than {MAX_BYTES}; name a saved record.json")
+            raise ProftrackError(
+                f"{path}: {size} bytes, and no record is larger than {MAX_BYTES}; name a saved record.json"
+            )
         data = path.read_bytes()
     except OSError as error:
         raise ProftrackError(f"{path}: cannot be read ({error.strerror}); name a saved record.json") from error

@@ -21,7 +21,6 @@ from proftrack.experiment.sentences import meant
 from proftrack.tracking import find, runs_cache
 from proftrack.tracking.find import Found, Runs
 from proftrack.tracking.mapping import METRICS
-from proftrack.tracking.runs import EXPERIMENT_TAG
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,7 +89,7 @@ def collect(
     """
     if metric not in METRICS:
         raise UsageError(f"--metric {metric}: no such metric; metrics: {', '.join(METRICS)}{meant(metric, METRICS)}")
-    found = [run for run in runs.search({EXPERIMENT_TAG: experiment}) if run.fingerprint]
+    found = [run for run in runs_cache.search(runs, experiment) if run.fingerprint]
     if branch is not None:
         found = [run for run in found if run.branch == branch]
     if not found:

@@ -29,6 +29,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from proftrack import experiment
 from proftrack.errors import ProftrackError, UsageError, WorkloadError
 from proftrack.experiment import Experiment
 from proftrack.experiment.sentences import meant
@@ -50,8 +51,8 @@ class Workload(Struct, frozen=True):
         return self.build(**arguments)
 
 
-def load(experiment: Experiment) -> Workload:
-    """Import the experiment's workload and check that its build takes the experiment's parameters.
+def load(experiment: Experiment, *, check: bool = True) -> Workload:
+    """Import the experiment's workload and, unless told not to, check that its build takes the experiment's parameters.
 
     Raises UsageError where file, module or callable are missing or a parameter does not fit, WorkloadError where
     importing fails.
@@ -66,8 +67,28 @@ def load(experiment: Experiment) -> Workload:
         folder, label = None, source
         module = _load_module(source, experiment)
     workload = Workload(_callable(module, name, experiment), f"{label}:{name}", folder)
-    _check_signature(workload, experiment.params)
+    if check:
+        _check_signature(workload, experiment.params)
     return workload
+
+
+def described(reference: str, overrides: Mapping[str, str] = {}) -> Experiment:
+    """The experiment of a build without a YAML file: `train.py:build` or `package.module:build`.
+
+    Its parameters are those of the callable with their defaults; one without must be among `overrides`. Raises as
+    `load` does, and UsageError for a value that cannot be.
+    """
+    source, _, name = reference.rpartition(":")
+    path = Path(source).expanduser().absolute() if source.endswith(".py") else Path.cwd() / "experiment"
+    label = path.stem if source.endswith(".py") else source.rpartition(".")[2]
+    document: dict[str, Any] = {
+        "name": label if name == "build" else f"{label}.{name}",
+        "workload": f"{path.name if source.endswith('.py') else source}:{name}",
+    }
+    found = load(experiment.described(document, path), check=False)
+    document["params"] = _defaults(found, overrides)
+    origin = getattr(sys.modules.get(source), "__file__", None)
+    return experiment.described(document, Path(origin) if origin else path, overrides)
 
 
 @contextlib.contextmanager
@@ -147,6 +168,9 @@ def _load_file(path: Path, experiment: Experiment) -> ModuleType:
 
 
 def _load_module(source: str, experiment: Experiment) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)  # as with `python -m`; what is installed comes first
     try:
         with failing(f"{source}: importing it"):
             return importlib.import_module(source)
@@ -218,6 +242,22 @@ def _check_signature(workload: Workload, params: Mapping[str, Any]) -> None:
     for key, item in signature.parameters.items():
         if item.default is item.empty and item.kind not in _OPEN and key not in params and key != "device":
             raise UsageError(f"{workload.reference} needs a parameter {key}; add it to the experiment's params")
+
+
+def _defaults(workload: Workload, given: Mapping[str, str]) -> dict[str, Any]:
+    """The callable's parameters with their defaults; None for one that has none and is given as a text."""
+    found: dict[str, Any] = {}
+    for key, item in inspect.signature(workload.build).parameters.items():
+        if key == "device" or item.kind not in _BY_KEYWORD:
+            continue
+        if item.default is not item.empty:
+            if item.default is None or isinstance(item.default, (bool, int, float, str, list)):
+                found[key] = item.default
+        elif key in given or f"params.{key}" in given:
+            found[key] = None
+        else:
+            raise UsageError(f"{workload.reference} needs a parameter {key}; give it with -P {key}=...")
+    return found
 
 
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

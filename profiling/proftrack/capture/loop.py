@@ -68,7 +68,7 @@ class LoopCapture:
         refuse_running_profiler()
         self.experiment = experiment
         self._device, self._notes = open_device(experiment.device)
-        self._folder = trace_folder(output, experiment)
+        self._folder = trace_folder(output, experiment, rank)
         schedule = experiment.schedule
         self._before = schedule.skip_first + schedule.wait
         self._plan = plan(self._before, experiment.timing.mode)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from proftrack import workload
 from proftrack.capture.device import open_device
+from proftrack.capture.pace import Pace
 from proftrack.capture.profiling import no_other_profiler, refuse_running_profiler
 from proftrack.capture.result import Capture
 from proftrack.capture.subject import Progress, opened, profiled, ready, result, time_alone
@@ -19,10 +20,13 @@ from proftrack.errors import UsageError
 from proftrack.experiment import Experiment
 
 
-def capture(experiment: Experiment, *, output: Path, progress: Progress, calibrate: bool = True) -> Capture:
+def capture(
+    experiment: Experiment, *, output: Path, progress: Progress, calibrate: bool = True, pace: Pace | None = None
+) -> Capture:
     """Run an experiment: its timing, and a trace for each cycle in `output`/trace.
 
     With `calibrate` the device's ceilings are measured (or taken from the user's cache) and one step's work is counted.
+    With `pace` this is one rank of several, which run equally many steps.
     The user's code runs in this process and thread. Raises UsageError (a GPU that is not there, a parameter that the
     workload refuses, traces in `output` already), WorkloadError (the user's code raised), CaptureError (the profiler
     cannot run or recorded less than one whole cycle). Ctrl-C passes; the profiler is stopped and the workload closed in
@@ -32,16 +36,17 @@ def capture(experiment: Experiment, *, output: Path, progress: Progress, calibra
     refuse_running_profiler()
     build = workload.load(experiment)
     device, notes = open_device(experiment.device)
-    folder = trace_folder(output, experiment)
-    bench = ready(device, notes, progress, calibrate=calibrate)
+    rank = pace.rank if pace is not None else None
+    folder = trace_folder(output, experiment, rank)
+    bench = ready(device, notes, progress, calibrate=calibrate, pace=pace)
     # The guard not before the first step: autotuning may profile while it compiles.
     with opened(build, experiment, bench, progress) as subject, no_other_profiler(experiment):
-        timed = time_alone(subject, progress)
-        recorded = profiled(subject, folder, timed.timing, progress)
+        timed = time_alone(subject, progress, pace)
+        recorded = profiled(subject, folder, timed.agreed_step_us, progress, rank)
     return result(subject, timed, recorded, started)
 
 
-def trace_folder(output: Path, experiment: Experiment) -> Path:
+def trace_folder(output: Path, experiment: Experiment, rank: int | None = None) -> Path:
     """`output`/trace, able to take this capture's traces; earlier ones there are not overwritten."""
     folder = output / "trace"
     try:
@@ -49,7 +54,7 @@ def trace_folder(output: Path, experiment: Experiment) -> Path:
     except OSError as error:
         raise UsageError(f"{folder}: cannot be made ({error.strerror}); name another output folder") from error
     for cycle in range(experiment.schedule.repeat):
-        target = folder / file_name(experiment.name, cycle + 1)
+        target = folder / file_name(experiment.name, cycle + 1, rank)
         if target.exists():
             raise UsageError(f"{target}: is there already, from another run; name another output folder")
     return folder

@@ -18,6 +18,7 @@ from proftrack import workload
 from proftrack.capture.ceilings import ceilings_of
 from proftrack.capture.device import Device
 from proftrack.capture.gpu_state import GpuState, gpu_state
+from proftrack.capture.pace import Pace, PacedStopwatch
 from proftrack.capture.profiling import Recorded, profile_steps, throw_away_session, windows
 from proftrack.capture.result import Capture, Cycle, Timing
 from proftrack.capture.timing import CPU_WARM_UP, GPU_WARM_UP, Stopwatch, Warm, time_steps, warm_up
@@ -71,13 +72,16 @@ class Timed(NamedTuple):
     timing: Timing
     peak_memory_bytes: int | None
     gpu: GpuState | None
+    agreed_step_us: float
+    """The step time that all ranks go by; the timing's own where there is but one."""
 
 
-def ready(device: Device, notes: list[str], progress: Progress, *, calibrate: bool) -> Bench:
+def ready(device: Device, notes: list[str], progress: Progress, *, calibrate: bool, pace: Pace | None = None) -> Bench:
     """The device with its profiler started once, and its ceilings where `calibrate` asks for them."""
     with progress.phase("start the profiler"):
         throw_away_session(device)
-    return Bench(device, _ceilings(device, progress) if calibrate else None, notes)
+    with pace.in_turn("ceilings") if pace is not None and calibrate else contextlib.nullcontext():
+        return Bench(device, _ceilings(device, progress) if calibrate else None, notes)
 
 
 @contextlib.contextmanager
@@ -107,10 +111,14 @@ def opened(
         yield Subject(experiment, bench, step, build_us, first_us, work, notes)
 
 
-def time_alone(subject: Subject, progress: Progress) -> Timed:
-    """Warm-up and timing of one workload by itself."""
-    timing, peak = _timed(subject.step, subject.device, subject.experiment, progress, subject.notes)
-    return Timed(timing, peak, state_of(subject.device))
+def time_alone(subject: Subject, progress: Progress, pace: Pace | None = None) -> Timed:
+    """Warm-up and timing of one workload by itself; with `pace` in step with the other ranks."""
+    step, device = subject.step, subject.device
+    paced = PacedStopwatch(step, device, pace, tick=progress.advance) if pace is not None else None
+    watch = paced or Stopwatch(step, device, tick=progress.advance)
+    timing, peak = _timed(watch, subject.experiment, progress, subject.notes)
+    own = paced.own_timing(timing) if paced is not None else timing
+    return Timed(own, peak, state_of(device), timing.step_time_us)
 
 
 def state_of(device: Device) -> GpuState | None:
@@ -118,14 +126,18 @@ def state_of(device: Device) -> GpuState | None:
     return gpu_state(device.torch_device.index) if device.type == "cuda" else None
 
 
-def profiled(subject: Subject, folder: Path, timing: Timing, progress: Progress) -> list[Recorded]:
-    """The scheduled profiler over the subject's steps. Nothing may be timed in this process afterwards."""
-    experiment = subject.experiment
+def profiled(
+    subject: Subject, folder: Path, step_time_us: float, progress: Progress, rank: int | None = None
+) -> list[Recorded]:
+    """The scheduled profiler over the subject's steps. Nothing may be timed in this process afterwards.
+
+    `step_time_us`, the same for all ranks, says how many steps keep the GPU's clocks up.
+    """
+    experiment, seconds = subject.experiment, step_time_us / 1e6
     gc.collect()
     with _phase(progress, experiment, "profiling", _unrecorded_steps(experiment)):
-        seconds = timing.step_time_us / 1e6
         return profile_steps(
-            subject.step, subject.device, experiment, folder, step_seconds=seconds, tick=progress.advance
+            subject.step, subject.device, experiment, folder, step_seconds=seconds, rank=rank, tick=progress.advance
         )
 
 
@@ -183,11 +195,9 @@ def _first_step(
     return step, elapsed
 
 
-def _timed(
-    step: Step, device: Device, experiment: Experiment, progress: Progress, notes: list[str]
-) -> tuple[Timing, int | None]:
+def _timed(watch: Stopwatch, experiment: Experiment, progress: Progress, notes: list[str]) -> tuple[Timing, int | None]:
     """Warm-up and timing; with the peak memory of the timed steps."""
-    watch = Stopwatch(step, device, tick=progress.advance)
+    device = watch.device
     with _phase(progress, experiment, "warm-up"):
         warm = warm_up(watch, GPU_WARM_UP if device.is_gpu else CPU_WARM_UP)
     gc.collect()

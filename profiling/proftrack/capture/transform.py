@@ -42,11 +42,7 @@ def cuda_graph(step: Step, device: Device) -> Step:
 
     Raises Refused where device or workload do not allow it.
     """
-    if device.type != "cuda":
-        raise Refused("a CUDA graph needs a CUDA device")
-    reason = getattr(step, REASON, None)
-    if reason:
-        raise Refused(f"the workload says that its step cannot be captured: {reason}")
+    refuse_uncapturable(step, device)
     import torch
 
     side = torch.cuda.Stream()
@@ -71,6 +67,15 @@ def cuda_graph(step: Step, device: Device) -> Step:
 
     replay.steps_before = WARM_STEPS  # type: ignore[attr-defined]
     return replay
+
+
+def refuse_uncapturable(step: Step, device: Device) -> None:
+    """Raise Refused where the device has no graphs, or the workload says that its step must not be replayed."""
+    if device.type != "cuda":
+        raise Refused("a CUDA graph needs a CUDA device")
+    reason = getattr(step, REASON, None)
+    if reason:
+        raise Refused(f"the workload says that its step cannot be captured: {reason}")
 
 
 def steps_before(step: Step) -> int:

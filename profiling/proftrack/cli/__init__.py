@@ -23,6 +23,7 @@ _LONGEST = 4000
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("run", "proftrack.cli.run", "Profile a workload, judge it, log one MLflow run."),
     ("sweep", "proftrack.cli.sweep", "Measure a workload at several points; find where its regime changes."),
+    ("variants", "proftrack.cli.variants", "Measure a workload in several ways, in turns; keep the faster one."),
     ("analyze", "proftrack.cli.analyze", "Judge an existing trace, without torch."),
     ("report", "proftrack.cli.report", "One page about a run, a record or a trace: HTML, text, Markdown, JSON."),
     ("open", "proftrack.cli.open", "Show a run's trace in Perfetto's UI."),

@@ -55,10 +55,10 @@ def command(
     """Hold a run against its baseline: exit 0 pass, 3 fail, 4 inconclusive. Prints Markdown for a pull request."""
     from proftrack.report.gate_page import page
 
-    policy = _policy(policy_file, noise_floor, branch)
+    policy = _policy(policy_file, branch)
     store = Store()
     side = sides.load(store, candidate, experiment=experiment, like=_like(store, baseline))
-    gate = _held(store, side, baseline, policy, across)
+    gate = _held(store, side, baseline, policy, across, noise_floor)
     form = out.form_of(form, output, "markdown")
     out.write(out.render(page(gate), form, gate), output)
     if tag and side.run is not None:
@@ -66,13 +66,11 @@ def command(
     sys.exit(EXIT_CODES[gate.outcome])
 
 
-def _policy(path: Path | None, noise_floor: float | None, branch: str | None) -> Policy:
+def _policy(path: Path | None, branch: str | None) -> Policy:
     from proftrack.compare import policy as policies
     from proftrack.tracking.mapping import METRICS
 
     policy = policies.load(path, METRICS) if path is not None else DEFAULT
-    if noise_floor is not None:
-        policy = msgspec.structs.replace(policy, noise_floor_pct=noise_floor)
     return msgspec.structs.replace(policy, branch=branch) if branch else policy
 
 
@@ -88,7 +86,14 @@ def _like(store: Store, baseline: str | None) -> Found | None:
         return None
 
 
-def _held(store: Store, candidate: Side, reference: str | None, policy: Policy, across: tuple[str, ...]) -> Gate:
+def _held(
+    store: Store,
+    candidate: Side,
+    reference: str | None,
+    policy: Policy,
+    across: tuple[str, ...],
+    noise_floor: float | None,
+) -> Gate:
     """The gate's outcome; what keeps it from being held is inconclusive, a store that is away is an error."""
     from proftrack.compare import compare
     from proftrack.tracking import mapping
@@ -108,7 +113,7 @@ def _held(store: Store, candidate: Side, reference: str | None, policy: Policy, 
             held,
             subject,
             across=across,
-            noise=sides.noise(store, baseline, percent=policy.noise_floor_pct),
+            noise=sides.noise(store, baseline, percent=noise_floor, otherwise=policy.noise_floor_pct),
             commits=sides.commits(held, subject),
         )
     except IncomparableError as error:

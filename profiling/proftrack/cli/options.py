@@ -81,4 +81,3 @@ def parameters(pairs: Iterable[str]) -> dict[str, str]:
         if found.setdefault(key, value) != value:
             raise UsageError(f"{key} is given twice, as {found[key]} and as {value}; give it once")
     return found
-

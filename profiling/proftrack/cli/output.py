@@ -13,7 +13,7 @@ from proftrack.errors import UsageError
 if TYPE_CHECKING:
     from proftrack.report.document import Document
 
-UNDERSCORES = {"token_normalize_func": lambda name: name.replace("_", "-") if name.startswith("--") else name}
+UNDERSCORES = {"token_normalize_func": lambda name: name.replace("_", "-")}
 """`mlflow run -P noise_floor=3` arrives as --noise_floor 3."""
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from proftrack.cli.options import ParameterCommand, parameters
-from proftrack.errors import ProftrackError
+from proftrack.errors import ProftrackError, UsageError
 from proftrack.git import NO_DIFF_VARIABLE
 from proftrack.tracking import process, session, spool, where
 from proftrack.tracking.signals import Interrupted, Interrupts
@@ -22,17 +22,45 @@ if TYPE_CHECKING:
     from proftrack.experiment import Experiment
     from proftrack.record import Record
 
-_GIT_DIFF_BYTES = 1_000_000
+
+class _RunCommand(ParameterCommand):
+    """`run`, behind whose -m MODULE, or SCRIPT.py, everything is the program's own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the program's arguments away before anybody reads them as ours."""
+        own, program = _split(args)
+        ctx.obj = {**(ctx.obj or {}), "program": program}
+        return super().parse_args(ctx, own)
+
+
+def _split(args: list[str]) -> tuple[list[str], tuple[str, list[str], bool] | None]:
+    """Our arguments, and (target, arguments, is a module) of a program."""
+    for index, argument in enumerate(args):
+        if argument == "--":
+            break
+        if argument in ("-m", "--module") and index + 1 < len(args):
+            return args[:index], (args[index + 1], args[index + 2 :], True)
+        follows_option = index > 0 and args[index - 1].startswith("-") and "=" not in args[index - 1]
+        if argument.endswith(".py") and not argument.startswith("-") and not follows_option:
+            return args[:index], (argument, args[index + 1 :], False)
+    return args, None
 
 
 @click.command(
     "run",
-    cls=ParameterCommand,
-    epilog="EXPERIMENT is a YAML file, or a name under experiments/. Parameters are those of its workload, then the "
-    "settings of its schedule, profiler and timing: `proftrack run matmul_add --n 4096 --active 5`.",
+    cls=_RunCommand,
+    epilog="EXPERIMENT is a YAML file, a name under experiments/ (--list shows them), or a build function: "
+    "package.module:build, file.py:build. Parameters are those of its workload, then the settings of its schedule, "
+    "profiler and timing: `proftrack run matmul_add --n 4096 --active 5`. A whole program, unchanged, runs with "
+    "`proftrack run -m package.module ARGUMENTS` or `proftrack run script.py ARGUMENTS`: its steps are those of its "
+    "optimizer, or the calls of --step.",
 )
 @click.argument("experiment", default="matmul_add", metavar="[EXPERIMENT]")
 @click.option("-P", "--param", "pairs", multiple=True, metavar="KEY=VALUE", help="A parameter; also as --KEY VALUE.")
+@click.option("-m", "--module", "module", metavar="MODULE ...", help="Run a module as a program, with its arguments.")
+@click.option("--step", metavar="MODULE:FUNCTION", help="Of a program: each call of this is a step.")
+@click.option("--stop", is_flag=True, help="End the program once its steps are recorded.")
+@click.option("--list", "listed", is_flag=True, help="Show the experiments, their parameters and sweeps.")
 @click.option("--device", metavar="auto|cuda|cpu", help="Where the workload runs, instead of what its file says.")
 @click.option("--no-mlflow", is_flag=True, help="Keep everything in a folder; `proftrack sync` logs it later.")
 @click.option(
@@ -42,16 +70,42 @@ _GIT_DIFF_BYTES = 1_000_000
     help="Keep everything in this new folder, whether it is logged or not.",
 )
 @click.option("--no-diff", is_flag=True, help="Record that the code differs from its commit, but not how.")
+@click.pass_context
 def command(
-    experiment: str, pairs: tuple[str, ...], device: str | None, no_mlflow: bool, output: Path | None, no_diff: bool
+    ctx: click.Context,
+    experiment: str,
+    pairs: tuple[str, ...],
+    module: str | None,
+    step: str | None,
+    stop: bool,
+    listed: bool,
+    device: str | None,
+    no_mlflow: bool,
+    output: Path | None,
+    no_diff: bool,
 ) -> None:
     """Profile a workload, say what holds it back, and log one MLflow run."""
+    if listed:
+        from proftrack.cli.catalog import print_catalog
+
+        print_catalog()
+        return
     if no_diff:
         os.environ[NO_DIFF_VARIABLE] = "1"
+    program = ctx.obj["program"]
+    if module is not None:
+        raise UsageError("-m has no module behind it; write proftrack run -m package.module ARGUMENTS")
+    if program is not None:
+        sys.exit(_run_program(program, pairs, device, step=step, stop=stop, no_mlflow=no_mlflow, output=output))
+    if step is not None or stop:
+        raise UsageError("--step and --stop are about a program; name one with -m MODULE, or SCRIPT.py")
     # Before the slow imports: what happens to the parent meanwhile is seen.
     parent = process.Parent()
     try:
         asked = _load(experiment, pairs, device)
+        if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+            _run_as_rank(asked, output, no_mlflow=no_mlflow)
+            return
         folder = spool.new_folder(output, asked.name)
     except ProftrackError as error:
         if not no_mlflow:
@@ -61,22 +115,72 @@ def command(
         if no_mlflow:
             with Interrupts():
                 record = _measure(asked, folder)
-            lines = [f"Kept    {folder}", f"Log it  proftrack sync {shlex.quote(str(folder))}"]
+            run = None
         else:
             record, run = _measure_and_log(asked, folder, parent)
-            lines = where.lines(run.store, run.experiment_id, run.run_id, run.artifact_uri)
-            if output is None:
-                spool.discard(folder)
-            else:
-                lines.append(f"Kept    {folder}")
+        lines = _where(run, folder, output)
     _show(record, lines)
+
+
+def _where(run: session.Session | None, folder: Path, output: Path | None) -> list[str]:
+    """Where everything is; a folder that is no longer needed is removed."""
+    if run is None:
+        return [f"Kept    {folder}", f"Log it  proftrack sync {shlex.quote(str(folder))}"]
+    lines = where.lines(run.store, run.experiment_id, run.run_id, run.artifact_uri)
+    if output is not None:
+        return [*lines, f"Kept    {folder}"]
+    spool.discard(folder)
+    return lines
 
 
 def _load(reference: str, pairs: tuple[str, ...], device: str | None) -> Experiment:
     from proftrack import experiment
 
     overrides = parameters([*pairs, *([f"device={device}"] if device is not None else [])])
+    if ":" in reference and not Path(reference).exists():
+        from proftrack import workload
+
+        return workload.described(reference, overrides)
     return experiment.load(reference, overrides)
+
+
+def _run_program(
+    asked: tuple[str, list[str], bool],
+    pairs: tuple[str, ...],
+    device: str | None,
+    *,
+    step: str | None,
+    stop: bool,
+    no_mlflow: bool,
+    output: Path | None,
+) -> int:
+    """A program under the profile; returns its exit code, or 1 where nothing was recorded."""
+    from proftrack import program
+
+    target, arguments, is_module = asked
+    overrides = parameters([*pairs, *([f"device={device}"] if device is not None else [])])
+    found = program.Program(target, arguments, is_module=is_module)
+    profile = program.profile_of(found, overrides, output=output, mlflow=not no_mlflow)
+    return program.run(found, profile, step=step, stop=stop)
+
+
+def _run_as_rank(asked: Experiment, output: Path | None, *, no_mlflow: bool) -> None:
+    """One rank of several, started by torchrun; rank 0 alone shows what came of it."""
+    from proftrack.ranks import parts
+    from proftrack.ranks import run as running
+    from proftrack.ranks.team import join_team
+
+    team = join_team()
+    assert team is not None  # WORLD_SIZE says so
+    if team.rank != 0:
+        running.follow(team, asked)
+        return
+    with running.told(team):
+        folder = spool.new_folder(output, asked.name)
+        with _kept(folder, temporary=output is None):
+            found = running.lead(team, asked, folder, no_mlflow=no_mlflow)
+            lines = _where(found.session, folder, output)
+    _show(found.record, [*parts.lines(found.joint), *lines])
 
 
 def _measure_and_log(asked: Experiment, folder: Path, parent: process.Parent) -> tuple[Record, session.Session]:
@@ -94,17 +198,11 @@ def _measure_and_log(asked: Experiment, folder: Path, parent: process.Parent) ->
 
 def _measure(asked: Experiment, folder: Path) -> Record:
     """Capture, analyse and keep: afterwards the folder holds everything that there is to log."""
-    from proftrack import environment
-    from proftrack import folder as run_folder
-    from proftrack.analysis import analyze_capture
     from proftrack.capture import capture
+    from proftrack.keep import keep
     from proftrack.report.progress import progress
 
-    code = asked.path.parent
-    captured = capture(asked, output=folder, progress=progress())
-    facts = environment.collect(captured.device, code=code)
-    analysis = analyze_capture(captured, asked, facts)
-    return run_folder.write(analysis, folder, diff=environment.git_diff(code, _GIT_DIFF_BYTES))
+    return keep(capture(asked, output=folder, progress=progress()), asked, folder, code=asked.path.parent)
 
 
 @contextmanager

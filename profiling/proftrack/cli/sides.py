@@ -146,21 +146,29 @@ def load(
 
 
 def noise(
-    store: Store, baseline: Side, *, percent: float | None = None, repeats: Sequence[Side] = ()
+    store: Store,
+    baseline: Side,
+    *,
+    percent: float | None = None,
+    repeats: Sequence[Side] = (),
+    otherwise: float | None = None,
 ) -> dict[str, Floor]:
-    """What is known of the noise between processes: what the caller gives, else his repeats, else the store's runs."""
+    """What is known of the noise between processes: what the caller gives, else his repeats, else what the store's runs
+    show, else `otherwise` (percent).
+    """
     if percent is not None:
         return {STEP_TIME: given_floor(percent)}
     if repeats:
         return _from_repeats([baseline, *repeats])
+    assumed = {STEP_TIME: given_floor(otherwise)} if otherwise is not None else {}
     if baseline.run is None:
-        return {}  # of files alone, nothing more is known
+        return assumed  # of files alone, nothing more is known
     from proftrack.tracking import noise as stored
     from proftrack.tracking import references
 
     timing = baseline.subject.record.timing
     mode = timing.mode if timing else "throughput"
-    return stored.floors(references.comparable(store.runs, baseline.run), mode)
+    return {**assumed, **stored.floors(references.comparable(store.runs, baseline.run), mode)}
 
 
 def _from_repeats(sides: Sequence[Side]) -> dict[str, Floor]:

@@ -13,8 +13,9 @@ _MACHINE = ("hostname", "cpu", "cpu_count")
 
 
 def changed(before: Record, after: Record) -> list[Different]:
-    """Facts that are not equal and need not be: parameters first, then code, software, machine, state of the GPU."""
+    """Facts that are not equal and need not be: regime, parameters, code, software, machine, state of the GPU."""
     found = [
+        _different("regime", before.verdict.regime, after.verdict.regime),
         *_params(before, after),
         *_code(before.environment, after.environment),
         *_attributes(before.environment, after.environment, _SOFTWARE),

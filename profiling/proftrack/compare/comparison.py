@@ -116,7 +116,8 @@ def step_samples(record: Record, basis: Basis, runs: int = 1) -> Samples:
 def _step_time(baseline: Subject, candidate: Subject, basis: Basis, known: Floor | None, *, same: bool) -> TimeChange:
     before = step_samples(baseline.record, basis, baseline.runs(STEP_TIME))
     after = step_samples(candidate.record, basis, candidate.runs(STEP_TIME))
-    floor = known or floors.assumed_floor(_least_busy(baseline.record, candidate.record, before, after))
+    blocks = [side.samples.tolist() for side in (before, after)] if basis == "unprofiled" else []
+    floor = known or floors.assumed_floor(_least_busy(baseline.record, candidate.record, before, after), blocks)
     inflated = (_inflation(baseline.record, before), _inflation(candidate.record, after))
     change = compare_times(
         STEP_TIME, before, after, floor, same_data=same, inflated=inflated if basis == "profiled" else (1.0, 1.0)
@@ -161,7 +162,7 @@ def _spoiled(before: Record, after: Record) -> str | None:
 
 
 def _busy(baseline: Subject, candidate: Subject, known: Floor | None, *, same: bool) -> TimeChange | None:
-    """B of both; kernels are timed by the device, so that little noise is assumed."""
+    """B of both, with the steps' own GPU times as samples."""
     sides = []
     for subject in (baseline, candidate):
         busy = subject.record.times.gpu_busy_per_step_us
@@ -169,7 +170,7 @@ def _busy(baseline: Subject, candidate: Subject, known: Floor | None, *, same: b
             return None
         own = [step.self_cuda_time_us or 0.0 for step in subject.record.per_step]
         sides.append(Samples(busy, own, subject.runs(BUSY), mean=True))
-    return compare_times(BUSY, sides[0], sides[1], known or floors.assumed_floor(1.0), same_data=same)
+    return compare_times(BUSY, sides[0], sides[1], known or floors.assumed_busy_floor(), same_data=same)
 
 
 def _notes(baseline: Subject, candidate: Subject, basis: Basis) -> list[str]:

@@ -14,25 +14,42 @@ from proftrack.compare.timing import quantile
 
 ASSUMED_GPU = 0.03
 ASSUMED_HOST = 0.5
-"""Where nothing is known, as logarithms: of GPU busy time, and of the rest of a step. Seen on an H200: steps that the
-GPU fills agreed within 1 % between processes, and kernels within 2 %; the host time of the same code differed by a
-factor of 1.6."""
+"""Where nothing is known, as logarithms: of a step's time on the GPU, and of the rest of it. Seen on an H200: warm
+steps that the GPU fills agreed within 1 % between processes; the host time of the same code differed by a factor of
+1.6."""
+ASSUMED_BUSY = 0.1
+"""Of B, which comes from a few recorded steps behind a pause: on the same H200, at its power limit, kernels took 213 to
+227 us a step in six processes."""
 LEAST = 0.005
 """No floor is lower: a handful of runs can agree better by chance."""
 
 
-def assumed_floor(busy_fraction: float | None) -> Floor:
+def assumed_floor(busy_fraction: float | None, blocks: Sequence[Sequence[float]] = ()) -> Floor:
     """What is assumed of a step where no repeats are known: its GPU time is steady, the rest is not.
 
-    `busy_fraction`: B / T, None on a device without GPU lane.
+    `busy_fraction`: B / T, None on a device without GPU lane. `blocks`: the block times of each process; two processes
+    are not taken to agree better than the blocks of one do (their 10th and 90th percentiles).
     """
     u = min(max(busy_fraction or 0.0, 0.0), 1.0)
     fraction = math.expm1(ASSUMED_GPU * u + ASSUMED_HOST * (1 - u))
-    return Floor(
-        fraction=fraction,
-        source="assumed",
-        text=f"no repeats are known, so two fresh processes are assumed to differ by up to {fraction:.0%}.",
-    )
+    why = "no repeats are known"
+    own = max((_spread(each) for each in blocks if len(each)), default=0.0)
+    if own > fraction:
+        fraction, why = own, f"{why}, and blocks of one process differ as much"
+    text = f"two fresh processes are assumed to differ by up to {fraction:.0%} ({why})."
+    return Floor(fraction=fraction, source="assumed", text=text)
+
+
+def assumed_busy_floor() -> Floor:
+    """What is assumed of GPU busy time where no repeats are known."""
+    fraction = math.expm1(ASSUMED_BUSY)
+    text = f"the GPU time of a few recorded steps is assumed to differ by up to {fraction:.0%} (no repeats are known)."
+    return Floor(fraction=fraction, source="assumed", text=text)
+
+
+def _spread(times: Sequence[float]) -> float:
+    low, high = np.percentile(times, [10, 90])
+    return float(high / low - 1) if low > 0 else 0.0
 
 
 def given_floor(percent: float) -> Floor:

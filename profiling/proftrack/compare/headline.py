@@ -26,6 +26,7 @@ _CAUSES = {
 }
 NEGLIGIBLE = 0.01
 """Share of the step time below which a part is no cause."""
+SUBSTANTIAL = 0.1
 
 
 class Cause(Struct, frozen=True, kw_only=True):
@@ -108,7 +109,8 @@ def causes(evidence: Evidence) -> list[Cause]:
     if launches is not None and not launches.varies and launches.before != launches.after:
         found.append(_launches(evidence, launches, idle))
         explained.add("dispatch")
-    found += [_idle(row) for name, row in idle.items() if name not in explained and row.status != "same"]
+    longer = max(evidence.time.before_us, evidence.time.after_us)
+    found += [_idle(row, longer) for name, row in idle.items() if name not in explained and row.status != "same"]
     rows = [row for row in evidence.rows if row.part in ("gpu", "host")]
     replaced = _replaced(rows)
     if replaced is not None:
@@ -160,7 +162,8 @@ def _by(names: str | None) -> str:
     return f", {names}" if names else ""
 
 
-def _idle(row: Row) -> Cause:
+def _idle(row: Row, step_time_us: float) -> Cause:
+    """A cause that came or went altogether, and is no trifle, is a fact of the traces whatever the times say."""
     what = _CAUSES.get(row.name, row.name)
     if row.status == "gone":
         text = f"{what} went away, {us(row.before_us)} a step"
@@ -168,7 +171,8 @@ def _idle(row: Row) -> Cause:
         text = f"{what} came in, {us(row.after_us)} a step"
     else:
         text = f"{what} {'grew' if row.change_us > 0 else 'shrank'} ({us(row.before_us)} -> {us(row.after_us)} a step)"
-    return Cause(us=row.change_us, text=text, certain=False)
+    certain = row.status in ("gone", "added") and abs(row.change_us) >= SUBSTANTIAL * step_time_us
+    return Cause(us=row.change_us, text=text, certain=certain)
 
 
 def _row(row: Row) -> Cause | None:

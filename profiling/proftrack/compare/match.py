@@ -20,8 +20,8 @@ from proftrack.compare.kernels import new_name
 from proftrack.compare.parts import Part
 from proftrack.compare.results import Row
 
-SAME = 0.03
-"""Times and counts that differ by less are called the same: CUPTI's times of one kernel vary by about 2 %."""
+SAME = 0.05
+"""Times and counts that differ by less are called the same: a kernel's time follows the clock, which varies as much."""
 
 Key = Callable[[Part], object]
 Status = Literal["added", "gone", "slower", "faster", "more calls", "fewer calls", "renamed", "more", "less", "same"]

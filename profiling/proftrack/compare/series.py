@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import msgspec
 from msgspec import Struct
 
 from proftrack.compare import changepoints
@@ -13,6 +14,8 @@ from proftrack.compare.results import CommitRange, Different
 
 EXACT = ("launches_per_step", "kernels_per_step")
 """Counts that are looked at in every history: each change of them is one of the code."""
+NEWEST = 1000
+"""Runs of a series, the newest ones, in which changes of a measured metric are looked for: older ones cost minutes."""
 MOST_EXACT = 4
 """A count that changes in more than one of so many runs is not the code's alone, and is treated as noisy."""
 
@@ -91,9 +94,12 @@ def detect(runs: Sequence[RunPoint], metric: str) -> list[Change]:
 def _changes(runs: Sequence[RunPoint], metric: str, *, exact: bool) -> list[Change]:
     known = [run for run in runs if metric in run.metrics]
     values = [run.metrics[metric] for run in known]
-    points = changepoints.find_exact(values) if exact else changepoints.find(values)
+    points = changepoints.find_exact(values) if exact else []
     if exact and len(points) * MOST_EXACT > max(len(values), 2 * MOST_EXACT):
-        points, exact = changepoints.find(values), False
+        exact = False
+    if not exact:
+        known = known[-NEWEST:]
+        points = changepoints.find(values[-NEWEST:])
     return [
         Change(metric=metric, exact=exact, point=p, before=known[p.index - 1], after=known[p.index]) for p in points
     ]
@@ -109,8 +115,10 @@ def levels(series: Series, metric: str) -> list[tuple[int, int, float]]:
     if not places:
         return []
     values = [series.runs[index].metrics[metric] for index in places]
-    points = [change.point for change in series.changes if change.metric == metric]
-    bounds = [0, *(point.index for point in points), len(places)]
+    changes = [change for change in series.changes if change.metric == metric]
+    points = [change.point for change in changes]
+    ids = [series.runs[place].run_id for place in places]
+    bounds = [0, *(ids.index(change.after.run_id) for change in changes), len(places)]
     found = []
     for number, (low, high) in enumerate(pairwise(bounds)):
         if points:
@@ -119,3 +127,11 @@ def levels(series: Series, metric: str) -> list[tuple[int, int, float]]:
             level = sorted(values)[len(values) // 2]
         found.append((places[low], places[high - 1] + 1, level))
     return found
+
+
+def newest(series: Series) -> Series:
+    """The runs that changes were looked for in, and the changes between them: what a picture shows."""
+    runs = series.runs[-NEWEST:]
+    ids = {run.run_id for run in runs}
+    changes = [change for change in series.changes if {change.before.run_id, change.after.run_id} <= ids]
+    return msgspec.structs.replace(series, runs=runs, changes=changes)

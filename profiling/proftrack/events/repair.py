@@ -22,7 +22,7 @@ MAX_TRIES = 8
 """Places at which a broken event may end that are tried: bounds the work for one that cannot be mended."""
 
 _BLANK = re.compile(rb"[ \t\r\n]*")
-_KEYS = rb'\{[ \t\r\n]*"(?:ph|cat|name|pid|tid|ts|dur|args|id|s|bp)"[ \t\r\n]*:'
+_KEYS = rb'\{[ \t\r\n]*"(?:ph|cat|name|pid|tid|ts|dur|tts|tdur|args|id|s|bp|cname|sf)"[ \t\r\n]*:'
 _EVENT = re.compile(_KEYS)
 _COMMA = rb"[ \t\r\n]*(?:,[ \t\r\n]*)?"
 _ARRAY_END = rb'\][ \t\r\n]*(?:\}|,[ \t\r\n]*"[^"\n]{1,64}"[ \t\r\n]*:'

@@ -28,10 +28,18 @@ def find(reference: str) -> Path:
             return candidate
     if given.is_file():
         raise UsageError(f"{reference}: not a YAML file; an experiment is a .yaml file that names its workload")
-    known = sorted({path.stem for folder in _folders() for path in folder.glob("*") if path.suffix in _SUFFIXES})
+    known = [path.stem for path in catalog()]
     have = f"known: {', '.join(known)}" if known else "there is no experiments/ folder with YAML files here"
     problem = f"no experiment {reference!r}{' under experiments/' if bare else ''}; {have}"
     raise UsageError(problem + meant(given.stem, known))
+
+
+def catalog() -> list[Path]:
+    """The experiments that a bare name can mean, by name; those of the working directory hide the project's."""
+    found: dict[str, Path] = {}
+    for folder in reversed(_folders()):
+        found |= {path.stem: path for path in folder.glob("*") if path.suffix in _SUFFIXES}
+    return [found[name] for name in sorted(found)]
 
 
 def _folders() -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from proftrack.compare.headline import percent
 from proftrack.compare.results import CommitRange, Comparison, Count, Different, Row, Side, TimeChange
 from proftrack.report.document import Block, Document, Items, Lead, Table, Tone
-from proftrack.report.units import brief, duration, moment
+from proftrack.report.units import brief, counted, duration, moment
 
 _TONES: dict[str, Tone] = {"improved": "good", "regressed": "bad", "inconclusive": "unclear", "no difference": "plain"}
 _NAMES = {"step_time_us": "T  step time", "gpu_busy_per_step_us": "B  GPU busy"}
@@ -110,7 +110,7 @@ def _rows(comparison: Comparison) -> Table:
     small = comparison.rows[len(shown) :]
     rows = [_row(row) for row in shown]
     if small:
-        rows.append(_sum(f"{len(small)} others", small))
+        rows.append(_sum(counted(len(small), "other"), small))
     total = _sum("T  step time", comparison.rows)
     return Table(
         "What the change is made of",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import groupby
@@ -11,13 +12,14 @@ from typing import Any
 
 from proftrack.compare.headline import percent
 from proftrack.compare.results import CommitRange, Different
-from proftrack.compare.series import Change, History, RunPoint, Series, levels
+from proftrack.compare.series import NEWEST, Change, History, RunPoint, Series, levels, newest
 from proftrack.report.charts import Chart, Shape, Tick, polyline, round_ticks, x_scale, y_scale
 from proftrack.report.document import SUB, Block, Document, Items, Lead, Picture, Table
 from proftrack.report.units import counted, duration, moment, scaled
 
 _HASH = 10
-_SHOWN = 5
+_SHOWN, _LABELS = 5, 8
+_GATE = {"pass": "pass", "fail": "FAIL", "inconclusive": "?"}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -46,7 +48,8 @@ def _lead(history: History) -> str:
 
 def _series_title(series: Series) -> str:
     left = f", {counted(series.left_out, 'run')} with uncommitted changes left out" if series.left_out else ""
-    return f"{series.title}: {counted(len(series.runs), 'run')} (fingerprint {series.fingerprint}){left}"
+    old = f", changes looked for in the newest {NEWEST:,}" if len(series.runs) > NEWEST else ""
+    return f"{series.title}: {counted(len(series.runs), 'run')} (fingerprint {series.fingerprint}){left}{old}"
 
 
 def figure(metric: str, value: float | None) -> str:
@@ -116,8 +119,8 @@ def _runs(series: Series, metric: str) -> Table:
             (run.commit or "-")[:_HASH] + (" +" if run.dirty else ""),
             moment(run.started_ms * 1_000_000).removesuffix(" UTC"),
             *([run.regime] if varied else []),
-            *([run.gate or "-"] if gated else []),
-            "<- changed" if run.run_id in new else "",
+            *([_GATE.get(run.gate, "-")] if gated else []),
+            "<-" if run.run_id in new else "",
             *(figure(name, run.metrics.get(name)) for _, name in shown),
             run.run_id,
         )
@@ -125,7 +128,7 @@ def _runs(series: Series, metric: str) -> Table:
     ]
     words = ("commit", "started (UTC)", *(["regime"] if varied else []), *(["gate"] if gated else []), "")
     heads = (*words, *(label for label, _ in shown), "run")
-    return Table("Runs, the newest first", heads, rows, numbers=len(words), most=25, folded=False)
+    return Table("Runs, the newest first (<- changed)", heads, rows, numbers=len(words), most=25, folded=False)
 
 
 # ---- CSV -------------------------------------------------------------------------------------------------------------
@@ -157,6 +160,7 @@ def _cell(name: str, value: Any) -> Any:
 
 def plotted(series: Series, metric: str) -> Chart | None:
     """The metric over the runs, its levels, and a line where it changed; None where no run has it."""
+    series = newest(series)
     known = [(index, run, run.metrics[metric]) for index, run in enumerate(series.runs) if metric in run.metrics]
     if not known:
         return None
@@ -172,7 +176,7 @@ def plotted(series: Series, metric: str) -> Chart | None:
         for index, run, value in known
     ]
     shapes += [_change_line(series, change, x, y) for change in series.changes]
-    every = max(1, len(series.runs) // 10)
+    every = math.ceil(len(series.runs) / _LABELS)
     return Chart(
         summary=f"{metric} over {len(known)} runs, {len(series.changes)} changes",
         x_label="runs in order, by commit",

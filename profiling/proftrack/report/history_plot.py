@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proftrack.compare.series import History, Series, levels
+from proftrack.compare.series import History, Series, levels, newest
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.report import plots
 from proftrack.report.units import plain
@@ -40,6 +40,7 @@ def write(history: History, path: Path) -> None:
 
 
 def _panel(axes: Axes, series: Series, metric: str) -> None:
+    series = newest(series)
     known = [(index, run.metrics[metric]) for index, run in enumerate(series.runs) if metric in run.metrics]
     axes.plot([index for index, _ in known], [value for _, value in known], "o", color=_BLUE, markersize=4)
     for first, last, level in levels(series, metric):
@@ -50,6 +51,6 @@ def _panel(axes: Axes, series: Series, metric: str) -> None:
     every = max(1, len(series.runs) // 10)
     ticks = range(0, len(series.runs), every)
     axes.set_xticks(list(ticks), [(series.runs[i].commit or series.runs[i].run_id)[:7] for i in ticks], fontsize=7)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.1 * max((value for _, value in known), default=1.0) or 1.0)
     axes.set_ylabel(metric, parse_math=False)
     axes.set_title(plain(series.title, 90), fontsize=9, parse_math=False)

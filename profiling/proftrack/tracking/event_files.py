@@ -67,7 +67,9 @@ def query(files: Mapping[str, str], like: str = "") -> pd.DataFrame:
     try:
         import duckdb
     except ImportError as error:
-        raise UsageError("kernels across runs are read by DuckDB; install it: pip install 'proftrack[query]'") from error
+        raise UsageError(
+            "kernels across runs are read by DuckDB; install it: pip install 'proftrack[query]'"
+        ) from error
     import pandas as pd
 
     with duckdb.connect() as connection:

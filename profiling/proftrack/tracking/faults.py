@@ -51,11 +51,34 @@ def quiet() -> Iterator[None]:
         warnings.simplefilter("ignore")
         for logger in loggers:
             logger.setLevel(logging.CRITICAL)
+        retries = logging.getLogger("urllib3.connectionpool")
+        retries.addFilter(_once_for_all)
         try:
             yield
         finally:
+            retries.removeFilter(_once_for_all)
             for logger, level in zip(loggers, before, strict=True):
                 logger.setLevel(level)
+
+
+def _once_for_all(record: logging.LogRecord) -> bool:
+    """Keeps urllib3's warnings back, one for each time that it tries again; the first becomes a line of ours."""
+    if record.levelno < logging.WARNING:
+        return True
+    if record.getMessage().startswith("Retrying") and not _waited:
+        _waited.append(True)
+        where = next((part for part in urlsplit(_tracking_uri()).netloc.rpartition("@")[2:] if part), "")
+        logging.getLogger("proftrack").warning("proftrack: the store does not answer (%s); trying again", where)
+    return False
+
+
+_waited: list[bool] = []
+
+
+def _tracking_uri() -> str:
+    import mlflow
+
+    return str(mlflow.get_tracking_uri())
 
 
 def public(uri: str) -> str:
@@ -91,11 +114,19 @@ _OF_SERVERS = (
         "{store}: this user may not do that ({status}): the store could not be {doing}; whoever manages the MLflow "
         "experiment can give EDIT, or name an experiment of your own with MLFLOW_EXPERIMENT_NAME",
     ),
-    (r"code 413|413 client error|entity too large", "{store}: refuses an upload of this size ({text}); raise the limit of the proxy before it"),
+    (
+        r"code 413|413 client error|entity too large",
+        "{store}: refuses an upload of this size ({text}); raise the limit of the proxy before it",
+    ),
     (r"code 429|429 client error|too many 429|resource_exhausted", "{store}: is overloaded ({text}); try again later"),
     (
         r"code 5\d\d|5\d\d server error|too many 5\d\d|internal_error",
         "{store}: the server fails, as its own log will say, and could not be {doing} ({text}); try again later",
+    ),
+    (
+        r"connection aborted|connection reset|reset by peer|broken pipe|remote end closed",
+        "{store}: the server broke off the connection and could not be {doing}; it restarts, its disk is full, or a proxy "
+        "before it limits uploads: its log will say; try again later",
     ),
     (
         r"max retries|connection|timed out|timeout|failed to establish|name resolution",

@@ -34,7 +34,6 @@ ACTIVE_ONLY = 1
 """MLflow's ViewType; it is not imported with this module."""
 _PAGE = 1000
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
-_DECLARED = ("experiment", "schedule.", "timing.")
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -94,7 +93,8 @@ class Found(Struct, frozen=True, kw_only=True):
     @property
     def workload_params(self) -> dict[str, str]:
         """The workload's parameters, variants among them."""
-        return {name: value for name, value in self.params.items() if not name.startswith(_DECLARED)}
+        declared = ("schedule.", "timing.")
+        return {n: value for n, value in self.params.items() if n != "experiment" and not n.startswith(declared)}
 
 
 class Runs:

@@ -26,7 +26,8 @@ _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 # What a database says when trying again may help; a missing table or a full disk is nothing of the kind.
 _PASSING = re.compile(
-    r"locked|connection|closed|terminat|timeout|timed out|deadlock|serializ|starting up|shutting down|recovery mode", re.I
+    r"locked|connection|closed|terminat|timeout|timed out|deadlock|serializ|starting up|shutting down|recovery mode",
+    re.I,
 )
 
 

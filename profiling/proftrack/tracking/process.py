@@ -15,10 +15,13 @@ import socket
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import psutil
 from msgspec import Struct
+
+from proftrack.errors import ProftrackError
 
 HOST_TAG = "proftrack.host"
 PID_TAG = "proftrack.pid"
@@ -100,6 +103,16 @@ def is_alive(process: Process, here: Process) -> bool:
     return comparable and bool(process.started) and _start_mark(process.pid) == process.started
 
 
+class Watched(Protocol):
+    """What a run depends on beside its own process: looked at twice a second while it is open."""
+
+    def is_gone(self) -> bool:
+        """Whether the run must end now."""
+
+    def failure(self) -> ProftrackError | None:
+        """What went wrong elsewhere, if that is why this process is being ended: the run is FAILED then, not KILLED."""
+
+
 class Parent:
     """The processes above this one up to the first that is no shell: `mlflow run`, with bash in between or not."""
 
@@ -114,6 +127,10 @@ class Parent:
                 self._above.append((process.pid, mark))
                 if process.name().lower() not in _SHELLS:
                     break
+
+    def failure(self) -> ProftrackError | None:
+        """Their end is an interruption, and nothing that went wrong here."""
+        return None
 
     def is_gone(self) -> bool:
         """Whether one of them has ended since this object was made."""

@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from proftrack.errors import NotFoundError, UsageError
 from proftrack.git import resolve_commit
-from proftrack.tracking.find import BASELINE_TAG, FINGERPRINT_TAG, Found, Runs, is_run_id
+from proftrack.tracking import runs_cache
+from proftrack.tracking.find import BASELINE_TAG, COMMIT_TAG, Found, Runs, is_run_id
 
 _HASH = re.compile(r"[0-9a-f]{7,40}")
 _SHOWN = 5
@@ -42,7 +43,8 @@ def by_name(runs: Runs, name: str, *, experiment: str | None = None, like: Found
         run = runs.get(name)
         return Group(chosen=run, runs=[run])
     commit = _commit(name)
-    found = [run for run in runs.search() if (run.commit or "").startswith(commit) and run.fingerprint]
+    of_commit = runs.search(more=f"tags.`{COMMIT_TAG}` LIKE '{commit}%'")  # hexadecimal digits: nothing to escape
+    found = [run for run in of_commit if run.fingerprint]
     clean = [run for run in found if not run.dirty]
     found = _alike(clean or found[-1:], experiment, like)
     if not found:
@@ -88,8 +90,10 @@ def comparable(runs: Runs, run: Found) -> list[Found]:
     """FINISHED runs of the same fingerprint and parameters, oldest first."""
     if not run.fingerprint:
         return []
-    found = runs.search({FINGERPRINT_TAG: run.fingerprint})
-    return [each for each in found if each.workload_params == run.workload_params]
+    found = runs_cache.search(runs, run.experiment)
+    return [
+        each for each in found if each.fingerprint == run.fingerprint and each.workload_params == run.workload_params
+    ]
 
 
 def default_baseline(runs: Runs, candidate: Found, *, branch: str) -> Group:

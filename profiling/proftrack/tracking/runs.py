@@ -53,7 +53,9 @@ def create(
     own = {"mlflow.user": _user(), "mlflow.source.name": "proftrack", "mlflow.source.type": "LOCAL"}
     own[REQUEST_TAG] = uuid.uuid4().hex
     with explained(store, "given a new run"), quiet():
-        return client.create_run(experiment_id, start_time=start_ms, tags=bounded({**own, **tags}), run_name=scrub(name))
+        return client.create_run(
+            experiment_id, start_time=start_ms, tags=bounded({**own, **tags}), run_name=scrub(name)
+        )
 
 
 def reopen(store: Store, client: MlflowClient, run: Run, tags: Mapping[str, str]) -> Run:

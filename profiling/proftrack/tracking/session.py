@@ -75,11 +75,14 @@ class Session:
 
 
 @contextlib.contextmanager
-def open_run(experiment: str, name: str, *, parent: process.Parent | None = None) -> Iterator[Session]:
+def open_run(
+    experiment: str, name: str, *, parent: process.Parent | None = None, peers: process.Watched | None = None
+) -> Iterator[Session]:
     """The MLflow run of what this process profiles now; the head of this file says which run that is.
 
     `experiment` names the MLflow experiment where MLflow has not chosen one, `name` a run of our own. `parent` is the
-    process whose end ends the run of an `mlflow run`. What dead processes left RUNNING is closed first.
+    process whose end ends the run of an `mlflow run`, `peers` are others that the run cannot do without. What dead
+    processes left RUNNING is closed first.
     Raises StoreError: before the block where the store cannot be used, after it where the run could not be ended.
     """
     store = stores.resolve()
@@ -89,13 +92,15 @@ def open_run(experiment: str, name: str, *, parent: process.Parent | None = None
     tags = {**runs.owner_tags(), runs.EXPERIMENT_TAG: experiment}
     if run_id:
         run = _given_run(store, client, run_id)
-        parent = parent if run.data.tags.get("mlflow.source.type") == "PROJECT" else None
+        watched = peers or (parent if run.data.tags.get("mlflow.source.type") == "PROJECT" else None)
         tags |= runs.without_credentials(run)
-        with keep(store, client, lambda: runs.reopen(store, client, run, tags), parent=parent) as session:
+        with keep(store, client, lambda: runs.reopen(store, client, run, tags), watched=watched) as session:
             yield session
     else:
         experiment_id, tags = _place(store, client, experiment, tags)
-        with keep(store, client, lambda: runs.create(store, client, experiment_id, name, tags)) as session:
+        with keep(
+            store, client, lambda: runs.create(store, client, experiment_id, name, tags), watched=peers
+        ) as session:
             yield session
 
 
@@ -105,28 +110,33 @@ def keep(
     client: MlflowClient,
     obtain: Callable[[], Run],
     *,
-    parent: process.Parent | None = None,
+    watched: process.Watched | None = None,
     end_ms: int | None = None,
 ) -> Iterator[Session]:
     """Obtain a run, keep it for the block, and end it whatever happens in the block.
 
+    `watched`: what else the run depends on; where that has failed, its failure takes the place of what came of it here.
     `end_ms`: end time of a run that finishes, where that is not now (epoch milliseconds).
     """
     session: Session | None = None
 
     def last_resort(reason: str) -> None:
         if session is not None:
-            session.end(Interrupted(reason, 1))
+            session.end((watched.failure() if watched else None) or Interrupted(reason, 1))
 
-    with Interrupts(last_resort, parent) as interrupts:
+    with Interrupts(last_resort, watched) as interrupts:
         try:
             with interrupts.shield():
                 session = Session(store, client, obtain(), end_ms)
             yield session
         except BaseException as error:
-            if session is not None:
-                with interrupts.shield():
-                    session.end(error)
+            failure: ProftrackError | None = None
+            with interrupts.shield():
+                failure = watched.failure() if watched else None
+                if session is not None:
+                    session.end(failure or error)
+            if failure is not None and failure is not error:
+                raise failure from error
             raise
         with interrupts.shield():
             session.end(None)
@@ -144,6 +154,17 @@ def open_beside(experiment: str, name: str, *, parent_run_id: str | None = None)
     tags = {**runs.owner_tags(), runs.EXPERIMENT_TAG: experiment}
     experiment_id, tags = _place(store, client, experiment, tags, parent_run_id)
     return Session(store, client, runs.create(store, client, experiment_id, name, tags))
+
+
+def end_for_another(run_id: str, reason: str) -> None:
+    """End as FAILED the run of another process that is dead. A store that refuses has a next start that closes it."""
+    with contextlib.suppress(StoreError), quick_retries():
+        store = stores.resolve()
+        client = stores.connect(store, create=False)
+        with explained(store, "read"), quiet():
+            status = client.get_run(run_id).info.status
+        if status == "RUNNING":
+            runs.end_run(store, client, run_id, "FAILED", {runs.ERROR_TAG: reason})
 
 
 def note_refusal(error: ProftrackError) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from proftrack.tracking.process import Parent
+from proftrack.tracking.process import Watched
 
 GRACE_S = 10.0
 _POLL_S = 0.5
@@ -50,7 +50,7 @@ class Interrupts:
     signals are left alone, and so are those that the caller ignores (nohup).
     """
 
-    def __init__(self, last_resort: Callable[[str], None] = lambda _: None, parent: Parent | None = None) -> None:
+    def __init__(self, last_resort: Callable[[str], None] = lambda _: None, parent: Watched | None = None) -> None:
         self._last_resort = last_resort
         self._parent = parent
         self._reason: str | None = None

@@ -27,16 +27,18 @@ def changes(before: Record, after: Record) -> list[Change]:
 
 
 def _change(row: Row, whole: float) -> Change | None:
-    if row.status in ("same", "slower", "faster", "renamed"):
+    if row.status in ("same", "slower", "faster"):
         return None
     moved = abs(row.after_us - row.before_us)
     copy = row.part == "gpu" and bool(_COPY.search(row.name)) and row.calls_after > row.calls_before
     if moved < _SMALL_SHARE * whole and not copy:
         return None
-    what = {"gone": "gone", "added": "added"}.get(row.status, "more" if row.calls_after > row.calls_before else "less")
+    more = "more" if row.calls_after > row.calls_before else "less"
+    what = row.status if row.status in ("gone", "added", "renamed") else more
     return Change(
         what="copy added" if copy else what,  # type: ignore[arg-type]  # the words of the table above
         name=row.name,
+        old_name=row.old_name,
         operator=row.operator,
         calls_before=row.calls_before,
         calls_after=row.calls_after,

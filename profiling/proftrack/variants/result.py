@@ -45,8 +45,10 @@ class Compiled(Struct, frozen=True, kw_only=True):
 class Change(Struct, frozen=True, kw_only=True):
     """GPU work (on the CPU an operator) that is other than in the first variant."""
 
-    what: Literal["gone", "added", "copy added", "more", "less"]
+    what: Literal["gone", "added", "copy added", "renamed", "more", "less"]
     name: str
+    old_name: str = ""
+    """Of one that was renamed: the same operator runs another kernel."""
     operator: str
     calls_before: float
     """A step."""

@@ -1,0 +1,56 @@
+"""Where the steps of a program are that marks none: its optimizer's steps, or the calls of one function."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from proftrack.errors import UsageError
+from proftrack.workload import failing
+
+
+@contextlib.contextmanager
+def after_optimizer_steps(call: Callable[[], None]) -> Iterator[None]:
+    """Call `call` after each step of every optimizer of torch in this process."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    handle = register_optimizer_step_post_hook(lambda *_: call())
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextlib.contextmanager
+def after_calls(of: str, call: Callable[[], None]) -> Iterator[None]:
+    """Call `call` after each call of a function, `package.module:function` or `package.module:Class.method`.
+
+    Raises UsageError where there is none of that name.
+    """
+    source, colon, qualified = of.partition(":")
+    if not (source and colon and qualified):
+        raise UsageError(f"--step {of}: write it as package.module:function, or package.module:Class.method")
+    with failing(f"{source}: importing it"):
+        holder: Any = importlib.import_module(source)
+    *path, name = qualified.split(".")
+    for part in path:
+        holder = getattr(holder, part, None)
+    function = inspect.getattr_static(holder, name, None)
+    if holder is None or not callable(function):
+        raise UsageError(f"--step {of}: {source} has no function {qualified}")
+
+    @functools.wraps(function)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        call()
+        return result
+
+    setattr(holder, name, counted)
+    try:
+        yield
+    finally:
+        setattr(holder, name, function)

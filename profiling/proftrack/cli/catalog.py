@@ -1,0 +1,51 @@
+"""`proftrack run --list`: the experiments that a bare name can mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from proftrack.errors import ProftrackError
+
+if TYPE_CHECKING:
+    from proftrack.experiment import Experiment
+
+
+def print_catalog() -> None:
+    """Each with what it is, its parameters and their defaults, its sweep and its variants."""
+    from rich.markup import escape
+    from rich.padding import Padding
+
+    from proftrack import experiment
+    from proftrack.experiment.file import catalog
+    from proftrack.report.terminal import console
+
+    out = console()
+    paths = catalog()
+    for path in paths:
+        try:
+            found = experiment.load(str(path))
+        except ProftrackError as error:
+            out.print(f"[bold]{escape(path.stem)}[/bold]")
+            out.print(Padding(escape(str(error)), (0, 0, 1, 4)))
+            continue
+        out.print(f"[bold]{escape(found.name)}[/bold]  {escape(str(path))}")
+        for line in _about(found):
+            out.print(Padding(escape(line), (0, 0, 0, 4)))
+        out.print()
+    if not paths:
+        out.print("There is no experiments/ folder with YAML files here.")
+
+
+def _about(found: Experiment) -> Iterator[str]:
+    if found.description:
+        yield found.description
+    yield "params    " + (" ".join(f"{key}={_text(value)}" for key, value in found.params.items()) or "none")
+    for key, points in found.sweep.items():
+        yield f"sweep     {key}={','.join(map(_text, points))}"
+    if found.variants:
+        yield f"variants  {', '.join(found.variants)}"
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

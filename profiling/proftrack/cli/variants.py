@@ -1,0 +1,102 @@
+"""`proftrack variants`: the same workload in several ways, measured in turns; keep the faster one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from proftrack.cli import grouped
+from proftrack.cli.options import ParameterCommand, parameters
+from proftrack.errors import ProftrackError
+from proftrack.tracking import process, session
+
+
+@click.command(
+    "variants",
+    cls=ParameterCommand,
+    epilog="Names: eager, compile, compile-reduce-overhead, compile-max-autotune, cuda-graph, those of the "
+    "experiment's `variants`, and several of them joined by +: `proftrack variants mlp --variants "
+    "for-loop,foreach,fused+cuda-graph`.",
+)
+@click.argument("experiment", default="matmul_add", metavar="[EXPERIMENT]")
+@click.option("-P", "--param", "pairs", multiple=True, metavar="KEY=VALUE", help="A parameter; also as --KEY VALUE.")
+@click.option(
+    "--variants",
+    "names",
+    default="eager,compile,cuda-graph",
+    show_default=True,
+    metavar="NAME,...",
+    help="What is measured; the first is what the others are held against.",
+)
+@click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="NAME:KEY=VALUE,...",
+    help="A variant of your own: a name for parameter values.",
+)
+@click.option("--rounds", type=click.IntRange(min=3), default=20, show_default=True, help="Turns that each takes.")
+@click.option("--isolate", is_flag=True, help="Each in five fresh processes instead of all in one.")
+@click.option("--device", metavar="auto|cuda|cpu", help="Where the workload runs, instead of what its file says.")
+@click.option("--no-mlflow", is_flag=True, help="Keep everything in a folder; `proftrack sync` logs it later.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Keep everything in this new folder, whether it is logged or not.",
+)
+@click.option("--alone", is_flag=True, hidden=True, help="One variant will do: what --isolate runs.")
+def command(
+    experiment: str,
+    pairs: tuple[str, ...],
+    names: str,
+    sets: tuple[str, ...],
+    rounds: int,
+    isolate: bool,
+    device: str | None,
+    no_mlflow: bool,
+    output: Path | None,
+    alone: bool,
+) -> None:
+    """Measure a workload in several ways, in turns; say which is faster and what it costs to have."""
+    parent = process.Parent()
+    try:
+        from proftrack.variants import names as naming
+        from proftrack.variants.run import need_two, new_group
+
+        given = parameters([*pairs, *([f"device={device}"] if device is not None else [])])
+        asked = naming.variants(experiment, names, given, sets)
+        if not alone:
+            need_two(asked)
+        group = new_group(asked)
+    except ProftrackError as error:
+        if not no_mlflow:
+            session.note_refusal(error)
+        raise
+    from proftrack.report.progress import progress
+    from proftrack.variants import isolate as isolating
+    from proftrack.variants import measure as measuring
+    from proftrack.variants.run import run
+    from proftrack.variants.shown import print_variants
+
+    shown = progress()
+    with grouped.place(group, output=output, no_mlflow=no_mlflow, fresh=True, parent=parent) as place:
+        found = run(
+            asked,
+            place.folder,
+            place.group,
+            place.keeping,
+            (
+                lambda folder_of: isolating.measure(
+                    asked, folder_of, shown, reference=experiment, given=given, sets=sets, work=place.folder
+                )
+            )
+            if isolate
+            else (lambda folder_of: measuring.measure(asked, folder_of, shown, rounds=rounds)),
+            isolated=isolate,
+        )
+    print_variants(found)
+    for line in place.lines:
+        click.echo(line)
+    grouped.end(place.group)

@@ -1,0 +1,101 @@
+"""What each rank leaves of a run, gathered into one folder and compared.
+
+FOLDER/trace/NAME.cycle1.rank0.pt.trace.json.gz, ...rank1...
+       record.json             of rank 0
+       ranks.json              the ranks side by side, and what that means
+       ranks/1.record.json     of the others
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from proftrack import record as records
+from proftrack.joint import Joint, Part, join
+from proftrack.keep import analysed, write
+from proftrack.measures.collectives import Collective, collectives
+from proftrack.ranks.team import RANKS, Team
+from proftrack.record import Record
+
+if TYPE_CHECKING:
+    from proftrack.analysis import Analysis
+    from proftrack.capture.result import Capture
+    from proftrack.experiment import Experiment
+
+SUMMARY = "ranks.json"
+
+
+def keep_part(team: Team, captured: Capture, asked: Experiment, folder: Path) -> Record:
+    """Another rank: analyse, and put trace and record into the folder of rank 0. Its traces are in `folder`/ranks/N."""
+    analysis = analysed(captured, asked, code=asked.path.parent)
+    own = part_folder(folder, team.rank)
+    (own / "collectives.json").write_bytes(msgspec.json.encode(_collectives(analysis)))
+    records.save(analysis.record, own / "record.json.part")
+    (own / "record.json.part").replace(own / "record.json")
+    team.done()
+    return analysis.record
+
+
+def keep_all(team: Team, captured: Capture, asked: Experiment, folder: Path) -> tuple[Record, Joint]:
+    """Rank 0: analyse, wait for the others, compare, write the run folder. Returns its record and the comparison."""
+    analysis = analysed(captured, asked, code=asked.path.parent)
+    team.wait_for_others()
+    parts = [Part(rank=0, record=analysis.record, collectives=_collectives(analysis))]
+    for rank in range(1, team.size):
+        parts.append(_gather(folder, rank))
+    joint = join(parts)
+    (folder / SUMMARY).write_bytes(msgspec.json.format(msgspec.json.encode(joint), indent=1) + b"\n")
+    run = analysis.record.run
+    assert run is not None  # a capture's record has one
+    told = msgspec.structs.replace(
+        run, notes=[*run.notes, f"One of {team.size} ranks, rank 0's figures.", *joint.findings]
+    )
+    whole = analysis._replace(record=msgspec.structs.replace(analysis.record, run=told))
+    return write(whole, folder, code=asked.path.parent), joint
+
+
+def part_folder(folder: Path, rank: int) -> Path:
+    """Where a rank other than 0 keeps what is its own."""
+    return folder / RANKS / str(rank)
+
+
+def _collectives(analysis: Analysis) -> list[Collective]:
+    from proftrack.measures.view import view
+
+    return [each for table in analysis.tables for each in collectives(view(table))]
+
+
+def _gather(folder: Path, rank: int) -> Part:
+    """A rank's part: its traces go beside rank 0's, its record stays as ranks/N.record.json."""
+    own = part_folder(folder, rank)
+    for trace in sorted((own / "trace").glob("*.gz")):
+        shutil.move(trace, folder / "trace" / trace.name)
+    record = records.load(own / "record.json")
+    found = msgspec.json.decode((own / "collectives.json").read_bytes(), type=list[tuple[str, float, float]])
+    shutil.move(own / "record.json", folder / RANKS / f"{rank}.record.json")
+    shutil.rmtree(own)
+    return Part(rank=rank, record=record, collectives=[Collective(*each) for each in found])
+
+
+def table(joint: Joint) -> list[list[str]]:
+    """The ranks side by side, as cells with the heads first."""
+    from proftrack.report.units import duration
+
+    rows = [["rank", "T", "B", "collectives", "exposed", "waiting", "regime"]]
+    for each in joint.ranks:
+        times: list[Any] = [each.step_time_us, each.gpu_busy_us, each.communication_us]
+        times += [each.exposed_communication_us, each.waiting_us]
+        rows.append([str(each.rank), *(duration(us) for us in times), each.regime])
+    return rows
+
+
+def lines(joint: Joint) -> list[str]:
+    """The ranks side by side and what that means, for the terminal."""
+    rows = table(joint)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    shown = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return ["", *shown, *joint.findings, ""]

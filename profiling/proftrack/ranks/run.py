@@ -1,0 +1,101 @@
+"""A run of several ranks, from each rank's side."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from proftrack.errors import ProftrackError
+from proftrack.experiment import Experiment
+from proftrack.joint import Joint
+from proftrack.ranks.parts import keep_all, keep_part, part_folder
+from proftrack.ranks.team import Team
+from proftrack.record import Record
+from proftrack.report.progress import Progress, Silent, progress
+from proftrack.tracking.session import Session
+from proftrack.tracking.signals import Interrupts
+
+
+class Result(NamedTuple):
+    """What rank 0 has in the end."""
+
+    record: Record
+    joint: Joint
+    session: Session | None
+    """None where everything stays in the folder."""
+
+
+def lead(team: Team, asked: Experiment, folder: Path, *, no_mlflow: bool) -> Result:
+    """Rank 0: measure into `folder`, with the others; one MLflow run for all, unless `no_mlflow`.
+
+    Raises what measuring raises; CaptureError naming the rank where another one failed.
+    """
+    from proftrack.tracking import log, session, spool
+
+    if no_mlflow:
+        with _others_failing(team), Interrupts(parent=team), told(team):
+            team.announce(folder, None)
+            return Result(*_measured(team, asked, folder), None)
+    with spool.locked(folder):
+        with session.open_run(asked.name, asked.display_name, peers=team) as run, told(team):
+            log.begin(run, folder)
+            team.announce(folder, run.run_id)
+            record, joint = _measured(team, asked, folder)
+            log.log_folder(run, folder)
+        log.mark_logged(run, folder)
+    return Result(record, joint, run)
+
+
+def follow(team: Team, asked: Experiment) -> Record:
+    """Another rank: measure into the folder that rank 0 announces.
+
+    Where rank 0 is dead, the lowest rank that lives ends its MLflow run for it.
+    """
+    from proftrack.capture import capture
+
+    run_id: str | None = None
+    try:
+        with _others_failing(team), Interrupts(parent=team), told(team):
+            folder, run_id = team.place()
+            own = part_folder(folder, team.rank)
+            captured = capture(asked, output=own, progress=Silent(), pace=team)
+            return keep_part(team, captured, asked, folder)
+    except BaseException as error:
+        if run_id is not None and team.leads_now():
+            from proftrack.tracking import session
+
+            session.end_for_another(run_id, str(error))
+        raise
+
+
+def _measured(team: Team, asked: Experiment, folder: Path) -> tuple[Record, Joint]:
+    from proftrack.capture import capture
+
+    shown: Progress = progress()
+    captured = capture(asked, output=folder, progress=shown, pace=team)
+    with shown.phase("the other ranks"):
+        return keep_all(team, captured, asked, folder)
+
+
+@contextlib.contextmanager
+def told(team: Team) -> Iterator[None]:
+    """Whatever ends this rank in the block, the others hear of it."""
+    try:
+        yield
+    except BaseException as error:
+        team.fail(error)
+        raise
+
+
+@contextlib.contextmanager
+def _others_failing(team: Team) -> Iterator[None]:
+    """Raise what another rank failed of, in place of what came of it here."""
+    try:
+        yield
+    except BaseException as error:
+        failure: ProftrackError | None = team.failure()
+        if failure is not None:
+            raise failure from error
+        raise

@@ -1,0 +1,191 @@
+"""Variants as people see them: a table in the terminal, in Markdown and in MLflow's form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from proftrack.errors import ProftrackError
+from proftrack.report.units import brief, counted, duration, percent, plain
+from proftrack.variants.result import Change, Entry, Variants
+
+TABLE = "tables/variants.json"
+TEXT = "variants.md"
+_HEADS = ("variant", "T", "/ first", "B", "u", "launches", "set-up", "pays off", "results", "regime")
+_MOST_CHANGES = 6
+_NAME = 60
+_WHAT = {"copy added": "copy added", "renamed": "other kernel", "more": "more calls", "less": "fewer calls"}
+
+
+def rows(found: Variants) -> list[list[str]]:
+    """The table's cells, a row a variant, with the heads first."""
+    return [list(_HEADS), *(_row(entry) for entry in found.entries)]
+
+
+def _row(entry: Entry) -> list[str]:
+    if entry.status != "measured":
+        return [entry.name, *["-"] * (len(_HEADS) - 2), entry.status]
+    return [
+        entry.name,
+        duration(entry.step_time_us),
+        _versus(entry),
+        duration(entry.busy_us),
+        percent(entry.busy_fraction),
+        "-" if entry.launches_per_step is None else f"{entry.launches_per_step:.0f}",
+        duration(_set_up(entry)),
+        _payoff(entry),
+        _outputs(entry),
+        entry.regime,
+    ]
+
+
+def _versus(entry: Entry) -> str:
+    return "-" if entry.versus_first is None else f"{entry.versus_first.ratio:.3f}"
+
+
+def _set_up(entry: Entry) -> float | None:
+    return None if entry.first_step_us is None else (entry.build_us or 0.0) + entry.first_step_us
+
+
+def _payoff(entry: Entry) -> str:
+    if entry.versus_first is None:
+        return "-"
+    return "never" if entry.payoff_steps is None else f"{entry.payoff_steps:,} steps"
+
+
+def _outputs(entry: Entry) -> str:
+    if entry.outputs is None:
+        return "-"
+    return {True: "equal", False: "DIFFER", None: "not compared"}[entry.outputs.equal]
+
+
+def print_variants(found: Variants) -> None:
+    """Verdict, table and remarks, on stdout."""
+    from rich.console import JustifyMethod
+    from rich.table import Table
+    from rich.text import Text
+
+    from proftrack.report.terminal import console
+
+    out = console()
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    head, *body = rows(found)
+    for number, name in enumerate(head):
+        last = number == len(head) - 1
+        width = max(len(cells[number]) for cells in [head, *body])  # numbers are never cut, the regime gives way
+        justify: JustifyMethod = "right" if 0 < number < len(head) - 2 else "left"
+        table.add_column(name, justify=justify, no_wrap=True, min_width=None if last else width)
+    for cells in body:
+        table.add_row(*(Text(cell) for cell in cells))
+    out.print()
+    out.print(Text(found.verdict, style="bold"))
+    out.print(Text(f"{found.title}, {found.device or 'unknown device'}; {found.mode}, {found.how}"))
+    out.print()
+    out.print(table)
+    for line in sentences(found):
+        out.print(Text(line))
+
+
+def sentences(found: Variants) -> list[str]:
+    """What is known beside the table, variant by variant."""
+    lines = list(found.remarks)
+    for entry in found.entries:
+        said = _about(entry, found.measured[0].name if found.measured else "")
+        lines += [f"{entry.name}: {text}" for text in said]
+    return lines
+
+
+def _about(entry: Entry, first: str) -> list[str]:
+    if entry.status != "measured":
+        return [f"{entry.status}: {plain(entry.reason, 300)}"]
+    lines, v = [], entry.versus_first
+    if v is not None:
+        lines.append(f"{v.ratio:.3f} of the time of {first}, 95 % interval {v.low:.3f} to {v.high:.3f}: {v.word}.")
+    if entry.outputs is not None and entry.outputs.equal is not True:
+        lines.append(f"results: {entry.outputs.text}.")
+    c = entry.compiled
+    if c is not None:
+        breaks = f", {counted(c.graph_breaks, 'graph break')}" + (
+            f" ({_reasons(c.break_reasons)})" if c.graph_breaks else ""
+        )
+        lines.append(
+            f"compiled {counted(c.graphs, 'graph')}{breaks}, {counted(c.recompiles, 'recompilation')}, "
+            f"{counted(c.cudagraph_skips, 'CUDA graph')} skipped."
+        )
+        if c.cache_hits:
+            lines.append(
+                f"{counted(c.cache_hits, 'graph')} came from the compiler's cache on disk: setting up takes longer the "
+                "first time."
+            )
+    lines += [_change(change) for change in entry.kernel_changes[:_MOST_CHANGES]]
+    more = len(entry.kernel_changes) - _MOST_CHANGES
+    return [*lines, f"and {more} more changes, in variants.json."] if more > 0 else lines
+
+
+def _reasons(reasons: list[str]) -> str:
+    return "; ".join(plain(reason, 80) for reason in reasons[:2])
+
+
+def _change(change: Change) -> str:
+    name = brief(change.name, _NAME)
+    by = f" of {brief(change.operator, 40)}" if change.operator else ""
+    if change.what == "renamed":
+        return f"other kernel{by}: {brief(change.old_name, _NAME)} is now {name}."
+    calls = f"{change.calls_before:.3g} to {change.calls_after:.3g} calls"
+    times = f"{duration(change.before_us)} to {duration(change.after_us)} a step"
+    if change.what == "gone":
+        calls, times = f"{change.calls_before:.3g} calls", f"{duration(change.before_us)} a step"
+    elif change.what in ("added", "copy added") and not change.calls_before:
+        calls, times = f"{change.calls_after:.3g} calls", f"{duration(change.after_us)} a step"
+    return f"{_WHAT.get(change.what, change.what)}{by}: {name} ({calls}, {times})."
+
+
+def markdown(found: Variants) -> str:
+    """All of it as Markdown: the parent run's description."""
+    from proftrack.report.markdown import escape
+
+    head, *body = rows(found)
+    table = [head, ["---"] * len(head), *([escape(cell, 60) for cell in cells] for cells in body)]
+    lines = [f"**{escape(found.verdict, 400)}**", ""]
+    lines += [f"{escape(found.title, 200)}, {escape(found.device or 'unknown device')}; {found.mode}, {found.how}", ""]
+    lines += [f"| {' | '.join(cells)} |" for cells in table]
+    return "\n".join([*lines, "", *(f"- {escape(line, 300)}" for line in sentences(found))])
+
+
+def write(found: Variants, folder: Path) -> None:
+    """Write table and text. Raises ProftrackError where the disk refuses."""
+    try:
+        (folder / TABLE).parent.mkdir(parents=True, exist_ok=True)
+        (folder / TABLE).write_bytes(msgspec.json.encode(_table(found)))
+        (folder / TEXT).write_text(markdown(found) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ProftrackError(f"{folder}: cannot be written ({error.strerror}); free some space") from error
+
+
+def _table(found: Variants) -> dict[str, Any]:
+    """In the form of mlflow.log_table."""
+    columns = ["variant", "step_time_us", "ratio", "low", "high", "word", "busy_us", "busy_fraction"]
+    columns += ["launches_per_step", "set_up_us", "payoff_steps", "outputs_equal", "regime", "run_id", "reason"]
+    data = []
+    for entry in found.entries:
+        v = entry.versus_first
+        compared = [v.ratio, v.low, v.high, v.word] if v is not None else [None] * 4
+        data.append(
+            [
+                entry.name,
+                entry.step_time_us,
+                *compared,
+                entry.busy_us,
+                entry.busy_fraction,
+                entry.launches_per_step,
+                _set_up(entry),
+                entry.payoff_steps,
+                entry.outputs.equal if entry.outputs else None,
+                entry.regime,
+                entry.run_id,
+                entry.reason or None,
+            ]
+        )
+    return {"columns": columns, "data": data}
