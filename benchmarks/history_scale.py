@@ -3,8 +3,8 @@
     python benchmarks/history_scale.py [--runs 10000] [--folder RUN_FOLDER]
 
 Needs PostgreSQL (scripts/install-test-tools.sh), psycopg and mlflow[auth]; everything is started on loopback in a
-temporary folder by the scripts under deploy/, and ended. One real run (RUN_FOLDER, or else `proftrack run` on the CPU) is
-logged; its rows are then copied in SQL under other ids, times and values, which is what makes ten thousand possible.
+temporary folder by the scripts under deploy/, and ended. One real run (RUN_FOLDER, or else `proftrack run` on the CPU)
+is logged; its rows are then copied in SQL under other ids, times and values: ten thousand would take too long.
 Prints JSON; exits 1 where a first look takes 90 s or a later one 2 s.
 """
 
@@ -30,7 +30,9 @@ DAYS = 365
 TAGS = {
     "proftrack.record": "md5('record' || g)",
     "proftrack.request": "md5('request' || g)",
-    "proftrack.changed": "to_char(to_timestamp({began} + {step} * g) at time zone 'utc', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')",
+    "proftrack.changed": (
+        "to_char(to_timestamp({began} + {step} * g) at time zone 'utc', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')"
+    ),
     "git.commit": "md5('commit' || g / 4) || '00000000'",
 }
 
@@ -101,7 +103,18 @@ def real_run(output: Path) -> Path:
 def timed_history(folder: Path) -> float:
     """`proftrack history` as a user calls it: Python's start and all imports included."""
     begin = time.monotonic()
-    command = [sys.executable, "-m", "proftrack", "history", EXPERIMENT, "--format", "csv", "-o", str(folder / "h.csv"), "--dirty"]
+    command = [
+        sys.executable,
+        "-m",
+        "proftrack",
+        "history",
+        EXPERIMENT,
+        "--format",
+        "csv",
+        "-o",
+        str(folder / "h.csv"),
+        "--dirty",
+    ]
     subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL)
     return time.monotonic() - begin
 
@@ -124,7 +137,8 @@ def multiply(postgres: Postgres, template: str, copies: int) -> None:
         columns = [
             row[0]
             for row in postgres.execute(
-                f"select column_name from information_schema.columns where table_name = '{table}' and is_generated = 'NEVER'"
+                "select column_name from information_schema.columns "
+                f"where table_name = '{table}' and is_generated = 'NEVER'"
             )
         ]
         values = [f'"{column}"' for column in columns]

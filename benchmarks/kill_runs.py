@@ -68,7 +68,7 @@ def kill_runs(kills: int, chance: random.Random, folder: Path) -> dict[str, Any]
         at["after its end" if done else moment(new)] += 1
     run(folder)
     found = all_runs()
-    result = {
+    return {
         "kills": kills,
         "seconds_of_a_run": round(lasts, 1),
         "of_them_logging": round(logs, 1),
@@ -76,7 +76,6 @@ def kill_runs(kills: int, chance: random.Random, folder: Path) -> dict[str, Any]
         "still_running": sum(each.info.status == "RUNNING" for each in found),
         **settle(),
     }
-    return result
 
 
 def moment(new: list[Any]) -> str:
@@ -90,7 +89,11 @@ def moment(new: list[Any]) -> str:
         return "while it logged"
     spooled = Path(os.environ["PROFTRACK_SPOOL"]).glob("*/logged.json")
     ours = [path.parent for path in spooled if run.info.run_id in path.read_text()]
-    return "with everything in the spool" if any((path / "record.json").is_file() for path in ours) else "while it measured"
+    return (
+        "with everything in the spool"
+        if any((path / "record.json").is_file() for path in ours)
+        else "while it measured"
+    )
 
 
 def settle() -> dict[str, int]:

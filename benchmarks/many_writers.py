@@ -4,8 +4,8 @@
     python benchmarks/many_writers.py --processes 6 --runs 1 --sqlite --times 20     each time a sqlite file that is new
     MLFLOW_TRACKING_URI=... python benchmarks/many_writers.py --here      the store of the environment
 
-Each run is a stored record and a trace of 200 kB, told apart by its times. Prints JSON; exits 1 where a run is not there
-exactly once with all its files, or a process failed.
+Each run is a stored record and a trace of 200 kB, told apart by its times. Prints JSON; exits 1 where a run is not
+there exactly once with all its files, or a process failed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,11 @@ def main() -> None:
             results.append(write(options.processes, options.runs, Path(folder)))
     total = {name: sum(result[name] for result in results) for name in results[0]}
     total["seconds"] = round(total["seconds"], 1)
-    print(json.dumps({"processes": options.processes, "runs_each": options.runs, "times": options.times, **total}, indent=1))
+    print(
+        json.dumps(
+            {"processes": options.processes, "runs_each": options.runs, "times": options.times, **total}, indent=1
+        )
+    )
     sys.exit(bool(total["not_whole"] or total["failed_processes"]))
 
 

@@ -1,7 +1,7 @@
 """Looks the installed packages up among known vulnerabilities, with pip-audit.
 
-    python scripts/audit.py               exit 1 at a vulnerability; where the advisory service cannot be reached, a line
-                                          that says NOT DONE, and exit 0: a check without network must not fail
+    python scripts/audit.py               exit 1 at a vulnerability; where the advisory service cannot be reached, a
+                                          line that says NOT DONE, and exit 0: a check without network must not fail
     python scripts/audit.py --required    exit 1 then too; for a nightly job that has the network
 
 Exceptions are in audit-exceptions.txt, each with its reason.
@@ -24,6 +24,7 @@ PROBE = "pip==24.0"
 
 
 def main() -> int:
+    """Look up, print, and answer with the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--required", action="store_true", help="fail where the advisory service cannot be reached")
     options = parser.parse_args()
@@ -61,11 +62,12 @@ def ignored(text: str) -> list[str]:
 
 def vulnerabilities(found: list[dict[str, Any]]) -> list[str]:
     """One line each."""
-    return [
-        f"{each['name']} {each['version']}: {one['id']}, fixed in {', '.join(one.get('fix_versions') or ['no version'])}"
-        for each in found
-        for one in each["vulns"]
-    ]
+    lines = []
+    for each in found:
+        for one in each["vulns"]:
+            fixed = ", ".join(one.get("fix_versions") or ["no version"])
+            lines.append(f"{each['name']} {each['version']}: {one['id']}, fixed in {fixed}")
+    return lines
 
 
 if __name__ == "__main__":

@@ -291,7 +291,7 @@ class FaultProxy:
         while not self._stop.is_set():
             try:
                 client, _ = self._listener.accept()
-            except (TimeoutError, socket.timeout):
+            except TimeoutError:
                 continue
             thread = threading.Thread(target=self._serve, args=(client,), name="fault-proxy-request", daemon=True)
             self._threads = [each for each in self._threads if each.is_alive()] + [thread]
@@ -414,7 +414,7 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Callable[[int], None]]:
 
 
 def whole_once(server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Assert that the team's server holds the folder in exactly one run, FINISHED, every file the same. Returns the run."""
+    """Assert that the server has the folder in exactly one run, FINISHED, every file the same; returns the run."""
     from proftrack.tracking import runs, spool, store
 
     as_user(monkeypatch, server.url, ADMIN)

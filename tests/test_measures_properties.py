@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_measures_real import check_sums
 from traces import TraceBuilder, table_of
@@ -135,6 +135,7 @@ def test_shifting_time_changes_nothing(trace: TraceBuilder, shift: int) -> None:
 @given(traces(), st.integers(0, 999), st.sampled_from([0, *SHIFTS[1:2], *SHIFTS[3:]]))
 def test_nanoseconds_survive_any_shift(trace: TraceBuilder, nanoseconds: int, shift: int) -> None:
     """Times of three decimals, written as text into the file: to epoch microseconds and back."""
+    assume(all(event["ts"] >= 0 for event in trace.events))  # "-1.001" is not a nanosecond after -1
 
     def text(offset: int) -> bytes:
         events = []

@@ -140,7 +140,7 @@ def test_the_folder_must_be_one_that_all_can_see(team: list[Team], tmp_path: Pat
     team[0].announce(tmp_path, "run")
     assert team[1].place() == (tmp_path, "run")
     (tmp_path / "ranks").rmdir()
-    with pytest.raises(CaptureError, match="rank 1 .* cannot see .*name a folder that all machines share"):
+    with pytest.raises(CaptureError, match=r"rank 1 .* cannot see .*name a folder that all machines share"):
         team[1].place()
 
 
@@ -254,7 +254,7 @@ def torchrun(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         root = Path(records.__file__).parents[1]
         environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
         return subprocess.run(
             [*command, "-m", "proftrack", "run", str(tmp_path / "e.yaml"), *arguments],
             cwd=tmp_path,

@@ -1,6 +1,7 @@
 """Threats to a team's store and to those who read what others put there; docs/security.md has the model.
 
-Secrets are looked for in everything that left the process: every text in the database, every artifact, every line shown.
+Secrets are looked for in everything that left the process: every text in the database, every artifact, every line
+shown.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import ast
 import gzip
 import http.server
+import importlib.util
 import json
 import os
 import re
@@ -21,7 +23,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from run_folders import TRACE, make_record, write_folder
+from run_folders import make_record, write_folder
 from team import ALICE, BOB, DEPLOY, ROOT, Postgres, Server, as_user
 
 from proftrack import record as records
@@ -55,14 +57,18 @@ def repository(tmp_path: Path) -> Path:
     """A user's experiment in a repository whose remote has a token in it."""
     folder = tmp_path / "repository"
     folder.mkdir()
-    (folder / "small.py").write_text("def build(device, **_):\n    import torch\n    return lambda: torch.ones(8) + 1\n")
+    (folder / "small.py").write_text(
+        "def build(device, **_):\n    import torch\n    return lambda: torch.ones(8) + 1\n"
+    )
     (folder / "small.yaml").write_text(
         "workload: small.py:build\nparams: {data: none}\n"
         "timing: {min_steps: 5, min_seconds: 0.01, max_seconds: 1}\ndevice: cpu\n"
     )
     git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b.c"]
     subprocess.run([*git, "init", "-q"], check=True)
-    subprocess.run([*git, "remote", "add", "origin", f"https://me:{SECRETS['in the remote']}@git.example.org/x"], check=True)
+    subprocess.run(
+        [*git, "remote", "add", "origin", f"https://me:{SECRETS['in the remote']}@git.example.org/x"], check=True
+    )
     subprocess.run([*git, "add", "."], check=True)
     subprocess.run([*git, "commit", "-qm", "first"], check=True)
     return folder
@@ -158,7 +164,9 @@ def test_parameters_and_tags_lose_their_secrets(record: Record) -> None:
     changed = msgspec.structs.replace(record, run=facts)
     assert mapping.params(changed)["data"] == "https://h/x"
     assert mapping.run_name(changed) == "x https://h"
-    assert mapping.bounded({"proftrack.error": "no answer from https://me:pw@h"})["proftrack.error"].endswith("https://h")
+    assert mapping.bounded({"proftrack.error": "no answer from https://me:pw@h"})["proftrack.error"].endswith(
+        "https://h"
+    )
 
 
 def test_the_diff_can_be_kept_here(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,13 +217,17 @@ def test_a_record_too_large_to_be_one(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_record_that_names_files_elsewhere(name: str, run_folder: Callable[..., Path], record: Record) -> None:
     """Only files of the folder itself are ever looked for, or uploaded."""
     file = msgspec.structs.replace(record.source.files[0], name=name)
-    folder = run_folder("odd", msgspec.structs.replace(record, source=msgspec.structs.replace(record.source, files=[file])))
+    folder = run_folder(
+        "odd", msgspec.structs.replace(record, source=msgspec.structs.replace(record.source, files=[file]))
+    )
     with pytest.raises(ProftrackError, match="not whole, trace/"):
         spool.load(folder)
     assert all(not path.is_absolute() and ".." not in path.parts for path in spool.artifacts(folder))
 
 
-@pytest.mark.parametrize("name", ["..", ".", "../..", "/abs", "a/../../b", "x" * 3000, "\x00", "'; drop table runs; --", ""])
+@pytest.mark.parametrize(
+    "name", ["..", ".", "../..", "/abs", "a/../../b", "x" * 3000, "\x00", "'; drop table runs; --", ""]
+)
 def test_an_experiments_name_that_is_a_path(
     name: str, store_uri: str, run_folder: Callable[..., Path], record: Record, tmp_path: Path
 ) -> None:
@@ -248,7 +260,7 @@ def test_a_run_folders_links_are_not_followed(run_folder: Callable[..., Path], t
 def test_a_folders_note_about_another_run_changes_nothing(
     store_uri: str, run_folder: Callable[..., Path], record: Record
 ) -> None:
-    """logged.json of a folder from elsewhere may name any run: one that holds a record, or is at work, is left alone."""
+    """logged.json of a folder from elsewhere may name any run; one with a record, or at work, is left alone."""
     found = store.resolve()
     client = store.connect(found)
     whole = sync.sync_folder(found, client, run_folder("mine"))
@@ -274,11 +286,11 @@ def test_a_store_that_names_artifacts_elsewhere(tmp_path: Path, monkeypatch: pyt
         run = find.connect().get("0" * 32)
         with pytest.raises(ProftrackError):
             find.connect().download(run, "record.json", inside)
-    assert [path for path in tmp_path.rglob("*evil*")] == []
+    assert list(tmp_path.rglob("*evil*")) == []
     assert not Path("/etc/evil").exists()
 
 
-class evil_server:  # noqa: N801 - reads as a context
+class evil_server:
     """Enough of MLflow's REST API to hand out a run whose artifacts have these names."""
 
     def __init__(self, names: list[str]) -> None:
@@ -426,7 +438,12 @@ def test_the_database_listens_on_loopback_and_wants_a_password(postgres: Postgre
 
 
 def test_the_server_does_not_start_without_passwords(tmp_path: Path) -> None:
-    complete = {"DATABASE_URL": "x", "ARTIFACTS": str(tmp_path), "ADMIN_PASSWORD": "long enough for it", "SECRET_KEY": "x"}
+    complete = {
+        "DATABASE_URL": "x",
+        "ARTIFACTS": str(tmp_path),
+        "ADMIN_PASSWORD": "long enough for it",
+        "SECRET_KEY": "x",
+    }
     for missing in complete:
         given = {name: value for name, value in complete.items() if name != missing}
         done = start_server(given)
@@ -487,8 +504,54 @@ def test_every_threat_has_a_test() -> None:
 def test_every_test_here_is_named_in_the_model() -> None:
     tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
     here = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
-    about_documents = {"test_every_test_that_a_document_names_is_there", "test_every_threat_has_a_test", "test_every_test_here_is_named_in_the_model"}
-    assert here - about_documents == {test for file, test in named_tests("security.md") if file == "tests/test_security.py"}
+    about_documents = {
+        "test_every_test_that_a_document_names_is_there",
+        "test_every_threat_has_a_test",
+        "test_every_test_here_is_named_in_the_model",
+    }
+    assert here - about_documents == {
+        test for file, test in named_tests("security.md") if file == "tests/test_security.py"
+    }
+
+
+# ---- known vulnerabilities of what is installed ----------------------------------------------------------------------
+
+
+def audit() -> Any:
+    spec = importlib.util.spec_from_file_location("audit", ROOT / "scripts" / "audit.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "strict", "says"),
+    [
+        ([None], 0, 1, "NOT DONE: the advisory service cannot be reached"),
+        ([[{"name": "pip", "version": "24.0", "vulns": []}], []], 0, 0, "0 packages looked up, 0 known"),
+        (
+            [
+                [{"name": "pip", "version": "24.0", "vulns": []}],
+                [{"name": "x", "version": "1", "vulns": [{"id": "PYSEC-1", "fix_versions": ["2"]}]}],
+            ],
+            1,
+            1,
+            "x 1: PYSEC-1, fixed in 2",
+        ),
+    ],
+)
+def test_an_audit_that_was_not_done_is_no_clean_one(
+    answers: list[Any], code: int, strict: int, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    module = audit()
+    for options, expected in (([], code), (["--required"], strict)):
+        given = iter(answers)
+        monkeypatch.setattr(module, "audited", lambda *_, given=given: next(given))
+        monkeypatch.setattr(sys, "argv", ["audit.py", *options])
+        assert module.main() == expected
+        assert says in capsys.readouterr().out
 
 
 def test_audit_exceptions_have_reasons() -> None:

@@ -459,7 +459,12 @@ def test_what_was_measured_before_the_process_died_becomes_the_same_run(
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     died = subprocess.run(
-        [sys.executable, "-c", code, str(folder)], env=environment, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", code, str(folder)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert died.returncode == -9
     assert call("sync", str(folder)) == 0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from traces import TraceBuilder
 
 from proftrack.errors import NotFoundError, UsageError
 from proftrack.events.parquet import write_events
-from proftrack.tracking import event_files, find, store, sync
+from proftrack.tracking import event_files, store, sync
 from proftrack.tracking.find import Found
 
 
@@ -48,7 +46,10 @@ def test_kernels_of_all_runs(two_runs: list[str]) -> None:
     pytest.importorskip("duckdb", reason="duckdb is not installed (extra query)")
     frame = event_files.kernels("queried", like="gemm")
     rows = frame[["run_id", "name", "calls", "total_us", "mean_us", "min_us", "max_us"]].to_numpy().tolist()
-    assert rows == [[two_runs[0], "gemm_64", 2, 40.0, 20.0, 10.0, 30.0], [two_runs[1], "GEMM_128", 1, 7.0, 7.0, 7.0, 7.0]]
+    assert rows == [
+        [two_runs[0], "gemm_64", 2, 40.0, 20.0, 10.0, 30.0],
+        [two_runs[1], "GEMM_128", 1, 7.0, 7.0, 7.0, 7.0],
+    ]
     assert [moment.timestamp() for moment in frame["started"]] == [1.0, 2.0]
     everything = event_files.kernels("queried")
     assert everything.groupby("name")["calls"].sum().to_dict() == {"gemm_64": 2, "add": 4, "GEMM_128": 1}
@@ -68,7 +69,13 @@ def test_nothing_to_read(store_uri: str) -> None:
 
 def run_at(artifact_uri: str) -> Found:
     return Found(
-        run_id="r", experiment_id="1", name="", status="FINISHED", started_ms=0, ended_ms=None, artifact_uri=artifact_uri
+        run_id="r",
+        experiment_id="1",
+        name="",
+        status="FINISHED",
+        started_ms=0,
+        ended_ms=None,
+        artifact_uri=artifact_uri,
     )
 
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from run_folders import make_record, write_folder
-from team import ADMIN, ALICE, BOB, DEPLOY, ROOT, Postgres, Server, as_user, free_port, open_folder, script, whole_once
+from run_folders import write_folder
+from team import ALICE, BOB, ROOT, Postgres, Server, as_user, open_folder, script, whole_once
 
 from proftrack.cli import main
 from proftrack.record import Record
-from proftrack.tracking import find, runs, runs_cache, spool, store, sync
+from proftrack.tracking import find, runs, runs_cache, store, sync
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="a server's processes as POSIX has them")]
 
@@ -92,7 +92,9 @@ def test_a_sweep_of_two_machines_into_one_parent(
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     machines = [
-        subprocess.Popen([sys.executable, "-c", code, str(tmp_path / str(machine)), experiment, parent], env=environment)
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / str(machine)), experiment, parent], env=environment
+        )
         for machine in range(2)
     ]
     assert [machine.wait(120) for machine in machines] == [0, 0]
@@ -138,7 +140,15 @@ def test_writers_on_the_database_itself(postgres: Postgres, tmp_path: Path) -> N
         capture_output=True,
         timeout=120,
     )
-    found = many_writers("--processes", "3", "--runs", "2", "--here", MLFLOW_TRACKING_URI=f"{script_url}/direct", MLFLOW_ARTIFACTS=str(tmp_path))
+    found = many_writers(
+        "--processes",
+        "3",
+        "--runs",
+        "2",
+        "--here",
+        MLFLOW_TRACKING_URI=f"{script_url}/direct",
+        MLFLOW_ARTIFACTS=str(tmp_path),
+    )
     assert (found["whole"], found["not_whole"], found["failed_processes"]) == (6, 0, 0)
 
 
@@ -209,7 +219,9 @@ def test_a_local_history_moves_to_the_server(
         assert moved.data.metrics == run.data.metrics
 
 
-def test_backup_and_restore(alice: Server, postgres: Postgres, run_folder: Callable[..., Path], record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backup_and_restore(
+    alice: Server, postgres: Postgres, run_folder: Callable[..., Path], record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = run_folder("kept", distinct(record, 0, "backed up"))
     assert call("sync", str(folder)) == 0
     with open_folder() as place:
@@ -325,11 +337,15 @@ def test_a_store_made_anew_under_the_same_address(
     ("start", "end", "expected"),
     [
         ("2026-11-29T18:30", "2026-11-29T20:05", ["2026-11-29T18:", "2026-11-29T19:", "2026-11-29T20:"]),
-        ("2026-11-29T22:00", "2026-12-02T01:00", ["2026-11-29T22:", "2026-11-29T23:", "2026-11-30T", "2026-12-01T", "2026-12-02T00:"]),
+        (
+            "2026-11-29T22:00",
+            "2026-12-02T01:00",
+            ["2026-11-29T22:", "2026-11-29T23:", "2026-11-30T", "2026-12-01T", "2026-12-02T00:"],
+        ),
         ("2026-01-31T23:10", "2026-03-01T00:00", ["2026-01-31T23:", "2026-02-"]),
         ("2023-12-31T23:00", "2026-01-01T00:30", ["2023-12-31T23:", "2024-", "2025-", "2026-01-01T00:"]),
     ],
-)  # fmt: skip
+)
 def test_spans_of_time_as_prefixes(start: str, end: str, expected: list[str]) -> None:
     from datetime import datetime, timezone
 

@@ -2,8 +2,8 @@
 
     for check in examine(): print(check.status, check.text, check.remedy)
 
-Nothing is measured but the device's ceilings, and those only where they are not known. Each check stands alone: what one
-of them finds missing (no torch, no MLflow, no network) does not keep the others from being made.
+Nothing is measured but the device's ceilings, and those only where they are not known. Each check stands alone: what
+one of them finds missing (no torch, no MLflow, no network) does not keep the others from being made.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from proftrack import __version__
 from proftrack.errors import ProftrackError
-from proftrack.report.units import moment, plain, scaled
+from proftrack.report.units import counted, moment, plain, scaled
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -166,16 +166,16 @@ def _dead(store: Store, client: MlflowClient, *, repair: bool) -> Check:
     from proftrack.tracking import health, runs
 
     if repair:
-        closed = runs.close_dead_runs(store, client)
-        return Check(name="runs", status="ok", text=f"{len(closed)} runs of dead processes ended as FAILED")
+        closed = counted(
+            len(runs.close_dead_runs(store, client)), "run of a dead process was", "runs of dead processes were"
+        )
+        return Check(name="runs", status="ok", text=f"{closed} ended as FAILED")
     left = health.dead_runs(store, client)
     if left:
-        text = (
-            f"{len(left)} runs are RUNNING whose processes are gone: {', '.join(left[:3])}{' ...' if left[3:] else ''}"
-        )
-        return Check(
-            name="runs", status="warning", text=text, remedy="proftrack doctor --repair; the next run does it too"
-        )
+        running = counted(len(left), "run is RUNNING whose process is", "runs are RUNNING whose processes are")
+        text = f"{running} gone: {', '.join(left[:3])}{' ...' if left[3:] else ''}"
+        remedy = "proftrack doctor --repair; the next run does it too"
+        return Check(name="runs", status="warning", text=text, remedy=remedy)
     return Check(name="runs", status="ok", text="no run of a dead process is RUNNING")
 
 
@@ -210,13 +210,12 @@ def _spool() -> Iterator[Check]:
 
     found = health.spooled()
     if found.waiting:
-        text = (
-            f"{len(found.waiting)} runs ({scaled(float(found.waiting_bytes), 'B')}) wait in {found.waiting[0].parent}"
-        )
+        size = scaled(float(found.waiting_bytes), "B")
+        text = f"{counted(len(found.waiting), 'run')} ({size}) to be logged in {found.waiting[0].parent}"
         yield Check(name="spool", status="warning", text=text, remedy="proftrack sync")
     if found.unfinished:
         named = ", ".join(str(path / "trace") for path in found.unfinished[:3])
-        text = f"{len(found.unfinished)} runs left traces and no record: {named}"
+        text = f"{counted(len(found.unfinished), 'run')} left traces and no record: {named}"
         yield Check(name="spool", status="note", text=text, remedy="proftrack analyze TRACE reads them; or delete them")
     if not (found.waiting or found.unfinished):
         yield Check(name="spool", status="ok", text="nothing waits to be logged")

@@ -34,7 +34,8 @@ def write(analysis: Analysis, folder: Path, *, diff: str | None = None, max_byte
     """Write the folder, down to the disk; record.json comes last, so that a folder that holds one is whole.
 
     Returns the record as written: where the folder would be larger than `max_bytes` ($PROFTRACK_MAX_RUN_BYTES, else
-    8 GiB), or the disk is full, traces are left out, the largest first, then the table of events; the record names them.
+    8 GiB), or the disk is full, traces are left out, the largest first, then the table of events, and the record names
+    them.
     Raises ProftrackError where the disk refuses all the same.
     """
     limit = _max_bytes() if max_bytes is None else max_bytes

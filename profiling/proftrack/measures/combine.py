@@ -21,6 +21,7 @@ from proftrack.measures.results import (
     Op,
     Region,
     Split,
+    Stream,
     Totals,
     TraceWork,
     Window,
@@ -224,6 +225,20 @@ def _combined_launch(parts: list[Measures]) -> Launch | None:
         delay_p95_us=middle(k.delay_p95_us for k in known),
         queue_depth_max=max((k.queue_depth_max for k in known if k.queue_depth_max is not None), default=None),
         launch_call_mean_us=middle(k.launch_call_mean_us for k in known),
+        interval_median_us=middle(k.interval_median_us for k in known),
+        streams=_merged([s for k in known for s in k.streams], lambda s: (s.device, s.stream), _merge_streams),
+    )
+
+
+def _merge_streams(group: list[Stream]) -> Stream:
+    return Stream(
+        device=group[0].device,
+        stream=group[0].stream,
+        gpu_events=sum(s.gpu_events for s in group),
+        busy_us=sum(s.busy_us for s in group),
+        delay_median_us=round(float(np.median([s.delay_median_us for s in group])), 3),
+        delay_p95_us=max(s.delay_p95_us for s in group),
+        queue_depth_max=max(s.queue_depth_max for s in group),
     )
 
 

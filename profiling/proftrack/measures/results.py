@@ -147,6 +147,18 @@ class Split(Struct, frozen=True, kw_only=True):
     idle_us: float
 
 
+class Stream(Struct, frozen=True, kw_only=True):
+    """Launch delay and queue of one stream, over the work whose launch was recorded."""
+
+    device: int
+    stream: str
+    gpu_events: int
+    busy_us: float
+    delay_median_us: float
+    delay_p95_us: float
+    queue_depth_max: int
+
+
 class Launch(Struct, frozen=True, kw_only=True):
     """How long work waited between its launch call's end and its start on the device."""
 
@@ -154,6 +166,10 @@ class Launch(Struct, frozen=True, kw_only=True):
     delay_p95_us: float | None
     queue_depth_max: int | None
     launch_call_mean_us: float | None
+    interval_median_us: float | None = None
+    """From one launch call's start to the next one's on the same thread: the host's launch rate, under the profiler."""
+    streams: list[Stream] = []
+    """Each stream's own, the busiest first."""
 
 
 class TraceWork(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from proftrack.measures.intervals import Intervals, union, union_by_group
 from proftrack.measures.kernels import kind_of_copy, kind_of_kernel
 from proftrack.measures.links import Links
 from proftrack.measures.nesting import Forest
-from proftrack.measures.results import Device, Kernel, Launch, Op, Region, Step
+from proftrack.measures.results import Device, Kernel, Launch, Op, Region, Step, Stream
 from proftrack.measures.window import Ownership, Steps
 from proftrack.measures.work import GpuCosts
 
@@ -284,7 +284,41 @@ def launch_figures(table: EventTable, links: Links, owned: Ownership) -> Launch 
         delay_p95_us=float(np.percentile(delay, 95)) / 1000,
         queue_depth_max=_deepest_queue(table.lane[links.gpu[joined]], called, np.maximum(started, called)),
         launch_call_mean_us=float(call_time.mean()) / 1000 if len(call_time) else None,
+        interval_median_us=_interval(table, links),
+        streams=_streams(table, links.gpu[joined], called, np.maximum(started, called)),
     )
+
+
+def _interval(table: EventTable, links: Links) -> float | None:
+    """Median time from one launch call's start to the next one's on the same thread; None with one call a thread."""
+    order = np.lexsort((table.ts[links.calls], table.thread[links.calls]))
+    calls = links.calls[order]
+    same = table.thread[calls][1:] == table.thread[calls][:-1]
+    between = np.diff(table.ts[calls])[same]
+    return float(np.median(between)) / 1000 if len(between) else None
+
+
+def _streams(table: EventTable, gpu: Ints, called: Ints, started: Ints) -> list[Stream]:
+    """Figures of each stream; of very many the busiest MOST_SPANS."""
+    lanes, group = np.unique(table.lane[gpu], return_inverse=True)
+    busy = union_by_group(group.astype(np.int64), table.ts[gpu], table.end[gpu], len(lanes))
+    out = []
+    for i in np.argsort(-busy, kind="stable")[:MOST_SPANS].tolist():
+        mine = group == i
+        delay = (started - called)[mine] / 1000
+        device, stream = table.lanes[lanes[i]]
+        out.append(
+            Stream(
+                device=device,
+                stream=stream,
+                gpu_events=int(mine.sum()),
+                busy_us=int(busy[i]) / 1000,
+                delay_median_us=round(float(np.median(delay)), 3),
+                delay_p95_us=round(float(np.percentile(delay, 95)), 3),
+                queue_depth_max=_deepest_queue(table.lane[gpu][mine], called[mine], started[mine]),
+            )
+        )
+    return out
 
 
 def _deepest_queue(lane: npt.NDArray[np.int32], called: Ints, started: Ints) -> int:

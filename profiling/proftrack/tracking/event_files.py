@@ -45,7 +45,8 @@ def locate(runs: Sequence[Found]) -> dict[str, str]:
 def kernels(experiment: str, *, like: str = "") -> pd.DataFrame:
     """All kernels of all FINISHED runs of an experiment whose name contains `like`, by run and name.
 
-    Columns: run_id, started (UTC), commit, name, calls, total_us, mean_us, min_us, max_us. Needs duckdb (extra `query`).
+    Columns: run_id, started (UTC), commit, name, calls, total_us, mean_us, min_us, max_us. Needs duckdb (the extra
+    `query`).
     Raises NotFoundError where there is nothing to read, UsageError, StoreError.
     """
     import pandas as pd
@@ -59,7 +60,9 @@ def kernels(experiment: str, *, like: str = "") -> pd.DataFrame:
         {"run_id": run.run_id, "started": pd.Timestamp(run.started_ms, unit="ms", tz="UTC"), "commit": run.commit}
         for run in found
     )
-    return known.merge(frame, on="run_id").sort_values(["started", "run_id", "total_us"], ascending=[True, True, False])
+    both: pd.DataFrame = known.merge(frame, on="run_id")
+    ordered: pd.DataFrame = both.sort_values(["started", "run_id", "total_us"], ascending=[True, True, False])
+    return ordered
 
 
 def query(files: Mapping[str, str], like: str = "") -> pd.DataFrame:

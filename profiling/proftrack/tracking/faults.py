@@ -67,7 +67,7 @@ def _once_for_all(record: logging.LogRecord) -> bool:
         return True
     if record.getMessage().startswith("Retrying") and not _waited:
         _waited.append(True)
-        where = next((part for part in urlsplit(_tracking_uri()).netloc.rpartition("@")[2:] if part), "")
+        where = urlsplit(_tracking_uri()).netloc.rpartition("@")[2]
         logging.getLogger("proftrack").warning("proftrack: the store does not answer (%s); trying again", where)
     return False
 
@@ -125,8 +125,8 @@ _OF_SERVERS = (
     ),
     (
         r"connection aborted|connection reset|reset by peer|broken pipe|remote end closed",
-        "{store}: the server broke off the connection and could not be {doing}; it restarts, its disk is full, or a proxy "
-        "before it limits uploads: its log will say; try again later",
+        "{store}: the server broke off the connection and could not be {doing}; it restarts, its disk is full, or a "
+        "proxy before it limits uploads: its log will say; try again later",
     ),
     (
         r"max retries|connection|timed out|timeout|failed to establish|name resolution",
@@ -145,7 +145,8 @@ _OF_DATABASES = (
     ),
     (
         r"no module named '?(psycopg|mysql|pymysql|pymssql|pyodbc)",
-        "{store}: the driver of this database is not installed ({text}); pip install it, for PostgreSQL: psycopg[binary]",
+        "{store}: the driver of this database is not installed ({text}); pip install it, for PostgreSQL "
+        "psycopg[binary]",
     ),
     (
         r"malformed|not a database|already exists|no such table",

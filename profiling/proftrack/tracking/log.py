@@ -30,8 +30,8 @@ NOTE_TAG = "mlflow.note.content"
 def begin(session: Session, folder: Path) -> None:
     """Note in the folder which run it is for, so that `sync` goes on with that run whatever happens next.
 
-    Raises StoreError where the run's artifacts cannot be reached: a bucket's driver or key is missing, the server serves
-    none. That is better known before minutes are spent.
+    Raises StoreError where the run's artifacts cannot be reached: a bucket's driver or key is missing, the server
+    serves none. That is better known before minutes are spent.
     """
     entry = spool.Logged(store=session.store.public, run_id=session.run_id, complete=False)
     spool.note_logged(folder, entry)
@@ -55,8 +55,8 @@ def log_folder(session: Session, folder: Path) -> Record:
         _upload(session, folder, _not_whole(session, folder, files))
         if missing := _not_whole(session, folder, files):
             raise StoreError(
-                f"{session.store.public}: {missing[0]} of run {session.run_id} did not arrive whole, twice; look at the "
-                "server's log and the space where it keeps artifacts, then: proftrack sync"
+                f"{session.store.public}: {missing[0]} of run {session.run_id} did not arrive whole, twice; look at "
+                "the server's log and the space where it keeps artifacts, then: proftrack sync"
             )
         _log_figures(session, record)
     views.prepare(session.store, session.client, session.experiment_id, record)

@@ -5,7 +5,7 @@ thousand would take half a minute each time. A run does not change once it is FI
 baseline); every write of proftrack's is dated by the tag proftrack.changed. So after the first time it is enough to ask
 for what was changed since the last time, for what was deleted, and for which MLflow experiments may be read now.
 
-    $XDG_CACHE_HOME/proftrack/runs/<store, user, experiment>.msgpack       else below ~/.cache; for this user's eyes only
+    $XDG_CACHE_HOME/proftrack/runs/<store, user, experiment>.msgpack     else below ~/.cache; for this user's eyes only
 
 MLflow's filters compare texts by LIKE alone, so a span of time is asked for by prefixes: `2026-11-29T20%`.
 """

@@ -91,6 +91,13 @@ def _idle(measures: Measures, facts: StepFacts, limits: Thresholds) -> list[Evid
         item(f"idle_{cause}_us", time, "us", f"The GPU idles {us(time)} a step in the trace: {CAUSE_TEXT[cause]}.")
         for cause, time in causes[:3]
     ]
+    launch = measures.launch
+    if launch is not None and launch.interval_median_us and measures.totals.launches:
+        work = (measures.totals.self_cuda_time_total_us or 0.0) / measures.totals.launches
+        limit = "the limit" if work < launch.interval_median_us else "not the limit"
+        between = us(launch.interval_median_us)
+        text = f"A launch every {between} in the trace brings {us(work)} of GPU work: the launch rate is {limit}."
+        out.append(item("launch_interval_us", launch.interval_median_us, "us", text))
     if facts.sync_us:
         text = f"The host waits {us(facts.waits_over_gpu_us)} a step while the GPU works."
         out.append(item("waits_over_gpu_us", facts.waits_over_gpu_us, "us", text))
