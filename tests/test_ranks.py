@@ -317,3 +317,39 @@ def test_when_a_rank_fails_the_run_is_failed_within_a_minute_and_says_which(
     assert error.startswith(before), error
     assert error.endswith(after.partition("}")[2] or after), error
     assert run.data.metrics == {}
+
+
+@pytest.mark.slow
+def test_a_loop_of_the_users_own_on_two_ranks_is_one_run(store_uri: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch, torch.distributed as dist\n"
+        "import proftrack\n"
+        "dist.init_process_group('gloo')\n"
+        "x = torch.ones(4)\n"
+        "schedule = {'wait': 12, 'warmup': 1, 'active': 2}\n"
+        "with proftrack.profile('mine', schedule=schedule, device='cpu', calibrate=False, quiet=True) as p:\n"
+        "    for _ in range(20):\n"
+        "        dist.all_reduce(x * 2)\n"
+        "        p.step()\n"
+        "print('rank', dist.get_rank(), p.record.window.steps, p.error)\n"
+        "dist.destroy_process_group()\n"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(records.__file__).parents[1]),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=150
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(line for line in done.stdout.splitlines() if line.startswith("rank")) == [
+        "rank 0 2 None",
+        "rank 1 2 None",
+    ]
+    (run,) = runs.search(store.connect(store.resolve()), "")
+    assert run.info.status == "FINISHED"
+    client = store.connect(store.resolve())
+    assert len(client.list_artifacts(run.info.run_id, "trace")) == 2
+    assert not (tmp_path / "proftrack-runs").exists()

@@ -12,6 +12,7 @@ and a run that is FAILED. The user's own exceptions pass.
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import sys
 import warnings
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from proftrack.capture.result import Capture
     from proftrack.experiment import Experiment
     from proftrack.measures.results import Flag
+    from proftrack.ranks.team import Team
     from proftrack.tracking.session import Session
 
 SCHEDULE = {"skip_first": 10, "wait": 40, "warmup": 5, "active": 3, "repeat": 1}
@@ -81,19 +83,30 @@ class Profile:
         self._calibrate, self._quiet = calibrate, quiet
         self._capture: LoopCapture | None = None
         self._session: Session | None = None
+        self._team: Team | None = None
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether this process is the one that logs."""
+        return self._team is None or self._team.rank == 0
 
     def __enter__(self) -> Profile:
         """Get ready, and open the run. Raises UsageError or CaptureError for what cannot be, before the loop begins."""
         from proftrack.capture.loop import LoopCapture
+        from proftrack.ranks.team import join_team
         from proftrack.report.progress import Silent
         from proftrack.tracking import spool
 
         _claim(self)
         try:
-            self.folder = spool.new_folder(self._output, self.experiment.name)
-            capture = LoopCapture(self.experiment, self.folder)
-            self._session = self._open_run(self.folder)
-            capture.start(Silent(), calibrate=self._calibrate)
+            found_by = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+            self._team = join_team(choose_gpu=False) if found_by else None
+            rank = self._team.rank if self._team is not None else None
+            if self._team is None or rank == 0:
+                self.folder = spool.new_folder(self._output, self.experiment.name)
+                self._session = self._open_run(self.folder)
+            capture = LoopCapture(self.experiment, self._place(), rank=rank)
+            capture.start(Silent(), calibrate=self._calibrate, pace=self._team)
         except BaseException as error:
             self._end(error)
             _release(self)
@@ -147,20 +160,44 @@ class Profile:
         except Exception as error:  # a bug of ours, or a library that failed: the training is worth more
             self._fail(CaptureError(f"{self.experiment.name}: {type(error).__name__}: {error}"), capture)
 
+    def _place(self) -> Path:
+        """Where this process keeps its traces; of several ranks rank 0 says where all of them do."""
+        team = self._team
+        if team is None:
+            assert self.folder is not None
+            return self.folder
+        if team.rank == 0:
+            assert self.folder is not None
+            team.announce(self.folder, self._session.run_id if self._session is not None else None)
+            return self.folder
+        from proftrack.ranks.parts import part_folder
+
+        self.folder, self.run_id = team.place()
+        return part_folder(self.folder, team.rank)
+
     def _keep(self, captured: Capture, steps: int) -> None:
         from proftrack.keep import keep
+        from proftrack.ranks.parts import keep_all, keep_part
 
         assert self.folder is not None
-        flags = _short(self.experiment, captured, steps)
+        team, asked, folder = self._team, self.experiment, self.folder
+        flags = _short(asked, captured, steps)
         if flags:
-            _warn(f"{self.experiment.name}: {flags[0].message}")
-        self.record = keep(captured, self.experiment, self.folder, code=self.experiment.path.parent, flags=flags)
+            _warn(f"{asked.name}: {flags[0].message}")
+        if team is None:
+            self.record = keep(captured, asked, folder, code=asked.path.parent, flags=flags)
+        elif team.rank == 0:
+            self.record, _ = keep_all(team, captured, asked, folder, flags)
+        else:
+            self.record = keep_part(team, captured, asked, folder)
 
     def _log(self) -> None:
         from proftrack.tracking import log, spool, where
 
         folder, session = self.folder, self._session
         assert folder is not None
+        if not self._is_first:
+            return  # rank 0 logs, and says where
         lines = [f"Kept    {folder}", f"Log it  proftrack sync {shlex.quote(str(folder))}"]
         if session is not None:
             with spool.locked(folder):
@@ -181,7 +218,7 @@ class Profile:
 
         self.error = error
         self._end(error, capture)
-        kept = self.folder is not None and (self.folder / spool.RECORD).is_file()
+        kept = self._is_first and self.folder is not None and (self.folder / spool.RECORD).is_file()
         rest = f"; everything measured is in {self.folder}, log it with: proftrack sync" if kept else ""
         _warn(f"{error}{rest}")
 
@@ -193,10 +230,14 @@ class Profile:
         if capture is not None:
             with contextlib.suppress(ProftrackError):
                 capture.close()
+        if self._team is not None:
+            self._team.fail(error)
+            error = (self._team.failure() if self._session is not None else None) or error
         if self._session is not None:
             self.run_id = self._session.run_id
             self._session.end(error)
-        if self.folder is not None and self._output is None and not spool.holds_measurements(self.folder):
+        temporary = self._is_first and self._output is None
+        if self.folder is not None and temporary and not spool.holds_measurements(self.folder):
             spool.discard(self.folder)
             self.folder = None
 
@@ -257,7 +298,7 @@ def profile(
 
     Raises UsageError for arguments that cannot be; entering it raises CaptureError inside another profile.
     """
-    if not enabled:
+    if not enabled or _is_mute():
         return Off()
     code = caller(sys._getframe(1))
     asked = described(name, code, params or {}, variant_params, schedule, profiler=profiler, mode=timing, device=device)
@@ -307,6 +348,12 @@ def fitting_schedule(steps: int | None) -> dict[str, int]:
     warmup = 1 if steps > active else 0
     before = max(0, steps - active - warmup)
     return {"skip_first": before // 5, "wait": before - before // 5, "warmup": warmup, "active": active, "repeat": 1}
+
+
+def _is_mute() -> bool:
+    """Another rank than 0 that cannot find rank 0, since torchrun did not start it: rank 0 profiles itself alone."""
+    alone = int(os.environ.get("WORLD_SIZE") or 1) < 2 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return not alone and os.environ.get("RANK", "0") != "0"
 
 
 # ---- one at a time ---------------------------------------------------------------------------------------------------

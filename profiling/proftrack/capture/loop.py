@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from proftrack.capture.device import open_device
 from proftrack.capture.gpu_state import GpuState
+from proftrack.capture.pace import Pace
 from proftrack.capture.profiling import Recording, no_other_profiler, quiet, refuse_running_profiler
 from proftrack.capture.result import Capture, Cycle, Timing
 from proftrack.capture.session import trace_folder
@@ -87,10 +88,10 @@ class LoopCapture:
         """Whether the whole schedule has been run."""
         return self.steps >= self.experiment.schedule.total_steps
 
-    def start(self, progress: Progress, *, calibrate: bool) -> None:
+    def start(self, progress: Progress, *, calibrate: bool, pace: Pace | None = None) -> None:
         """Load the profiler, look the ceilings up, start the clock: the loop's first step begins when this returns."""
         self._started_ns = time.time_ns()
-        self._bench = ready(self._device, self._notes, progress, calibrate=calibrate)
+        self._bench = ready(self._device, self._notes, progress, calibrate=calibrate, pace=pace)
         if self._before == 0:
             self._record()
         self._last = time.perf_counter_ns()

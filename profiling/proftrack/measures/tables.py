@@ -303,7 +303,8 @@ def _streams(table: EventTable, gpu: Ints, called: Ints, started: Ints) -> list[
     lanes, group = np.unique(table.lane[gpu], return_inverse=True)
     busy = union_by_group(group.astype(np.int64), table.ts[gpu], table.end[gpu], len(lanes))
     out = []
-    for i in np.argsort(-busy, kind="stable")[:MOST_SPANS].tolist():
+    busiest_first = sorted(range(len(lanes)), key=lambda i: (-busy[i], table.lanes[lanes[i]]))
+    for i in busiest_first[:MOST_SPANS]:
         mine = group == i
         delay = (started - called)[mine] / 1000
         device, stream = table.lanes[lanes[i]]

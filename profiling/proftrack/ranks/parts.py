@@ -9,6 +9,7 @@ FOLDER/trace/NAME.cycle1.rank0.pt.trace.json.gz, ...rank1...
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from proftrack.analysis import Analysis
     from proftrack.capture.result import Capture
     from proftrack.experiment import Experiment
+    from proftrack.measures.results import Flag
 
 SUMMARY = "ranks.json"
 
@@ -40,7 +42,9 @@ def keep_part(team: Team, captured: Capture, asked: Experiment, folder: Path) ->
     return analysis.record
 
 
-def keep_all(team: Team, captured: Capture, asked: Experiment, folder: Path) -> tuple[Record, Joint]:
+def keep_all(
+    team: Team, captured: Capture, asked: Experiment, folder: Path, flags: Sequence[Flag] = ()
+) -> tuple[Record, Joint]:
     """Rank 0: analyse, wait for the others, compare, write the run folder. Returns its record and the comparison."""
     analysis = analysed(captured, asked, code=asked.path.parent)
     team.wait_for_others()
@@ -54,7 +58,8 @@ def keep_all(team: Team, captured: Capture, asked: Experiment, folder: Path) -> 
     told = msgspec.structs.replace(
         run, notes=[*run.notes, f"One of {team.size} ranks, rank 0's figures.", *joint.findings]
     )
-    whole = analysis._replace(record=msgspec.structs.replace(analysis.record, run=told))
+    record = msgspec.structs.replace(analysis.record, run=told, quality=[*analysis.record.quality, *flags])
+    whole = analysis._replace(record=record)
     return write(whole, folder, code=asked.path.parent), joint
 
 

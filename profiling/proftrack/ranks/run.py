@@ -56,18 +56,24 @@ def follow(team: Team, asked: Experiment) -> Record:
     from proftrack.capture import capture
 
     run_id: str | None = None
-    try:
-        with _others_failing(team), Interrupts(parent=team), told(team):
-            folder, run_id = team.place()
-            own = part_folder(folder, team.rank)
-            captured = capture(asked, output=own, progress=Silent(), pace=team)
-            return keep_part(team, captured, asked, folder)
-    except BaseException as error:
+
+    def close(reason: str) -> None:
         if run_id is not None and team.leads_now():
             from proftrack.tracking import session
 
-            session.end_for_another(run_id, str(error))
-        raise
+            session.end_for_another(run_id, reason)
+
+    with _others_failing(team), Interrupts(close, team) as interrupts:
+        try:
+            with told(team):
+                folder, run_id = team.place()
+                own = part_folder(folder, team.rank)
+                captured = capture(asked, output=own, progress=Silent(), pace=team)
+                return keep_part(team, captured, asked, folder)
+        except BaseException as error:
+            with interrupts.shield():  # torchrun ends the ranks that are left
+                close(str(team.failure() or error))
+            raise
 
 
 def _measured(team: Team, asked: Experiment, folder: Path) -> tuple[Record, Joint]:

@@ -190,10 +190,11 @@ class Team:
             return False
 
 
-def join_team() -> Team | None:
+def join_team(*, choose_gpu: bool = True) -> Team | None:
     """The team that this process is a rank of; None where it runs alone.
 
-    Raises CaptureError where the other ranks cannot be found.
+    `choose_gpu`: give each rank a GPU of its own; a program of the user's has done so itself. Raises CaptureError where
+    the other ranks cannot be found.
     """
     size = int(os.environ.get("WORLD_SIZE") or 1)
     if size < 2:
@@ -204,7 +205,8 @@ def join_team() -> Team | None:
     _joined += 1
     rank, local_rank = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK") or 0)
     team = Team(rank, size, local_rank, Exchange(f"{_joined}"), Exchange(f"{_joined}"))
-    use_local_gpu(local_rank)
+    if choose_gpu:
+        use_local_gpu(local_rank)
     return team
 
 

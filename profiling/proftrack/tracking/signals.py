@@ -57,6 +57,10 @@ class Interrupts:
         self._code = 1
         self._raised = False
         self._shields = 0
+        self._late: int | None = None
+        """A signal that came when the block was over already."""
+        self._told = False
+        """Whether the thread has sent one."""
         self._before: dict[signal.Signals, Any] = {}
         self._done = threading.Event()
         self._owner = 0
@@ -81,16 +85,20 @@ class Interrupts:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._shields += 1  # the block is over: nothing can end it any more
         self._done.set()
         if self._owner == os.getpid():
+            # The thread first: a signal that it is about to send must find our handler and not the caller's.
+            self._writer.send(b"\0")
+            self._thread.join(2 * _POLL_S)
             _entered.remove(self)
             self.restore()
             if self._parent is not None:
                 _die_with_parent(0)
-            self._writer.send(b"\0")
-            self._thread.join(2 * _POLL_S)
         self._writer.close()
         self._reader.close()
+        if self._late is not None:
+            signal.raise_signal(self._late)  # for whoever handles it outside of the block
 
     @contextlib.contextmanager
     def shield(self) -> Iterator[None]:
@@ -104,6 +112,9 @@ class Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._owner:
+            return
+        if self._done.is_set():
+            self._late = None if self._told else number
             return
         if self._reason is None:
             by_parent = self._parent is not None and self._parent.is_gone()
@@ -126,6 +137,7 @@ class Interrupts:
                 signalled_at = time.monotonic()
             if signalled_at is None and self._parent is not None and self._parent.is_gone():
                 signalled_at = time.monotonic()
+                self._told = True
                 os.kill(self._owner, signal.SIGTERM)
             if signalled_at is not None and time.monotonic() - signalled_at > GRACE_S:
                 self._give_up()
