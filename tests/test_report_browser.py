@@ -284,7 +284,9 @@ def test_it_can_be_read_by_everybody(
     assert (sum(map(int, re.findall(r"\d+", ground)[:3])) < 300) == dark
 
 
-@pytest.mark.parametrize("name", ["matmul_add_64", "matmul_add_4096", "mlp_train", "llama_train", "tracelens_vllm_graph"])
+@pytest.mark.parametrize(
+    "name", ["matmul_add_64", "matmul_add_4096", "mlp_train", "llama_train", "tracelens_vllm_graph"]
+)
 def test_reports_of_real_traces_draw(watch: Callable[..., Watched], reports: Callable[[Path], str], name: str) -> None:
     page = watch().show(reports(DATA / f"{name}.json.gz"))
     page.locator("rect[data-mark]").first.wait_for()
