@@ -26,6 +26,9 @@ from team import ADMIN, Postgres, Server, open_folder  # noqa: E402
 
 EXPERIMENT = "matmul_add"
 DAYS = 365
+POINTS = 40
+"""Values of the parameter n among the runs: as many series, which is what the history of a sweep looks like."""
+COUNTS = "('kernels_per_step', 'launches_per_step', 'recorded_steps')"
 # Tags that differ from run to run.
 TAGS = {
     "proftrack.record": "md5('record' || g)",
@@ -34,6 +37,7 @@ TAGS = {
         "to_char(to_timestamp({began} + {step} * g) at time zone 'utc', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')"
     ),
     "git.commit": "md5('commit' || g / 4) || '00000000'",
+    "proftrack.fingerprint": "left(md5('point' || g % {points}), 12)",
 }
 
 
@@ -148,9 +152,16 @@ def multiply(postgres: Postgres, template: str, copies: int) -> None:
             elif table == "runs" and column in ("start_time", "end_time"):
                 values[number] = f"({began} + {step} * g)::bigint * 1000"
             elif table in ("metrics", "latest_metrics") and column == "value":
-                values[number] = "value * (1 + 0.01 * sin(g))"
+                # Box and Muller's normal noise of one per cent; counts do not vary.
+                noise = "0.01 * sqrt(-2 * ln(1 - random())) * cos(2 * pi() * random())"
+                values[number] = f"case when key in {COUNTS} then value else value * (1 + {noise}) end"
+            elif table == "params" and column == "value":
+                values[number] = f"case key when 'n' then (64 * (1 + g % {POINTS}))::text else value end"
             elif table == "tags" and column == "value":
-                cases = [f"when '{key}' then {text.format(began=began, step=step)}" for key, text in TAGS.items()]
+                cases = [
+                    f"when '{key}' then {text.format(began=began, step=step, points=POINTS)}"
+                    for key, text in TAGS.items()
+                ]
                 values[number] = f"case key {' '.join(cases)} else value end"
         names = ", ".join(f'"{column}"' for column in columns)
         postgres.execute(

@@ -332,6 +332,22 @@ class evil_server:
         self._server.server_close()
 
 
+def test_events_that_unfold_to_millions_of_rows(tmp_path: Path) -> None:
+    """Two million equal rows are a file of some kilobytes."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from proftrack.errors import TraceError
+    from proftrack.events.parquet import read_events
+
+    bomb = tmp_path / "events.parquet"
+    pq.write_table(pa.table({"ts_ns": np.zeros(2_000_000, dtype=np.int64)}), bomb, compression="zstd")
+    assert bomb.stat().st_size < 50_000
+    with pytest.raises(TraceError, match="unfold to 2000000 rows"):
+        read_events(bomb)
+
+
 def test_an_experiment_file_runs_no_code(tmp_path: Path) -> None:
     from proftrack import experiment
 

@@ -69,6 +69,7 @@ def _split(args: list[str]) -> tuple[list[str], tuple[str, list[str], bool] | No
     metavar="FOLDER",
     help="Keep everything in this new folder, whether it is logged or not.",
 )
+@click.option("--no-calibrate", is_flag=True, help="Leave the device's ceilings, and so the roofline time R, out.")
 @click.option("--no-diff", is_flag=True, help="Record that the code differs from its commit, but not how.")
 @click.pass_context
 def command(
@@ -82,6 +83,7 @@ def command(
     device: str | None,
     no_mlflow: bool,
     output: Path | None,
+    no_calibrate: bool,
     no_diff: bool,
 ) -> None:
     """Profile a workload, say what holds it back, and log one MLflow run."""
@@ -114,10 +116,10 @@ def command(
     with _kept(folder, temporary=output is None):
         if no_mlflow:
             with Interrupts():
-                record = _measure(asked, folder)
+                record = _measure(asked, folder, calibrate=not no_calibrate)
             run = None
         else:
-            record, run = _measure_and_log(asked, folder, parent)
+            record, run = _measure_and_log(asked, folder, parent, calibrate=not no_calibrate)
         lines = _where(run, folder, output)
     _show(record, lines)
 
@@ -183,26 +185,29 @@ def _run_as_rank(asked: Experiment, output: Path | None, *, no_mlflow: bool) -> 
     _show(found.record, [*parts.lines(found.joint), *lines])
 
 
-def _measure_and_log(asked: Experiment, folder: Path, parent: process.Parent) -> tuple[Record, session.Session]:
+def _measure_and_log(
+    asked: Experiment, folder: Path, parent: process.Parent, *, calibrate: bool
+) -> tuple[Record, session.Session]:
     """The run is opened first: a store that cannot be used is found out before minutes of GPU time are spent."""
     from proftrack.tracking import log
 
     with spool.locked(folder):
         with session.open_run(asked.name, asked.display_name, parent=parent) as run:
             log.begin(run, folder)
-            record = _measure(asked, folder)
+            record = _measure(asked, folder, calibrate=calibrate)
             log.log_folder(run, folder)
         log.mark_logged(run, folder)
     return record, run
 
 
-def _measure(asked: Experiment, folder: Path) -> Record:
+def _measure(asked: Experiment, folder: Path, *, calibrate: bool) -> Record:
     """Capture, analyse and keep: afterwards the folder holds everything that there is to log."""
     from proftrack.capture import capture
     from proftrack.keep import keep
     from proftrack.report.progress import progress
 
-    return keep(capture(asked, output=folder, progress=progress()), asked, folder, code=asked.path.parent)
+    captured = capture(asked, output=folder, progress=progress(), calibrate=calibrate)
+    return keep(captured, asked, folder, code=asked.path.parent)
 
 
 @contextmanager

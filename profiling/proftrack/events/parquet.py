@@ -11,6 +11,9 @@ from proftrack.errors import TraceError
 from proftrack.events.categories import Kind
 from proftrack.events.table import NONE, EventTable, Notes, TraceMeta
 
+MAX_BYTES = 8 << 30
+ROWS_ALWAYS = 1_000_000
+MAX_ROWS_PER_BYTE = 20
 COLUMNS = {
     "cycle": "index of the active window (one trace file each)",
     "ts_ns": "start, nanoseconds after the first event of its file",
@@ -94,6 +97,7 @@ def read_events(path: Path) -> list[EventTable]:
     import pyarrow.parquet as pq
 
     try:
+        _refuse_bomb(path, pq.read_metadata(path))
         whole = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
         raise TraceError(f"{path}: cannot be read ({error}); name the trace itself") from error
@@ -105,6 +109,17 @@ def read_events(path: Path) -> list[EventTable]:
     cycle = whole["cycle"].to_numpy()
     whole = whole.combine_chunks()
     return [_table(whole.filter(pa.array(cycle == number))) for number in np.unique(cycle).tolist()]
+
+
+def _refuse_bomb(path: Path, meta: Any) -> None:
+    """A file from somebody else may unfold to anything: real ones hold a row in five bytes or more."""
+    inside = sum(meta.row_group(number).total_byte_size for number in range(meta.num_row_groups))
+    size = path.stat().st_size
+    if inside > MAX_BYTES or (meta.num_rows > ROWS_ALWAYS and meta.num_rows > MAX_ROWS_PER_BYTE * size):
+        raise TraceError(
+            f"{path}: {size} bytes that unfold to {meta.num_rows} rows and {inside} bytes, which no trace's events do; "
+            "name the trace itself"
+        )
 
 
 def _table(rows: Any) -> EventTable:
