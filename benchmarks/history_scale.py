@@ -5,7 +5,8 @@
 Needs PostgreSQL (scripts/install-test-tools.sh), psycopg and mlflow[auth]; everything is started on loopback in a
 temporary folder by the scripts under deploy/, and ended. One real run (RUN_FOLDER, or else `proftrack run` on the CPU)
 is logged; its rows are then copied in SQL under other ids, times and values: ten thousand would take too long.
-Prints JSON; exits 1 where a first look takes 90 s or a later one 2 s.
+Prints JSON; exits 1 where a first look takes over 90 s, or proftrack.history() over 2 s afterwards. The command takes
+longer: it starts Python and imports MLflow.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def main() -> None:
             server.end()
             postgres.stop()
     print(json.dumps(result, indent=1))
-    sys.exit(result["first_look_s"] > 90 or result["later_look_s"] > 2)
+    sys.exit(result["first_look_s"] > 90 or result["history_warm_s"] > 2)
 
 
 def measure(count: int, given: Path | None, folder: Path, postgres: Postgres, server: Server) -> dict[str, Any]:
@@ -68,6 +69,7 @@ def measure(count: int, given: Path | None, folder: Path, postgres: Postgres, se
         "PYTHONPATH": str(ROOT / "profiling"),
     }
     run_folder = given or real_run(folder / "run")
+    import proftrack
     from proftrack.tracking import find, runs_cache, store, sync
 
     found = store.resolve()
@@ -82,12 +84,16 @@ def measure(count: int, given: Path | None, folder: Path, postgres: Postgres, se
         assert len(runs_cache.search(find.connect(), EXPERIMENT)) == count
         looks.append(time.monotonic() - begin)
     later = sorted(looks[1:])[1]
+    begin = time.monotonic()
+    assert len(proftrack.history(EXPERIMENT, dirty=True)) == count
+    called = time.monotonic() - begin
     whole = [timed_history(folder) for _ in range(3)]
     artifacts = [path for path in (server.folder / "artifacts").rglob("*") if path.is_file()]
     return {
         "runs": count,
         "first_look_s": round(looks[0], 1),
         "later_look_s": round(later, 2),
+        "history_warm_s": round(called, 2),
         "history_command_warm_s": round(sorted(whole)[1], 2),
         "cache_bytes": sum(path.stat().st_size for path in (folder / "cache").rglob("*.msgpack")),
         "rows_a_run": {name: round((after[name][0] - before[name][0]) / (count - 1)) for name in after},

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from run_folders import make_record, write_folder
-from team import alice, postgres, proxy, team_server
+from team import alice, direct, postgres, proxy, team_server
 
 from proftrack.record import Record
 
-__all__ = ["alice", "postgres", "proxy", "team_server"]
+__all__ = ["alice", "direct", "postgres", "proxy", "team_server"]
 
 
 @pytest.fixture(autouse=True)
@@ -40,11 +40,19 @@ def _nothing_left(_isolated: None) -> Iterator[None]:
         active = mlflow.active_run()
         while mlflow.active_run() is not None:
             mlflow.end_run()
+        _forget_tracking_uri()
         assert active is None, f"the test left the MLflow run {active.info.run_id} active"
     if "torch" in sys.modules:
         import torch
 
         assert not torch.autograd._profiler_enabled(), "the test left a profiler running"
+
+
+def _forget_tracking_uri() -> None:
+    """What `mlflow.set_tracking_uri` set (integrations call it) would win over the next test's variable."""
+    from mlflow.tracking._tracking_service import utils
+
+    utils._tracking_uri = None
 
 
 @pytest.fixture(scope="session")

@@ -72,6 +72,9 @@ class Postgres:
         self.port = free_port()
         self.url = script("postgres.sh", "start", str(folder), str(self.port))
 
+    def url_of(self, database: str) -> str:
+        return f"{self.url.rsplit('/', 1)[0]}/{database}"
+
     def stop(self) -> None:
         script("postgres.sh", "stop", str(self.folder))
 
@@ -82,10 +85,22 @@ class Postgres:
     def execute(self, statement: str, database: str = "mlflow") -> list[tuple[Any, ...]]:
         import psycopg
 
-        url = self.url.replace("+psycopg", "").rsplit("/", 1)[0]
-        with psycopg.connect(f"{url}/{database}", autocommit=True) as connection:
+        with psycopg.connect(self.url_of(database).replace("+psycopg", ""), autocommit=True) as connection:
             cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
+
+
+@pytest.fixture
+def direct(postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Postgres:
+    """A store without a server: clients of the database itself, artifacts in a folder that they share."""
+    # MLflow has no lock for making the schema on PostgreSQL: it is made once, before anybody writes.
+    if not postgres.execute("select 1 from pg_database where datname = 'direct'"):
+        postgres.execute("create database direct")
+        command = [sys.executable, "-m", "mlflow", "db", "upgrade", postgres.url_of("direct")]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+    monkeypatch.chdir(tmp_path)  # artifacts go to ./mlruns
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", postgres.url_of("direct"))
+    return postgres
 
 
 def has_postgres() -> bool:

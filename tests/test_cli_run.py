@@ -35,7 +35,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Asked:
     (tmp_path / "experiments" / "small.yaml").write_text("workload: small.py:build\nparams: {n: 64, kind: a}\n")
     seen: Asked = []
 
-    def measure(experiment: Experiment, folder: Path) -> Record:
+    def measure(experiment: Experiment, folder: Path, **_: object) -> Record:
         seen.append(experiment)
         record = make_record()
         write_folder(folder, record)
@@ -157,7 +157,7 @@ def test_with_output_the_folder_stays_and_knows_where_it_was_logged(
 def test_nothing_measured_is_lost_when_logging_fails(
     asked: Asked, capsys: pytest.CaptureFixture[str], store_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError("an odd fault")
 
     with monkeypatch.context() as patch:
@@ -183,7 +183,7 @@ def test_nothing_measured_is_lost_when_logging_fails(
 def test_a_workload_that_raises(
     asked: Asked, capsys: pytest.CaptureFixture[str], store_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise WorkloadError("small.py:build raised ValueError: odd")
 
     monkeypatch.setattr(cli_run, "_measure", fail)
@@ -200,7 +200,7 @@ def test_a_workload_that_raises(
 def test_traces_are_kept_when_what_follows_fails(
     asked: Asked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: object, folder: Path) -> None:
+    def fail(_: object, folder: Path, **__: object) -> None:
         (folder / "trace").mkdir()
         (folder / "trace" / "x.pt.trace.json.gz").write_bytes(b"")
         raise ValueError("a bug in the analysis")
@@ -264,7 +264,7 @@ def test_without_mlflow_mlflow_is_not_imported(tmp_path: Path) -> None:
         f"import sys; sys.path[:0] = {sys.path!r}; sys.modules['mlflow'] = None\n"
         "from run_folders import make_record, write_folder\n"
         "from proftrack.cli import main, run\n"
-        "def measure(asked, folder):\n"
+        "def measure(asked, folder, **_):\n"
         "    write_folder(folder, make_record())\n"
         "    return make_record()\n"
         "run._measure = measure\n"

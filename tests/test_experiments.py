@@ -291,9 +291,10 @@ def test_a_module_runs_as_a_program_and_its_optimizers_steps_are_steps(package: 
 def test_the_calls_of_a_function_can_be_the_steps(
     package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (package / "serve.py").write_text("from mypkg import train\nfor _ in range(20): train.build('cpu', 4)()\n")
+    script = package.parent / "serve.py"
+    script.write_text("from mypkg import train\nfor _ in range(20): train.build('cpu', 4)()\n")
     arguments = ["--no-mlflow", "--output", str(tmp_path / "o"), *SETTINGS, "--stop"]
-    assert call("run", *arguments, "--step", "mypkg.train:build", str(package / "serve.py")) == 0
+    assert call("run", *arguments, "--step", "mypkg.train:build", str(script)) == 0
     record = records.load(tmp_path / "o" / "record.json")
     assert record.run is not None and record.run.experiment == "serve"
     assert record.window.steps == 2

@@ -43,9 +43,13 @@ class Shared:
         self.counts[key] = self.counts.get(key, 0) + 1
         return self.counts[key]
 
-    def get(self, key: str, look: Callable[[], None], timeout_s: float) -> str:
+    def wait(self, key: str, look: Callable[[], None], timeout_s: float) -> bool:
         if key not in self.texts:
             look()
+        return key in self.texts
+
+    def get(self, key: str, look: Callable[[], None], timeout_s: float) -> str:
+        if not self.wait(key, look, timeout_s):
             raise CaptureError("nobody will ever put it there")
         return self.texts[key]
 
@@ -128,12 +132,33 @@ def test_own_timing_takes_the_last_blocks() -> None:
 
 
 def test_one_rank_of_each_machine_measures_first(team: list[Team]) -> None:
-    with pytest.raises(CaptureError, match="nobody will"), team[1].in_turn("ceilings"):
-        pass
+    waited: list[str] = []
+    shared: Any = team[0]._exchange
+    shared.wait = lambda key, *_: waited.append(key) or key in shared.texts  # type: ignore[func-returns-value]
     with team[0].in_turn("ceilings"):
-        pass
+        assert not any(key.startswith("turn/") for key in shared.texts)
     with team[1].in_turn("ceilings"):
         pass
+    assert [key in shared.texts for key in waited] == [True]
+
+
+def test_a_loop_is_compared_over_the_ranks_that_profile_it() -> None:
+    """`enabled=rank == 0` is common, and nobody may wait for the others."""
+    shared: Any = Shared()
+    first = Team(0, 3, 0, shared, shared)
+    assert first.wait_for_others(joined=True) == []
+    second = Team(1, 3, 1, shared, shared)
+    second.done()
+    assert first.wait_for_others(joined=True) == [1]
+    with pytest.raises(CaptureError, match="nobody will"):
+        first.wait_for_others()
+    second.need_first()
+
+
+def test_a_loop_that_rank_0_does_not_profile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared: Any = Shared()
+    with pytest.raises(CaptureError, match="rank 1 profiles and rank 0 does not"):
+        Team(1, 2, 1, shared, shared).need_first()
 
 
 def test_the_folder_must_be_one_that_all_can_see(team: list[Team], tmp_path: Path) -> None:

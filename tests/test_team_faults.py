@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -320,6 +321,51 @@ def test_a_database_that_restarts(
     proxy.add(Fault("call", UPLOAD, then=postgres.restart))
     assert call("sync", str(folder)) == 0
     whole_once(alice, folder, monkeypatch)
+
+
+def test_a_database_that_restarts_under_its_clients(
+    direct: Postgres, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a server between them: every connection of the client is gone."""
+    upload = log._upload
+
+    def restarted(*arguments: Any) -> None:
+        upload(*arguments)
+        direct.restart()
+
+    monkeypatch.setattr(log, "_upload", restarted)
+    assert call("sync", str(folder)) == 0
+    found = store.resolve()
+    (run,) = runs.search(store.connect(found), f"tags.`{runs.RECORD_TAG}` = '{spool.identity(folder)}'")
+    assert run.info.status == "FINISHED"
+    for relative in spool.artifacts(folder):
+        assert (Path(run.info.artifact_uri) / relative).read_bytes() == (folder / relative).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ((":8", ":9"), "the database does not answer"),
+        (("mlflow:", "mlflow:wrong"), "the database refuses this user or password"),
+    ],
+)
+def test_a_database_that_refuses(
+    change: tuple[str, str],
+    says: str,
+    direct: Postgres,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: Any,
+) -> None:
+    url = direct.url_of("direct")
+    wrong = url.replace(f":{direct.port}/", f":{free_port()}/") if "answer" in says else url.replace(*change)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", wrong)
+    monkeypatch.setenv("MLFLOW_SQLALCHEMYSTORE_POOLCLASS", "NullPool")
+    assert call("sync", str(folder)) == 1
+    shown = capsys.readouterr().err
+    assert says in shown
+    assert (direct.folder / "password").read_text() not in shown
+    assert "wrong" not in shown
 
 
 # ---- full disks ------------------------------------------------------------------------------------------------------

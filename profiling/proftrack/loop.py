@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 SCHEDULE = {"skip_first": 10, "wait": 40, "warmup": 5, "active": 3, "repeat": 1}
 """Where none is given: 10 steps to warm up, 40 that are timed, then the profiler."""
+_UNSTEPPED = "step() was never called, so nothing was recorded; call p.step() at the end of every step of the loop"
 
 
 class ProfileWarning(UserWarning):
@@ -73,14 +74,16 @@ class Profile:
         calibrate: bool = True,
         quiet: bool = False,
         parent_run_id: str | None = None,
+        unstepped: str = _UNSTEPPED,
     ) -> None:
+        """The arguments of `profile`; `unstepped` is what is said where no step ever came."""
         self.experiment = experiment
         self.record: Record | None = None
         self.run_id: str | None = None
         self.folder: Path | None = None
         self.error: ProftrackError | None = None
         self._output, self._mlflow, self._parent_run_id = output, mlflow, parent_run_id
-        self._calibrate, self._quiet = calibrate, quiet
+        self._calibrate, self._quiet, self._unstepped = calibrate, quiet, unstepped
         self._capture: LoopCapture | None = None
         self._session: Session | None = None
         self._team: Team | None = None
@@ -152,13 +155,23 @@ class Profile:
         try:
             captured = capture.finish()
             if captured is None:
-                raise CaptureError(_nothing_recorded(self.experiment, capture.steps))
+                raise CaptureError(f"{self.experiment.name}: {self._nothing_recorded(capture.steps)}")
             self._keep(captured, capture.steps)
             self._log()
         except ProftrackError as error:
             self._fail(error, capture)
         except Exception as error:  # a bug of ours, or a library that failed: the training is worth more
             self._fail(CaptureError(f"{self.experiment.name}: {type(error).__name__}: {error}"), capture)
+
+    def _nothing_recorded(self, steps: int) -> str:
+        if steps == 0:
+            return self._unstepped
+        plan = self.experiment.schedule
+        first = plan.skip_first + plan.wait + plan.warmup + 1
+        return (
+            f"the loop ended after {steps} steps, and recording begins with step {first} (skip_first {plan.skip_first} "
+            f"+ wait {plan.wait} + warmup {plan.warmup}): nothing was recorded; give a shorter schedule"
+        )
 
     def _place(self) -> Path:
         """Where this process keeps its traces; of several ranks rank 0 says where all of them do."""
@@ -172,6 +185,7 @@ class Profile:
             return self.folder
         from proftrack.ranks.parts import part_folder
 
+        team.need_first()
         self.folder, self.run_id = team.place()
         return part_folder(self.folder, team.rank)
 
@@ -187,7 +201,7 @@ class Profile:
         if team is None:
             self.record = keep(captured, asked, folder, code=asked.path.parent, flags=flags)
         elif team.rank == 0:
-            self.record, _ = keep_all(team, captured, asked, folder, flags)
+            self.record, _ = keep_all(team, captured, asked, folder, flags, joined=True)
         else:
             self.record = keep_part(team, captured, asked, folder)
 
@@ -378,20 +392,6 @@ def _release(held: Profile) -> None:
 
 
 # ---- in words --------------------------------------------------------------------------------------------------------
-
-
-def _nothing_recorded(experiment: Experiment, steps: int) -> str:
-    if steps == 0:
-        return (
-            f"{experiment.name}: step() was never called, so nothing was recorded; call p.step() at the end of every "
-            "step of the loop"
-        )
-    plan = experiment.schedule
-    first = plan.skip_first + plan.wait + plan.warmup + 1
-    return (
-        f"{experiment.name}: the loop ended after {steps} steps, and recording begins with step {first} (skip_first "
-        f"{plan.skip_first} + wait {plan.wait} + warmup {plan.warmup}): nothing was recorded; give a shorter schedule"
-    )
 
 
 def _short(experiment: Experiment, captured: Capture, steps: int) -> list[Flag]:

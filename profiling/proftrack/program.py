@@ -20,6 +20,10 @@ from proftrack.errors import ProftrackError, UsageError
 from proftrack.loop import SCHEDULE, Profile
 
 _PARAM = "arguments"
+_UNSTEPPED = (
+    "no step was seen, so nothing was recorded; steps are those of the program's optimizers, or the calls of "
+    "--step MODULE:FUNCTION, or mark them with proftrack.profile in the program"
+)
 
 
 class Program:
@@ -39,14 +43,15 @@ class Program:
 
     def run(self) -> None:
         """Run it, as Python would: its exceptions and its exit pass."""
-        with _as_main(self):
-            if self.is_module:
-                runpy.run_module(self.target, run_name="__main__", alter_sys=True)
-            else:
-                runpy.run_path(str(self.path), run_name="__main__")
+        if self.is_module:
+            runpy.run_module(self.target, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(str(self.path), run_name="__main__")
 
 
-def profile_of(program: Program, overrides: Mapping[str, str], *, output: Path | None, mlflow: bool | None) -> Profile:
+def profile_of(
+    program: Program, overrides: Mapping[str, str], *, output: Path | None, mlflow: bool | None, calibrate: bool = True
+) -> Profile:
     """The profile that the program will run in. Raises UsageError for a setting that cannot be."""
     document = {
         "name": program.name,
@@ -55,7 +60,7 @@ def profile_of(program: Program, overrides: Mapping[str, str], *, output: Path |
         "schedule": dict(SCHEDULE),
     }
     asked = experiment.described(document, program.path, overrides)
-    return Profile(asked, output=output, mlflow=mlflow)
+    return Profile(asked, output=output, mlflow=mlflow, calibrate=calibrate, unstepped=_UNSTEPPED)
 
 
 def run(program: Program, profile: Profile, *, step: str | None, stop: bool) -> int:
@@ -72,7 +77,7 @@ def run(program: Program, profile: Profile, *, step: str | None, stop: bool) -> 
 
     counted = hooks.after_calls(step, stepped) if step is not None else hooks.after_optimizer_steps(stepped)
     try:
-        with counted, profile:
+        with _as_main(program), counted, profile:
             program.run()
     except ProftrackError:
         raise

@@ -65,6 +65,12 @@ class Exchange:
 
         Raises CaptureError after `timeout_s`.
         """
+        if not self.wait(key, look, timeout_s):
+            raise CaptureError(f"another rank did not get as far within {timeout_s:.0f} s (waiting for {key})")
+        return bytes(_asked(lambda: self._store.get(key))).decode()
+
+    def wait(self, key: str, look: Callable[[], None], timeout_s: float) -> bool:
+        """Wait until a text is there; False where it is not after `timeout_s`. `look` as for `get`."""
         begin = looked = time.monotonic()
         while not self.has(key):
             now = time.monotonic()
@@ -72,9 +78,9 @@ class Exchange:
                 look()
                 looked = now
             if now - begin > timeout_s:
-                raise CaptureError(f"another rank did not get as far within {timeout_s:.0f} s (waiting for {key})")
+                return False
             time.sleep(_POLL_S if now - begin < _SLOW_FROM_S else _SLOW_POLL_S)
-        return bytes(_asked(lambda: self._store.get(key))).decode()
+        return True
 
 
 def use_local_gpu(local_rank: int) -> None:

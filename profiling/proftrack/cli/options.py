@@ -21,7 +21,7 @@ class ParameterCommand(click.Command):
         return super().parse_args(ctx, self._rewrite(ctx, args))
 
     def _rewrite(self, ctx: click.Context, args: list[str]) -> list[str]:
-        flags, valued = self._own_options(ctx)
+        flags, valued = self.own_options(ctx)
         rewritten: list[str] = []
         rest = deque(args)
         while rest:
@@ -40,7 +40,7 @@ class ParameterCommand(click.Command):
                 rewritten += ["-P", f"{key}={value if equals else _value_of(name, rest)}"]
         return rewritten
 
-    def _own_options(self, ctx: click.Context) -> tuple[set[str], set[str]]:
+    def own_options(self, ctx: click.Context) -> tuple[set[str], set[str]]:
         """The option strings that take no value, and those that take one."""
         flags: set[str] = set(ctx.help_option_names)
         valued: set[str] = set()

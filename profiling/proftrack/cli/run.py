@@ -28,20 +28,21 @@ class _RunCommand(ParameterCommand):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the program's arguments away before anybody reads them as ours."""
-        own, program = _split(args)
+        own, program = _split(args, self.own_options(ctx)[0])
         ctx.obj = {**(ctx.obj or {}), "program": program}
         return super().parse_args(ctx, own)
 
 
-def _split(args: list[str]) -> tuple[list[str], tuple[str, list[str], bool] | None]:
+def _split(args: list[str], flags: set[str]) -> tuple[list[str], tuple[str, list[str], bool] | None]:
     """Our arguments, and (target, arguments, is a module) of a program."""
     for index, argument in enumerate(args):
         if argument == "--":
             break
         if argument in ("-m", "--module") and index + 1 < len(args):
             return args[:index], (args[index + 1], args[index + 2 :], True)
-        follows_option = index > 0 and args[index - 1].startswith("-") and "=" not in args[index - 1]
-        if argument.endswith(".py") and not argument.startswith("-") and not follows_option:
+        before = args[index - 1] if index else ""
+        is_value = before.startswith("-") and "=" not in before and before not in flags
+        if argument.endswith(".py") and not argument.startswith("-") and not is_value:
             return args[:index], (argument, args[index + 1 :], False)
     return args, None
 
@@ -98,7 +99,18 @@ def command(
     if module is not None:
         raise UsageError("-m has no module behind it; write proftrack run -m package.module ARGUMENTS")
     if program is not None:
-        sys.exit(_run_program(program, pairs, device, step=step, stop=stop, no_mlflow=no_mlflow, output=output))
+        sys.exit(
+            _run_program(
+                program,
+                pairs,
+                device,
+                step=step,
+                stop=stop,
+                no_mlflow=no_mlflow,
+                output=output,
+                calibrate=not no_calibrate,
+            )
+        )
     if step is not None or stop:
         raise UsageError("--step and --stop are about a program; name one with -m MODULE, or SCRIPT.py")
     # Before the slow imports: what happens to the parent meanwhile is seen.
@@ -106,7 +118,7 @@ def command(
     try:
         asked = _load(experiment, pairs, device)
         if int(os.environ.get("WORLD_SIZE") or 1) > 1:
-            _run_as_rank(asked, output, no_mlflow=no_mlflow)
+            _run_as_rank(asked, output, no_mlflow=no_mlflow, calibrate=not no_calibrate)
             return
         folder = spool.new_folder(output, asked.name)
     except ProftrackError as error:
@@ -155,6 +167,7 @@ def _run_program(
     stop: bool,
     no_mlflow: bool,
     output: Path | None,
+    calibrate: bool,
 ) -> int:
     """A program under the profile; returns its exit code, or 1 where nothing was recorded."""
     from proftrack import program
@@ -162,11 +175,11 @@ def _run_program(
     target, arguments, is_module = asked
     overrides = parameters([*pairs, *([f"device={device}"] if device is not None else [])])
     found = program.Program(target, arguments, is_module=is_module)
-    profile = program.profile_of(found, overrides, output=output, mlflow=not no_mlflow)
+    profile = program.profile_of(found, overrides, output=output, mlflow=not no_mlflow, calibrate=calibrate)
     return program.run(found, profile, step=step, stop=stop)
 
 
-def _run_as_rank(asked: Experiment, output: Path | None, *, no_mlflow: bool) -> None:
+def _run_as_rank(asked: Experiment, output: Path | None, *, no_mlflow: bool, calibrate: bool) -> None:
     """One rank of several, started by torchrun; rank 0 alone shows what came of it."""
     from proftrack.ranks import parts
     from proftrack.ranks import run as running
@@ -175,12 +188,12 @@ def _run_as_rank(asked: Experiment, output: Path | None, *, no_mlflow: bool) -> 
     team = join_team()
     assert team is not None  # WORLD_SIZE says so
     if team.rank != 0:
-        running.follow(team, asked)
+        running.follow(team, asked, calibrate=calibrate)
         return
     with running.told(team):
         folder = spool.new_folder(output, asked.name)
         with _kept(folder, temporary=output is None):
-            found = running.lead(team, asked, folder, no_mlflow=no_mlflow)
+            found = running.lead(team, asked, folder, no_mlflow=no_mlflow, calibrate=calibrate)
             lines = _where(found.session, folder, output)
     _show(found.record, [*parts.lines(found.joint), *lines])
 

@@ -73,7 +73,7 @@ def _site(table: EventTable, code: list[int], calls: int, busy_ns: float) -> Sit
         kernel=kernel,
         kind=kind_of_work(kernel, kind),
         calls=calls,
-        busy_us=round(busy_ns / 1000, 6),  # the order in which parts are added is not the trace's
+        busy_us=round(busy_ns / 1000, 9),  # the order in which parts are added is not the trace's
     )
 
 

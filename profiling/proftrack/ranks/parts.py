@@ -43,20 +43,29 @@ def keep_part(team: Team, captured: Capture, asked: Experiment, folder: Path) ->
 
 
 def keep_all(
-    team: Team, captured: Capture, asked: Experiment, folder: Path, flags: Sequence[Flag] = ()
+    team: Team,
+    captured: Capture,
+    asked: Experiment,
+    folder: Path,
+    flags: Sequence[Flag] = (),
+    *,
+    joined: bool = False,
 ) -> tuple[Record, Joint]:
-    """Rank 0: analyse, wait for the others, compare, write the run folder. Returns its record and the comparison."""
+    """Rank 0: analyse, wait for the others, compare, write the run folder. Returns its record and the comparison.
+
+    `joined`: those that take part, and not all of the launch.
+    """
     analysis = analysed(captured, asked, code=asked.path.parent)
-    team.wait_for_others()
+    others = team.wait_for_others(joined=joined)
     parts = [Part(rank=0, record=analysis.record, collectives=_collectives(analysis))]
-    for rank in range(1, team.size):
-        parts.append(_gather(folder, rank))
+    parts += [_gather(folder, rank) for rank in others]
     joint = join(parts)
     (folder / SUMMARY).write_bytes(msgspec.json.format(msgspec.json.encode(joint), indent=1) + b"\n")
     run = analysis.record.run
     assert run is not None  # a capture's record has one
+    of_these = "" if len(parts) == team.size else f", of which {len(parts)} were recorded"
     told = msgspec.structs.replace(
-        run, notes=[*run.notes, f"One of {team.size} ranks, rank 0's figures.", *joint.findings]
+        run, notes=[*run.notes, f"One of {team.size} ranks{of_these}, rank 0's figures.", *joint.findings]
     )
     record = msgspec.structs.replace(analysis.record, run=told, quality=[*analysis.record.quality, *flags])
     whole = analysis._replace(record=record)

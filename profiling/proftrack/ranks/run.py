@@ -27,7 +27,7 @@ class Result(NamedTuple):
     """None where everything stays in the folder."""
 
 
-def lead(team: Team, asked: Experiment, folder: Path, *, no_mlflow: bool) -> Result:
+def lead(team: Team, asked: Experiment, folder: Path, *, no_mlflow: bool, calibrate: bool = True) -> Result:
     """Rank 0: measure into `folder`, with the others; one MLflow run for all, unless `no_mlflow`.
 
     Raises what measuring raises; CaptureError naming the rank where another one failed.
@@ -37,18 +37,18 @@ def lead(team: Team, asked: Experiment, folder: Path, *, no_mlflow: bool) -> Res
     if no_mlflow:
         with _others_failing(team), Interrupts(parent=team), told(team):
             team.announce(folder, None)
-            return Result(*_measured(team, asked, folder), None)
+            return Result(*_measured(team, asked, folder, calibrate), None)
     with spool.locked(folder):
         with session.open_run(asked.name, asked.display_name, peers=team) as run, told(team):
             log.begin(run, folder)
             team.announce(folder, run.run_id)
-            record, joint = _measured(team, asked, folder)
+            record, joint = _measured(team, asked, folder, calibrate)
             log.log_folder(run, folder)
         log.mark_logged(run, folder)
     return Result(record, joint, run)
 
 
-def follow(team: Team, asked: Experiment) -> Record:
+def follow(team: Team, asked: Experiment, *, calibrate: bool = True) -> Record:
     """Another rank: measure into the folder that rank 0 announces.
 
     Where rank 0 is dead, the lowest rank that lives ends its MLflow run for it.
@@ -68,7 +68,7 @@ def follow(team: Team, asked: Experiment) -> Record:
             with told(team):
                 folder, run_id = team.place()
                 own = part_folder(folder, team.rank)
-                captured = capture(asked, output=own, progress=Silent(), pace=team)
+                captured = capture(asked, output=own, progress=Silent(), pace=team, calibrate=calibrate)
                 return keep_part(team, captured, asked, folder)
         except BaseException as error:
             with interrupts.shield():  # torchrun ends the ranks that are left
@@ -76,11 +76,11 @@ def follow(team: Team, asked: Experiment) -> Record:
             raise
 
 
-def _measured(team: Team, asked: Experiment, folder: Path) -> tuple[Record, Joint]:
+def _measured(team: Team, asked: Experiment, folder: Path, calibrate: bool) -> tuple[Record, Joint]:
     from proftrack.capture import capture
 
     shown: Progress = progress()
-    captured = capture(asked, output=folder, progress=shown, pace=team)
+    captured = capture(asked, output=folder, progress=shown, pace=team, calibrate=calibrate)
     with shown.phase("the other ranks"):
         return keep_all(team, captured, asked, folder)
 

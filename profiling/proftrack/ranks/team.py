@@ -27,6 +27,9 @@ _START_S = 600.0
 _RESULT_S = 1800.0
 """For the analysis of the largest trace."""
 _STEP_S = 600.0
+_TURN_S = 60.0
+_JOIN_S = 30.0
+"""For rank 0 to begin a profile that another rank has begun."""
 _NOTE_S = 5.0
 """A rank whose failure ended ours may not have said so yet."""
 _INTERRUPTION = re.compile(r"^(?:Interrupted|KeyboardInterrupt|SIG[A-Z]+)\b")
@@ -73,7 +76,7 @@ class Team:
         """The first rank of each machine, then its others."""
         key = f"turn/{what}/{socket.gethostname()}"
         if self.local_rank != 0:
-            self._exchange.get(key, self.look, _STEP_S)
+            self._exchange.wait(key, self.look, _TURN_S)  # in vain where that rank takes no part: then out of turn
         yield
         if self.local_rank == 0:
             self._exchange.put(key, "done")
@@ -100,10 +103,23 @@ class Team:
         """This rank's part is in the folder."""
         self._exchange.put(f"done/{self.rank}", "")
 
-    def wait_for_others(self) -> None:
-        """Rank 0: until all parts are there. Raises CaptureError where one never will be."""
-        for other in range(1, self.size):
+    def wait_for_others(self, *, joined: bool = False) -> list[int]:
+        """Rank 0: until all parts are there, or those of the ranks that have `joined`. Returns the ranks.
+
+        Raises CaptureError where one never will be.
+        """
+        others = [rank for rank in range(1, self.size) if not joined or self._exchange.has(f"member/{rank}")]
+        for other in others:
             self._exchange.get(f"done/{other}", self.look, _RESULT_S)
+        return others
+
+    def need_first(self) -> None:
+        """Raise CaptureError where rank 0, which keeps and logs what all measure, does not take part."""
+        if not self._exchange.wait("member/0", self.look, _JOIN_S):
+            raise CaptureError(
+                f"rank {self.rank} profiles and rank 0 does not: what ranks measure is kept and logged by rank 0; "
+                "profile on all ranks, or on rank 0 alone"
+            )
 
     # ---- failures
 
