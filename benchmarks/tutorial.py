@@ -2,7 +2,7 @@
 
     python benchmarks/tutorial.py --output FOLDER [--part 1..4]
 
-Needs a GPU; no MLflow. Each part takes under eight minutes on an H200: 1 matmul_add and its crossover, 2 variants of it,
+Needs a GPU; no MLflow. Each part takes under eight minutes on an H200: 1 matmul_add and its crossover, 2 its variants,
 3 linear, mlp and its variants, 4 llm and its variants, data_pipeline. What is measured stays in FOLDER, one folder a
 command, for `proftrack sync FOLDER`; a command whose folder is whole is not run again.
 """
