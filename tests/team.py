@@ -61,6 +61,26 @@ def script(name: str, *arguments: str, **variables: str) -> str:
     ).stdout.strip()
 
 
+class Watch:
+    """Runs a command should this process end without having called `off`: killed tests leave nothing behind either."""
+
+    def __init__(self, *command: str) -> None:
+        # In a session of its own: what ends the tests does not end it. Its stdin closes when we are gone.
+        self._process = subprocess.Popen(
+            ["sh", "-c", 'cat > /dev/null; exec "$@"', "watch", *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def off(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(10)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+
 # ---- PostgreSQL ------------------------------------------------------------------------------------------------------
 
 
@@ -71,15 +91,17 @@ class Postgres:
         self.folder = folder
         self.port = free_port()
         self.url = script("postgres.sh", "start", str(folder), str(self.port))
+        self._watch = Watch(str(DEPLOY / "postgres.sh"), "stop", str(folder))
 
     def url_of(self, database: str) -> str:
         return f"{self.url.rsplit('/', 1)[0]}/{database}"
 
     def stop(self) -> None:
+        self._watch.off()
         script("postgres.sh", "stop", str(self.folder))
 
     def restart(self) -> None:
-        self.stop()
+        script("postgres.sh", "stop", str(self.folder))
         script("postgres.sh", "start", str(self.folder), str(self.port))
 
     def execute(self, statement: str, database: str = "mlflow") -> list[tuple[Any, ...]]:
@@ -161,6 +183,7 @@ class Server:
             self._process = subprocess.Popen(
                 [str(DEPLOY / "server.sh")], env=self._environment, stdout=log, stderr=log, start_new_session=True
             )
+        self._watch = Watch("kill", "-KILL", "--", f"-{self._process.pid}")
         return self
 
     def wait(self) -> Server:
@@ -177,6 +200,7 @@ class Server:
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End it and all that it started."""
         if self._process is not None:
+            self._watch.off()
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
             try:

@@ -25,6 +25,7 @@ from proftrack.errors import ProftrackError, UsageError
 from proftrack.tracking import runs, session, sync
 from proftrack.tracking import store as stores
 from proftrack.tracking.faults import explained, quiet
+from proftrack.tracking.log import is_generated
 from proftrack.tracking.mapping import PARAM_CHARS, bounded, cut
 from proftrack.tracking.process import Parent
 from proftrack.tracking.session import RUN_ID_VARIABLE, Session
@@ -184,6 +185,8 @@ def log_parent(opened: Session, group: Group, folder: Path) -> None:
         own = {KIND_TAG: group.kind, GROUP_TAG: group.id, KEY_TAG: group.key, runs.EXPERIMENT_TAG: group.experiment}
         runs.set_tags(opened.client, opened.run_id, bounded({**group.tags, **own}))
         opened.client.set_tag(opened.run_id, NOTE_TAG, group.note[:_NOTE_CHARS])
+        if opened.is_project and is_generated(run.info.run_name):
+            opened.client.update_run(opened.run_id, name=group.name)
         for path in files(folder, group):
             below = path.parent.as_posix()
             opened.client.log_artifact(opened.run_id, str(folder / path), None if below == "." else below)

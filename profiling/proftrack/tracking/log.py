@@ -106,11 +106,11 @@ def _log_figures(session: Session, record: Record) -> None:
     set_tags(client, run_id, {**_source_tags(session, run, record), **mapping.tags(record), **own})
     client.set_tag(run_id, TABLES_TAG, _tables(run))
     client.set_tag(run_id, NOTE_TAG, note(record))
-    if session.is_project and _is_generated(run.info.run_name):
+    if session.is_project and is_generated(run.info.run_name):
         client.update_run(run_id, name=mapping.run_name(record))
 
 
-def _is_generated(name: str) -> bool:
+def is_generated(name: str) -> bool:
     """Whether MLflow made a run's name up (`useful-hare-90`); one that the user chose stays."""
     try:
         from mlflow.utils.name_utils import _GENERATOR_NOUNS, _GENERATOR_PREDICATES

@@ -98,6 +98,8 @@ def connect(store: Store, *, create: bool = True) -> MlflowClient:
 
     Raises StoreError naming the store, what is wrong with it and the remedy.
     """
+    if not store.is_server:
+        import mlflow.store.db.utils  # noqa: F401 - loaded now, so that `quick_retries` reaches it
     with explained(store, "opened"), quick_retries(), quiet():
         if store.database is not None:
             if not create and not store.database.is_file():
