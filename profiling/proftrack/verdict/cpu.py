@@ -16,6 +16,8 @@ from proftrack.verdict.rules import gpu_regime
 from proftrack.verdict.thresholds import Thresholds
 
 _SPREAD = 1 / 3
+_OTHER_CONDITIONS_US = 1000.0
+"""What the operators may take in the trace beyond twice the step: with more, the machine was not in one state."""
 _HOST_WORK_US = 100.0
 """Time between operators, for each of them, that is no longer the price of calling it from Python."""
 
@@ -54,6 +56,8 @@ def _judged(measures: Measures, cpu: CpuWork, context: Context, time: float, lim
         cause = "python" if between >= limits.cause_share * gap else "dispatch"
     reasons = ["A CPU's working time is an estimate: roofline time, and self time beyond the price of a call."]
     unsteady = _unsteady(cpu, context, time, steps)
+    if cpu.operators_us / steps > 2 * time + _OTHER_CONDITIONS_US:
+        name = "inconclusive"
     near = [limit for limit in (limits.overhead_bound_to, limits.gpu_bound_from) if abs(u - limit) < limits.near]
     reasons += [f"{u:.2f} of the step is work: close to the limit {limit}." for limit in near]
     return Verdict(
