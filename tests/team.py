@@ -242,6 +242,13 @@ class Server:
             body = {"experiment_id": experiment_id, "username": user[0], "permission": permission}
             self.ask("POST", "experiments/permissions/create", body)
 
+    def forbid(self, user: tuple[str, str], experiment_id: str) -> None:
+        """Take every right to an experiment from a user (before MLflow 3.17 it knew no DENY)."""
+        try:
+            self.permit(user, experiment_id, "DENY")
+        except urllib.error.HTTPError:
+            self.permit(user, experiment_id, "NO_PERMISSIONS")
+
 
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
