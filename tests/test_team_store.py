@@ -123,13 +123,13 @@ def many_writers(*options: str, **variables: str) -> dict[str, Any]:
 
 
 def test_many_writers_on_postgresql(alice: Server) -> None:
-    found = many_writers("--processes", "6", "--runs", "2", "--here")
-    assert (found["whole"], found["not_whole"], found["failed_processes"]) == (12, 0, 0)
+    found = many_writers("--processes", "5", "--runs", "2", "--here")
+    assert (found["whole"], found["not_whole"], found["failed_processes"]) == (10, 0, 0)
 
 
 def test_writers_on_the_database_itself(direct: Postgres, tmp_path: Path) -> None:
-    found = many_writers("--processes", "3", "--runs", "2", "--here")
-    assert (found["whole"], found["not_whole"], found["failed_processes"]) == (6, 0, 0)
+    found = many_writers("--processes", "2", "--runs", "2", "--here")
+    assert (found["whole"], found["not_whole"], found["failed_processes"]) == (4, 0, 0)
     assert (tmp_path / "mlruns").is_dir()
 
 
