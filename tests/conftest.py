@@ -17,16 +17,27 @@ from proftrack.record import Record
 __all__ = ["alice", "direct", "postgres", "proxy", "team_server"]
 
 
-@pytest.fixture(autouse=True)
-def _isolated(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No variable of the machine's MLflow reaches a test; its store and its spool would be temporary folders."""
+@pytest.fixture(scope="session", autouse=True)
+def _no_mlflow_of_the_machine() -> None:
+    """No variable of the machine's MLflow reaches a test, nor a fixture of a module, made before any test's own."""
     for name in list(os.environ):
         if name.startswith(("MLFLOW_", "_MLFLOW_", "PROFTRACK_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+            del os.environ[name]
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+
+
+@pytest.fixture(autouse=True)
+def _isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A test's store and spool would be temporary folders, and the environment is afterwards what it was before."""
+    before = dict(os.environ)
     store = tmp_path_factory.getbasetemp() / f"store-{os.urandom(6).hex()}"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store}/mlflow.db")
-    monkeypatch.setenv("PROFTRACK_SPOOL", str(store / "spool"))
+    os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{store}/mlflow.db"
+    os.environ["PROFTRACK_SPOOL"] = str(store / "spool")
+    yield
+    # Not by monkeypatch, which undoes only its own changes: `mlflow.set_experiment` writes MLFLOW_EXPERIMENT_ID.
+    for name in set(os.environ) - set(before):
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +51,7 @@ def _nothing_left(_isolated: None) -> Iterator[None]:
         active = mlflow.active_run()
         while mlflow.active_run() is not None:
             mlflow.end_run()
-        _forget_tracking_uri()
+        _forget_what_was_set()
         assert active is None, f"the test left the MLflow run {active.info.run_id} active"
     if "torch" in sys.modules:
         import torch
@@ -48,11 +59,13 @@ def _nothing_left(_isolated: None) -> Iterator[None]:
         assert not torch.autograd._profiler_enabled(), "the test left a profiler running"
 
 
-def _forget_tracking_uri() -> None:
-    """What `mlflow.set_tracking_uri` set (integrations call it) would win over the next test's variable."""
+def _forget_what_was_set() -> None:
+    """What `mlflow.set_tracking_uri` and `mlflow.set_experiment` set would win over the next test's variables."""
+    from mlflow.tracking import fluent
     from mlflow.tracking._tracking_service import utils
 
     utils._tracking_uri = None
+    fluent._active_experiment_id = None
 
 
 @pytest.fixture(scope="session")

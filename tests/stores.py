@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import socket
 import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,43 +49,6 @@ class Repository:
             ["git", *arguments], cwd=self.folder, env=environment, capture_output=True, text=True, check=True
         )
         return done.stdout.strip()
-
-
-@contextlib.contextmanager
-def serve(folder: Path) -> Iterator[str]:
-    """A real `mlflow server` on loopback, on the store in `folder`; gives its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"],
-        cwd=folder,
-        env={**environment, "MLFLOW_DISABLE_TELEMETRY": "true"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        _wait_until_it_answers(url, process)
-        yield url
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(30)
-
-
-def _wait_until_it_answers(url: str, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 90
-    while True:
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
-                assert answer.status == 200
-                return
-        except (urllib.error.URLError, OSError):
-            assert process.poll() is None, "the server ended"
-            assert time.monotonic() < end, "the server does not answer"
-            time.sleep(0.2)
 
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:

@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from mlflow_server import serving
 from programs import ADD, MM, TINY, record_of
-from stores import call, flat, log, serve
+from stores import call, flat, log
 
 from proftrack.compare import policy
 from proftrack.errors import UsageError
@@ -257,7 +258,7 @@ def test_the_page_goes_to_a_file(logged: Logged, capsys: pytest.CaptureFixture[s
 def server(_empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("gate-server")
     shutil.copyfile(_empty_store, folder / "mlflow.db")
-    with serve(folder) as url:
+    with serving(folder) as url:
         yield url
 
 

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -16,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from mlflow_server import serving
 
 from proftrack.errors import StoreError
 from proftrack.record import Record
@@ -34,38 +29,8 @@ def folder(_empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"],
-        cwd=folder,
-        env={**environment, "MLFLOW_DISABLE_TELEMETRY": "true"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        _wait_until_it_answers(url, process)
+    with serving(folder) as url:
         yield url
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(30)
-
-
-def _wait_until_it_answers(url: str, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 90
-    while True:
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
-                assert answer.status == 200
-                return
-        except (urllib.error.URLError, OSError):
-            assert process.poll() is None, "the server ended"
-            assert time.monotonic() < end, "the server does not answer"
-            time.sleep(0.2)
 
 
 def test_it_shows_what_was_logged_without_it(
