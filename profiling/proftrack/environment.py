@@ -7,7 +7,6 @@ Only what is named here is ever recorded: environment variables by an allow-list
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import os
 import platform
 import re
@@ -185,10 +184,12 @@ def driver_version() -> str | None:
 
 
 def _packages(hip: str | None) -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version  # here: `analyze` has no use for what it costs
+
     found = {"rocm": hip} if hip else {}
     for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
     return found
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from proftrack.errors import TraceError
 from proftrack.events.categories import Kind
+from proftrack.events.codes import paired
 from proftrack.events.table import NONE, EventTable, Notes, TraceMeta
 
 MAX_BYTES = 8 << 30
@@ -135,10 +136,11 @@ def _table(rows: Any) -> EventTable:
     category, categories = coded("category")
     word, words = coded("kind")
     signature, shapes = coded("input_dims")
-    thread, threads = _pairs(*coded("pid"), *coded("tid"))
+    (pid, pids), (tid, tids) = coded("pid"), coded("tid")
+    thread, threads = paired(pid, tid)
     device = column("device", np.int32)
     stream, streams = coded("stream")
-    lane, lanes = _pairs(device, None, stream, streams)
+    lane, lanes = paired(device, stream)
     kinds = np.array([Kind[each.upper()] for each in words] or [Kind.OTHER], dtype=np.int8)
     return EventTable(
         ts=column("ts_ns"),
@@ -158,8 +160,8 @@ def _table(rows: Any) -> EventTable:
         signature=signature,
         names=names,
         categories=categories,
-        threads=threads,
-        lanes=lanes,
+        threads=[(_decoded(pids, p), _decoded(tids, t)) for p, t in threads],
+        lanes=[(d, _decoded(streams, s)) for d, s in lanes],
         signatures=[(dims.encode(), b"", b"") for dims in shapes],
         meta=TraceMeta(),
         notes=Notes(),
@@ -167,13 +169,5 @@ def _table(rows: Any) -> EventTable:
     )
 
 
-def _pairs(first: Any, names: list[str] | None, second: Any, others: list[str]) -> tuple[Any, list[Any]]:
-    """Two columns of codes as one, and what each of its codes stands for. Without `names` the first is a number."""
-    width = len(others) + 1  # the second may be NONE
-    unique, codes = np.unique(first.astype(np.int64) * width + second + 1, return_inverse=True)
-    firsts, seconds = np.divmod(unique, width)
-    pairs = [
-        (a if names is None else names[a], others[b - 1] if b else "")
-        for a, b in zip(firsts.tolist(), seconds.tolist(), strict=True)
-    ]
-    return codes.astype(np.int32), pairs
+def _decoded(texts: list[str], code: int) -> str:
+    return "" if code == NONE else texts[code]

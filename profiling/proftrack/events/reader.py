@@ -30,6 +30,7 @@ MAX_MEMBERS_BYTES = 32 << 20
 """Of the keys before the event array, and of those behind it."""
 
 _BOUNDARY = re.compile(rb"\}\s*,(?=\s*\{)")
+_LIST_END = re.compile(rb"\s*\]")
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -211,7 +212,7 @@ class _Parser:
         return True
 
     def _check_last_comma(self) -> None:
-        if self.after_comma and self.buffer.data.lstrip().startswith(b"]"):
+        if self.after_comma and _LIST_END.match(self.buffer.data):
             self._note_repair("a comma before the end of the events", self.buffer.offset)
 
     def _add(self, text: bytes) -> None:

@@ -205,7 +205,7 @@ def _row(event: dict[str, Any]) -> ExactRow:
 def _args(values: dict[str, Any]) -> Args:
     known = {f.name: values[f.encode_name] for f in msgspec.structs.fields(Args) if f.encode_name in values}
     for name, value in known.items():
-        if name in ("dims", "types", "concrete"):
+        if name in ("grid", "dims", "types", "concrete"):
             known[name] = Raw(json.dumps(value, default=float).encode())
         elif isinstance(value, Decimal):
             known[name] = float(value)

@@ -11,10 +11,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import Raw, Struct, field
+from msgspec.structs import astuple
 
 from proftrack.events.categories import GPU_KINDS, Kind, kind_of
+from proftrack.events.codes import Numbering, paired
 from proftrack.events.table import NONE, Codes, EventTable, Ints, Notes, TraceMeta
 
+Column = Sequence[Any]
+"""One field of many rows, as decoded."""
 ABSENT = Raw()
 """Of a Raw field: the file does not have it."""
 
@@ -30,7 +34,7 @@ class Args(Struct, gc=False):
     ev_idx: Any = field(default=NONE, name="Ev Idx")
     device: Any = None
     stream: Any = None
-    grid: Any = None
+    grid: Raw = ABSENT
     bytes: Any = None
     dims: Raw = field(default=ABSENT, name="Input Dims")
     types: Raw = field(default=ABSENT, name="Input type")
@@ -72,8 +76,6 @@ FLOAT_IS_EXACT_BELOW_US = 2.0**43
 _INVALID = np.iinfo(np.int64).min
 _LIMIT_NS = 2**62
 _NO_ARGS = Args()
-_LARGEST_EXTENT = np.array([2**31 - 1, 65535, 65535])
-"""CUDA's own limits of a grid: their product fits 63 bits."""
 _IS_GPU_WORK = np.isin(np.arange(len(Kind)), GPU_KINDS)
 
 
@@ -109,29 +111,29 @@ class InexactTimes(Exception):
     """These rows hold a time that a float64 cannot keep to the nanosecond: decode them as ExactRow."""
 
 
-def _ns_of_floats(values: list[Any]) -> Ints:
+def _exact_times(values: Column) -> Ints:
+    return np.array([exact_ns(bytes(value)) for value in values], dtype=np.int64)
+
+
+def _ns_of_floats(values: Column) -> Ints:
     """Nanoseconds of microseconds; whole and part apart, so that no product exceeds 2**53. Raises InexactTimes."""
     try:
         us = np.array(values, dtype=np.float64)  # None becomes NaN
     except OverflowError:  # an integer of hundreds of digits
         raise InexactTimes from None
-    bad = ~(np.abs(us) < _LIMIT_NS / 1000)
-    us[bad] = 0.0
+    size = np.abs(us)
+    usual = bool(size.max(initial=0.0) < FLOAT_IS_EXACT_BELOW_US)  # not so where one is NaN
+    if not usual:
+        bad = ~(size < _LIMIT_NS / 1000)
+        us[bad] = 0.0
+        # A float may have rounded to a whole number: what matters is that it was written with decimals.
+        if (np.abs(us) >= FLOAT_IS_EXACT_BELOW_US).any() and any(type(v) is float for v in values):
+            raise InexactTimes
     whole = np.floor(us)
-    # A float may have rounded to a whole number: what matters is that it was written with decimals.
-    if (np.abs(us) >= FLOAT_IS_EXACT_BELOW_US).any() and any(type(v) is float for v in values):
-        raise InexactTimes
     ns = whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
-    ns[bad] = _INVALID
+    if not usual:
+        ns[bad] = _INVALID
     return ns
-
-
-class _Numbering(dict[Any, int]):
-    """Gives each distinct key the next number when it is first asked for."""
-
-    def __missing__(self, key: Any) -> int:
-        number = self[key] = len(self)
-        return number
 
 
 def _int64(values: list[Any]) -> Ints:
@@ -153,29 +155,16 @@ def _as_id(value: Any) -> int:
     return (number + 2**63) % 2**64 - 2**63
 
 
-def _product(grid: Any) -> int:
-    """Thread blocks of a grid like [4, 2, 1]; NONE where it is anything else."""
-    if not isinstance(grid, list) or not grid or not all(isinstance(extent, int) for extent in grid):
-        return NONE
-    blocks = math.prod(grid)
-    return blocks if 0 <= blocks < _LIMIT_NS else NONE
-
-
-def _products(grids: list[Any]) -> Ints:
-    """`_product` of many; the usual case, three whole numbers each, at once."""
-    blocks: Ints = np.full(len(grids), NONE, dtype=np.int64)
-    given = [i for i, grid in enumerate(grids) if grid is not None]
-    usual = [grids[i] for i in given]
+def _blocks(grid: bytes) -> int:
+    """Thread blocks of a grid like [4, 2, 1], in JSON; NONE where it is anything else."""
     try:
-        extents = np.array(usual)
-    except ValueError:  # of unequal lengths
-        extents = np.zeros(0)
-    within = extents.dtype == np.int64 and extents.ndim == 2 and extents.shape[1] <= 3
-    if within and (extents >= 0).all() and (extents <= _LARGEST_EXTENT[: extents.shape[1]]).all():
-        blocks[given] = extents.prod(axis=1)
-    else:
-        blocks[given] = [_product(grid) for grid in usual]
-    return blocks
+        extents = msgspec.json.decode(grid)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return NONE
+    if not isinstance(extents, list) or not extents or not all(isinstance(extent, int) for extent in extents):
+        return NONE
+    blocks = math.prod(extents)
+    return blocks if 0 <= blocks < _LIMIT_NS else NONE
 
 
 def _size(value: Any) -> int:
@@ -188,12 +177,13 @@ class TableBuilder:
     """Collects batches of rows as columns; `build` makes the table."""
 
     def __init__(self) -> None:
-        self._names = _Numbering()
-        self._categories = _Numbering()
-        self._pids = _Numbering()
-        self._tids = _Numbering()
-        self._lanes = _Numbering()
-        self._signatures = _Numbering()
+        self._names = Numbering()
+        self._categories = Numbering()
+        self._pids = Numbering()
+        self._tids = Numbering()
+        self._streams = Numbering()
+        self._grids = Numbering()
+        self._signatures = Numbering()
         self._kind_of_category: list[Kind] = []
         self._columns: dict[str, list[npt.NDArray[Any]]] = {}
         self.events_seen = 0
@@ -202,66 +192,65 @@ class TableBuilder:
     def add(self, decoded: Sequence[Row] | Sequence[ExactRow]) -> None:
         """Append the complete events among these rows. Raises InexactTimes before anything is appended."""
         rows: list[Any] = [r for r in decoded if r.ph == "X"]
-        times = self._times(rows) if rows else None
-        self.events_seen += len(decoded)
-        if times is None:
+        if not rows:
+            self.events_seen += len(decoded)
             return
-        args = [r.args or _NO_ARGS for r in rows]
-        category = self._code(self._categories, [r.cat for r in rows])
+        fields = zip(*map(astuple, rows), strict=True)
+        _, categories, names, pids, tids, starts, durations, given = fields
+        times = _exact_times if isinstance(rows[0], ExactRow) else _ns_of_floats
+        ts, dur = times(starts), times(durations)
+        self.events_seen += len(decoded)
+        args = [a or _NO_ARGS for a in given]
+        category = self._categories.codes(categories)
         self._kind_of_category += [kind_of(c) for c in list(self._categories)[len(self._kind_of_category) :]]
         kind = np.array(self._kind_of_category, dtype=np.int8)[category]
         self._append(
-            ts=times[0],
-            dur=times[1],
-            name=self._code(self._names, [r.name for r in rows]),
+            ts=ts,
+            dur=dur,
+            name=self._names.codes(names),
             category=category,
             kind=kind,
-            pid=self._code(self._pids, [r.pid for r in rows]),
-            tid=self._code(self._tids, [r.tid for r in rows]),
+            pid=self._pids.codes(pids),
+            tid=self._tids.codes(tids),
             correlation=_int64([a.correlation for a in args]),
             external_id=_int64([a.external_id for a in args]),
             ev_idx=_int64([a.ev_idx for a in args]),
-            **self._gpu_columns(rows, args, kind),
+            **self._gpu_columns(pids, tids, args, np.flatnonzero(_IS_GPU_WORK[kind])),
             signature=self._signature_codes(args, kind),
         )
 
-    @staticmethod
-    def _times(rows: list[Any]) -> tuple[Ints, Ints]:
-        if not isinstance(rows[0], ExactRow):
-            return _ns_of_floats([r.ts for r in rows]), _ns_of_floats([r.dur for r in rows])
-        ts = np.array([exact_ns(bytes(r.ts)) for r in rows], dtype=np.int64)
-        return ts, np.array([exact_ns(bytes(r.dur)) for r in rows], dtype=np.int64)
-
-    def _gpu_columns(self, rows: list[Any], args: list[Args], kind: npt.NDArray[np.int8]) -> dict[str, Any]:
-        """Lane, device, blocks and bytes: of GPU work only. Old traces name the device by pid, the stream by tid."""
-        columns: dict[str, npt.NDArray[Any]] = {
-            "lane": np.full(len(rows), NONE, dtype=np.int32),
-            "device": np.full(len(rows), NONE, dtype=np.int32),
-            "blocks": np.full(len(rows), NONE, dtype=np.int64),
-            "size": np.full(len(rows), NONE, dtype=np.int64),
+    def _gpu_columns(self, pids: Column, tids: Column, args: list[Args], gpu: Ints) -> dict[str, Any]:
+        """Device, stream, grid and bytes: of GPU work only. Old traces name the device by pid, the stream by tid."""
+        work = [(i, args[i]) for i in gpu.tolist()]
+        given: dict[str, Any] = {
+            "device": _devices([pids[i] if a.device is None else a.device for i, a in work]),
+            "stream": self._stream_codes([tids[i] if a.stream is None else a.stream for i, a in work]),
+            "grid": self._grids.codes([bytes(a.grid) for _, a in work]),
+            "size": [NONE if a.bytes is None else _size(a.bytes) for _, a in work],
         }
-        gpu = np.flatnonzero(_IS_GPU_WORK[kind])
-        work = [(rows[i], args[i]) for i in gpu.tolist()]
-        device = [_as_device(r.pid if a.device is None else a.device) for r, a in work]
-        stream = [str(r.tid if a.stream is None else a.stream) for r, a in work]
-        columns["device"][gpu] = device
-        columns["lane"][gpu] = [self._lanes[lane] for lane in zip(device, stream, strict=True)]
-        columns["blocks"][gpu] = _products([a.grid for _, a in work])
-        columns["size"][gpu] = [NONE if a.bytes is None else _size(a.bytes) for _, a in work]
+        columns = {}
+        for name, values in given.items():
+            columns[name] = np.full(len(args), NONE, dtype=np.int64 if name == "size" else np.int32)
+            columns[name][gpu] = values
         return columns
+
+    def _stream_codes(self, streams: list[Any]) -> Codes:
+        try:
+            return self._streams.codes(streams)
+        except TypeError:  # a list, an object: nothing that has a hash
+            return self._streams.codes([str(stream) for stream in streams])
 
     def _signature_codes(self, args: list[Args], kind: npt.NDArray[np.int8]) -> Codes:
         codes = np.full(len(args), NONE, dtype=np.int32)
-        shaped = [i for i, a in enumerate(args) if a.dims is not ABSENT]
-        for i in shaped:
-            if kind[i] == Kind.CPU_OP:
-                a = args[i]
-                codes[i] = self._signatures[(bytes(a.dims), bytes(a.types), bytes(a.concrete))]
+        dims = [a.dims for a in args]
+        if dims.count(ABSENT) == len(dims):  # most traces are recorded without shapes
+            return codes
+        operators = np.flatnonzero(kind == Kind.CPU_OP).tolist()
+        shaped = [i for i in operators if dims[i] is not ABSENT]
+        codes[shaped] = self._signatures.codes(
+            [(bytes(a.dims), bytes(a.types), bytes(a.concrete)) for a in map(args.__getitem__, shaped)]
+        )
         return codes
-
-    @staticmethod
-    def _code(numbering: _Numbering, keys: list[Any]) -> Codes:
-        return np.array([numbering[k] for k in keys], dtype=np.int32)
 
     def _append(self, **columns: npt.NDArray[Any]) -> None:
         for name, values in columns.items():
@@ -270,13 +259,13 @@ class TableBuilder:
     def build(self, meta: TraceMeta, notes: Notes) -> EventTable:
         """The table, its times made relative to the first valid event."""
         if not self._columns:
-            self._append(
-                **{c: np.zeros(0, dtype=_DTYPES.get(c, np.int64)) for c in (*_PLAIN, "ts", "dur", "pid", "tid")}
-            )
+            self._append(**{c: np.zeros(0, dtype=_DTYPES.get(c, np.int64)) for c in (*_PLAIN, *_BUILT)})
         joined = {name: _concatenate(parts) for name, parts in self._columns.items()}
         self._columns.clear()
         ts, dur = joined.pop("ts"), joined.pop("dur")
         thread, threads = self._threads(joined.pop("pid"), joined.pop("tid"))
+        lane, lanes = self._lanes(joined["device"], joined.pop("stream"))
+        blocks = np.array([*map(_blocks, self._grids), NONE], dtype=np.int64)  # the last is for rows without
         valid = _valid_times(ts, dur, joined["kind"])
         origin = int(ts[valid].min()) if valid.any() else 0
         ts[ts == _INVALID] = origin
@@ -288,7 +277,9 @@ class TableBuilder:
             threads=threads,
             names=list(self._names),
             categories=list(self._categories),
-            lanes=list(self._lanes),
+            lane=lane,
+            lanes=lanes,
+            blocks=blocks[joined.pop("grid")],
             signatures=list(self._signatures),
             meta=meta,
             notes=notes,
@@ -297,33 +288,21 @@ class TableBuilder:
         )
 
     def _threads(self, pid: Codes, tid: Codes) -> tuple[Codes, list[tuple[str, str]]]:
-        (pid_of, pids), (tid_of, tids) = _as_texts(self._pids), _as_texts(self._tids)
-        pairs = pid_of[pid] * len(tids) + tid_of[tid]
-        unique, inverse = np.unique(pairs, return_inverse=True)
-        threads = [(pids[p // len(tids)], tids[p % len(tids)]) for p in unique.tolist()]
-        return inverse.astype(np.int32), threads
+        (pid_of, pids), (tid_of, tids) = self._pids.texts(), self._tids.texts()
+        thread, pairs = paired(pid_of[pid], tid_of[tid])
+        return thread, [(pids[p], tids[t]) for p, t in pairs]
+
+    def _lanes(self, device: Codes, stream: Codes) -> tuple[Codes, list[tuple[int, str]]]:
+        stream_of, streams = self._streams.texts()
+        gpu = np.flatnonzero(stream != NONE)
+        lane = np.full(len(stream), NONE, dtype=np.int32)
+        lane[gpu], pairs = paired(device[gpu], stream_of[stream[gpu]])
+        return lane, [(d, streams[s]) for d, s in pairs]
 
 
-_PLAIN = (
-    "name",
-    "category",
-    "kind",
-    "device",
-    "lane",
-    "correlation",
-    "external_id",
-    "ev_idx",
-    "blocks",
-    "size",
-    "signature",
-)
+_PLAIN = ("name", "category", "kind", "device", "correlation", "external_id", "ev_idx", "size", "signature")
+_BUILT = ("ts", "dur", "pid", "tid", "stream", "grid")
 _DTYPES: dict[str, Any] = {"kind": np.int8}
-
-
-def _as_texts(keys: _Numbering) -> tuple[Ints, list[str]]:
-    """For each number the number of its key's text, and the texts: 7 and "7" are one thread."""
-    texts = _Numbering()
-    return np.array([texts[str(k)] for k in keys], dtype=np.int64), list(texts)
 
 
 def _concatenate(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
@@ -332,10 +311,22 @@ def _concatenate(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return joined
 
 
+def _devices(values: list[Any]) -> npt.NDArray[Any]:
+    """`_as_device` of many; the usual case, whole numbers all, at once."""
+    numbers = np.array(values) if set(map(type, values)) <= {int} else None
+    if numbers is None or numbers.dtype != np.int64:
+        numbers = np.array([_as_device(value) for value in values], dtype=np.int64)
+    return np.where((numbers >= 0) & (numbers < MAX_DEVICES), numbers, NONE)
+
+
 def _as_device(value: Any) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value[:5])
-    return value if isinstance(value, int) and 0 <= value < 1024 else NONE  # more GPUs than any host has
+    return value if isinstance(value, int) and 0 <= value < MAX_DEVICES else NONE
+
+
+MAX_DEVICES = 1024
+"""More GPUs than any host has."""
 
 
 BEFORE_NS = 60 * 10**9

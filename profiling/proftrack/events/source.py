@@ -12,7 +12,11 @@ from typing import Any
 
 from proftrack.errors import TraceError
 
-CHUNK_BYTES = 1 << 19
+CHUNK_BYTES = 1 << 20
+"""Handed on at once: a batch of events that stays in the processor's cache."""
+AHEAD_BYTES = 1 << 22
+"""Read or inflated at once: the thread that does it waits up to 5 ms for the GIL each time, and must stay ahead."""
+COMPRESSED_BYTES = 1 << 19
 DEFAULT_MAX_BYTES = 8 << 30
 """Of JSON, decompressed: a real 5 GB trace passes."""
 MAX_RATIO = 250
@@ -49,18 +53,18 @@ def read_chunks(path: Path, max_bytes: int | None = None) -> Iterator[bytes]:
 
 def _plain(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            yield chunk
+        while data := file.read(AHEAD_BYTES):
+            yield data
 
 
 def _gunzip(path: Path) -> Iterator[bytes]:
-    """All members of a gzip file, decompressed a megabyte at a time."""
+    """All members of a gzip file, decompressed AHEAD_BYTES at a time."""
     with path.open("rb") as file:
         inflate = zlib.decompressobj(wbits=31)
         pending = b""
         while True:
             if not pending:
-                pending = file.read(CHUNK_BYTES // 4)
+                pending = file.read(COMPRESSED_BYTES)
             if inflate.eof:
                 pending = pending.lstrip(b"\0")  # tar and tape tools pad with zeros
                 if not pending:
@@ -74,31 +78,34 @@ def _gunzip(path: Path) -> Iterator[bytes]:
                 raise TruncatedSource("the gzip stream ends early")
             before = inflate.copy()
             try:
-                data = inflate.decompress(pending, CHUNK_BYTES)
+                data = inflate.decompress(pending, AHEAD_BYTES)
             except zlib.error as error:
-                if data := _up_to_damage(before, pending):
-                    yield data
+                yield from _up_to_damage(before, pending)
                 raise TruncatedSource(f"the gzip stream is damaged ({error})", damaged=True) from error
             pending = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
             if data:
                 yield data
 
 
-def _up_to_damage(inflate: Any, pending: bytes) -> bytes:
+def _up_to_damage(inflate: Any, pending: bytes) -> Iterator[bytes]:
     """What a decompressor gives of bytes in which it fails at last; all at once it would give nothing."""
-    parts = []
+    parts, held = [], 0
     with contextlib.suppress(zlib.error):
         for i in range(len(pending)):
             parts.append(inflate.decompress(pending[i : i + 1]))
-    return b"".join(parts)
+            held += len(parts[-1])
+            if held >= CHUNK_BYTES:
+                yield b"".join(parts)
+                parts, held = [], 0
+    yield b"".join(parts)
 
 
 def _bounded(path: Path, chunks: Iterator[bytes], max_bytes: int | None) -> Iterator[bytes]:
     limit = DEFAULT_MAX_BYTES if max_bytes is None else max_bytes
     on_disk = max(path.stat().st_size, 1)
     total = 0
-    for chunk in chunks:
-        total += len(chunk)
+    for data in chunks:
+        total += len(data)
         if total > limit:
             raise TraceError(f"{path}: more than {limit} bytes of JSON inside; --max-bytes allows more")
         if max_bytes is None and total > RATIO_FROM_BYTES and total > MAX_RATIO * on_disk:
@@ -106,7 +113,7 @@ def _bounded(path: Path, chunks: Iterator[bytes], max_bytes: int | None) -> Iter
                 f"{path}: {on_disk} bytes on disk inflate to over {MAX_RATIO} times as many, which no trace does; "
                 f"--max-bytes allows it"
             )
-        yield chunk
+        yield data
 
 
 class Buffer:
@@ -154,15 +161,15 @@ class Buffer:
             self.fill(1)
 
 
-def read_ahead(chunks: Iterator[bytes], depth: int = 8) -> Generator[bytes, None, None]:
-    """The same chunks, produced by a thread: zlib and file reads release the GIL while the caller parses."""
+def read_ahead(source: Iterator[bytes], depth: int = 2) -> Generator[bytes, None, None]:
+    """The same bytes in chunks, produced by a thread: zlib and file reads release the GIL while the caller parses."""
     ready: queue.Queue[bytes | BaseException | None] = queue.Queue(maxsize=depth)
     stop = threading.Event()
 
     def produce() -> None:
         try:
-            for chunk in chunks:
-                ready.put(chunk)
+            for data in source:
+                ready.put(data)
                 if stop.is_set():
                     return
             ready.put(None)
@@ -175,7 +182,8 @@ def read_ahead(chunks: Iterator[bytes], depth: int = 8) -> Generator[bytes, None
         while (item := ready.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
-            yield item
+            for start in range(0, len(item), CHUNK_BYTES):
+                yield item[start : start + CHUNK_BYTES]  # no memoryview: joining those gives up the GIL
     finally:
         stop.set()
         while thread.is_alive():

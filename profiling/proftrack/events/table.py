@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,7 @@ class EventTable:
     def __len__(self) -> int:
         return len(self.ts)
 
-    @property
+    @cached_property
     def end(self) -> Ints:
         """ts + dur."""
         return self.ts + self.dur
@@ -114,12 +115,12 @@ class EventTable:
         """The first event's time; epoch nanoseconds where the file says what its clock counts from."""
         return self.origin_ns + (self.meta.base_time_ns or 0)
 
-    @property
+    @cached_property
     def gpu_work(self) -> Bools:
         """Mask of GPU work: kernels, copies and sets, whatever their times."""
         return self.of_kind(*GPU_KINDS)
 
-    @property
+    @cached_property
     def host(self) -> Bools:
         """Mask of the rows that self CPU time is counted over."""
         return self.of_kind(*HOST_KINDS)

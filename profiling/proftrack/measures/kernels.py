@@ -55,6 +55,9 @@ LIMIT_OF_KIND = {
 }
 """Kinds that are not named here move more than they compute: their limit is bandwidth."""
 
+LIMITS = ("arithmetic", "bandwidth", "communication", "latency", "transfer", "unknown")
+"""All of them, in the order of the alphabet."""
+
 CAN_BE_SMALL = ("arithmetic", "bandwidth", "unknown")
 """Limits that give way to latency where the grid leaves most of the GPU empty."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 
 from proftrack.events.categories import Kind
-from proftrack.events.table import NONE, Bools
+from proftrack.events.codes import distinct
+from proftrack.events.table import NONE, Bools, Ints
 from proftrack.measures import tables
 from proftrack.measures.intervals import EMPTY, Intervals, union
-from proftrack.measures.kernels import CAN_BE_SMALL, limit_of_kind, limit_of_operator
+from proftrack.measures.kernels import CAN_BE_SMALL, LIMITS, limit_of_kind, limit_of_operator
 from proftrack.measures.results import Split
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows, busy
@@ -23,37 +23,38 @@ STREAMING_INTENSITY = 8.0
 """FLOPs a byte: below this every GPU since 2016 waits for its memory (their float32 ridges begin at about 14)."""
 
 
-def classes_of(seen: View, costs: GpuCosts) -> dict[str, Bools]:
-    """What limits each row of `links.gpu`, as a mask for each limit that occurs.
+def classes_of(seen: View, owner: Ints, costs: GpuCosts) -> dict[str, Bools]:
+    """What limits each row of `links.gpu`, as a mask for each limit that occurs. `owner`: of `tables.launching_row`.
 
     By its arithmetic intensity against the ridge where its operator's cost and the ceilings are known, else by the kind
     that its name (or its operator's) tells. A grid that leaves most of the GPU empty is limited by latency, unless the
     kernel is near its roofline all the same.
     """
-    limit = _by_name(seen)
-    computes = np.isin(limit, CAN_BE_SMALL)
+    limit = _by_name(seen, owner)
+    computes = np.isin(limit, [LIMITS.index(name) for name in CAN_BE_SMALL])
     with np.errstate(invalid="ignore", divide="ignore"):
         near = costs.roofline_us * 1000 >= FAR_FROM_ROOFLINE * np.maximum(seen.table.dur[seen.links.gpu], 1)
         streams = (costs.flops > 0) & (costs.flops < STREAMING_INTENSITY * costs.bytes)
     judged = computes & costs.known & ~np.isnan(costs.arithmetic_us) & ~np.isnan(costs.bandwidth_us)
-    limit = np.where(computes & costs.known & streams, "bandwidth", limit)
-    limit = np.where(judged, np.where(costs.arithmetic_us >= costs.bandwidth_us, "arithmetic", "bandwidth"), limit)
+    arithmetic, bandwidth = LIMITS.index("arithmetic"), LIMITS.index("bandwidth")
+    limit = np.where(computes & costs.known & streams, bandwidth, limit)
+    limit = np.where(judged, np.where(costs.arithmetic_us >= costs.bandwidth_us, arithmetic, bandwidth), limit)
     small = tables.is_small(seen.table, seen.links.gpu) & computes & ~(judged & near)
-    limit = np.where(small, "latency", limit)
-    return {name: limit == name for name in np.unique(limit).tolist()}
+    limit = np.where(small, LIMITS.index("latency"), limit)
+    return {LIMITS[code]: limit == code for code in np.flatnonzero(np.bincount(limit)).tolist()}
 
 
-def _by_name(seen: View) -> npt.NDArray[np.str_]:
-    """Limit of each row of `links.gpu` by its own name, else by the name of the operator that launched it."""
+def _by_name(seen: View, owner: Ints) -> Ints:
+    """Limit (in LIMITS) of each row of `links.gpu` by its own name, else by the name of its operator."""
     table, gpu = seen.table, seen.links.gpu
     codes = table.name[gpu].astype(np.int64) * len(Kind) + table.kind[gpu]
-    unique, group = np.unique(codes, return_inverse=True)
+    unique, group = distinct(codes, len(table.names) * len(Kind))
     names = [limit_of_kind(tables.kind_of_work(table.names[c // len(Kind)], c % len(Kind))) for c in unique.tolist()]
-    limit = np.array(names or ["unknown"], dtype="<U16")[group]
-    owner = tables.launching_row(table, seen.forest, seen.links)
-    lost = np.flatnonzero((limit == "unknown") & (owner != NONE))
-    operators, which = np.unique(table.name[seen.forest.rows[owner[lost]]], return_inverse=True)
-    limit[lost] = np.array([limit_of_operator(table.names[o]) for o in operators.tolist()], dtype="<U16")[which]
+    limit: Ints = np.array([LIMITS.index(name) for name in names], dtype=np.int64)[group]
+    lost = np.flatnonzero((limit == LIMITS.index("unknown")) & (owner != NONE))
+    operators, which = distinct(table.name[seen.forest.rows[owner[lost]]].astype(np.int64), len(table.names))
+    names = [limit_of_operator(table.names[o]) for o in operators.tolist()]
+    limit[lost] = np.array([LIMITS.index(name) for name in names], dtype=np.int64)[which]
     return limit
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from proftrack.events.categories import CALL_KINDS, is_graph_launch, is_launch, is_wait
+from proftrack.events.codes import distinct
 from proftrack.events.table import NONE, Bools, EventTable, Ints
 from proftrack.measures.nesting import Forest
 
@@ -36,7 +37,7 @@ def link(table: EventTable, forest: Forest) -> Links:
     launch = _join(table, gpu, launches)
     inner = np.flatnonzero(np.isin(launch, launches))
     launch[inner] = outermost[np.searchsorted(launches, launch[inner])]
-    calls = np.unique(outermost)
+    calls, _ = distinct(outermost, len(table))
     position = np.full(len(table), NONE, dtype=np.int64)
     position[calls] = np.arange(len(calls))
     joined = position[launch[launch != NONE]]

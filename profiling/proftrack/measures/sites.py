@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from proftrack.events.codes import grouped
 from proftrack.events.table import NONE, EventTable, Ints
 from proftrack.measures.results import Site
 from proftrack.measures.tables import kind_of_work
@@ -37,21 +38,18 @@ def sites(view: View, owner: Ints, windows: Windows | None) -> list[Site]:
     end = np.minimum(owned.end[rows], windows.device_high)
     busy = shared_time(start, np.maximum(end, start))
     launcher = np.where(owner[rows] == NONE, NONE, view.forest.rows[owner[rows]] if len(view.forest.rows) else NONE)
-    codes = np.stack(
-        [
-            np.where(launcher == NONE, NONE, _operator_names(table)[table.name[launcher]]),
-            np.where(launcher == NONE, NONE, table.signature[launcher]),
-            table.name[links.gpu[rows]],
-            table.kind[links.gpu[rows]],
-        ],
-        axis=1,
+    columns = (
+        np.where(launcher == NONE, NONE, _operator_names(table)[table.name[launcher]]),
+        np.where(launcher == NONE, NONE, table.signature[launcher]),
+        table.name[links.gpu[rows]],
+        table.kind[links.gpu[rows]],
     )
-    unique, group = np.unique(codes, axis=0, return_inverse=True)
-    group = group.reshape(-1)  # numpy 2.0 alone gives it the input's shape
-    calls = np.bincount(group, minlength=len(unique)).tolist()
-    time = np.bincount(group, weights=busy, minlength=len(unique)).tolist()
+    first, group = grouped(columns)
+    calls = np.bincount(group, minlength=len(first)).tolist()
+    time = np.bincount(group, weights=busy, minlength=len(first)).tolist()
+    codes = np.stack([column[first] for column in columns], axis=1).tolist()
     # Signatures may differ in what is not shown: types, concrete values.
-    return merged(_site(table, unique[i].tolist(), calls[i], time[i]) for i in range(len(unique)))
+    return merged(_site(table, *found) for found in zip(codes, calls, time, strict=True))
 
 
 def _operator_names(table: EventTable) -> Ints:
@@ -92,7 +90,7 @@ def shared_time(start: Ints, end: Ints) -> npt.NDArray[np.float64]:
     """
     if not len(start):
         return np.zeros(0)
-    points = np.unique(np.concatenate([start, end]))
+    points = np.sort(np.concatenate([start, end]))
     running = np.searchsorted(np.sort(start), points, side="right") - np.searchsorted(np.sort(end), points, "right")
     lengths = np.diff(points, append=points[-1])
     shares = np.concatenate([[0.0], np.cumsum(lengths / np.maximum(running, 1))])

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proftrack.events.categories import Kind
+from proftrack.events.codes import distinct
 from proftrack.events.table import NONE, Bools, EventTable, Ints
 from proftrack.measures.intervals import Intervals, union, union_by_group
 from proftrack.measures.kernels import kind_of_copy, kind_of_kernel
@@ -30,15 +31,17 @@ def _sums(group: npt.NDArray[np.integer], values: Ints, count: int) -> Ints:
     return out
 
 
-def operators(table: EventTable, forest: Forest, links: Links) -> list[Op]:
-    """All host rows by name and category, largest self CUDA first, then largest self CPU."""
+def operators(table: EventTable, forest: Forest, links: Links, owner: Ints) -> list[Op]:
+    """All host rows by name and category, largest self CUDA first, then largest self CPU.
+
+    `owner`: of `launching_row`.
+    """
     gpu_ns = np.zeros(len(forest.rows), dtype=np.int64)
-    owner = launching_row(table, forest, links)
     np.add.at(gpu_ns, owner[owner != NONE], table.dur[links.gpu][owner != NONE])
     total_gpu = forest.subtree_sums(gpu_ns) if len(gpu_ns) else gpu_ns
     rows = forest.rows
     codes = table.name[rows].astype(np.int64) * len(table.categories) + table.category[rows]
-    unique, group = np.unique(codes, return_inverse=True)
+    unique, group = distinct(codes, len(table.names) * len(table.categories))
     count = len(unique)
     columns = zip(
         unique.tolist(),
@@ -84,7 +87,7 @@ def gpu_work(table: EventTable, links: Links, limit: dict[str, Bools], costs: Gp
     if not len(gpu):
         return []
     codes = table.name[gpu].astype(np.int64) * len(Kind) + table.kind[gpu]
-    unique, group = np.unique(codes, return_inverse=True)
+    unique, group = distinct(codes, len(table.names) * len(Kind))
     count = len(unique)
     dur, total_ns = table.dur[gpu], int(table.dur[gpu].sum())
     calls = np.bincount(group, minlength=count)
