@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from proftrack import parallel
 from proftrack.analysis import analyze_traces
 from proftrack.cli.analyze import command
-from proftrack.errors import UsageError
+from proftrack.errors import TraceError, UsageError
 from proftrack.joint import Part, join, rank_of, worker_of
+from proftrack.record import dump
 
 
 def row(cat: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
@@ -111,6 +113,32 @@ def test_two_processes_with_one_rank_are_refused(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{name}.json", rank_trace(300, rank=0)) for name in "ab"]
     with pytest.raises(UsageError, match="overlap in time"):
         analyze_traces(paths)
+
+
+def test_several_processes_give_the_same_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [write(tmp_path / f"{n}.json", rank_trace(300 + n, rank=n)) for n in range(3)]
+    alone = analyze_traces(paths)
+    monkeypatch.setattr(parallel, "PAYS_FROM_BYTES", 0)
+    together = analyze_traces(paths, processes=2)
+    assert [dump(each.record) for each in together] == [dump(each.record) for each in alone]
+    (tmp_path / "1.json").write_text('{"traceEvents": [{"ph"')
+    with pytest.raises(TraceError, match=r"1\.json, byte 22"):
+        analyze_traces(paths, processes=2)
+
+
+def test_as_many_processes_as_pay_and_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    traces = [tmp_path / f"{n}.json.gz" for n in range(5)]
+    for path in traces:
+        path.write_bytes(bytes(1 << 20))
+    monkeypatch.setattr(parallel, "_free_bytes", lambda: 10 << 30)
+    assert parallel._workers(traces, 8) == 5
+    assert parallel._workers(traces, 2) == 2
+    assert parallel._workers(traces[:1], 8) == 1
+    assert parallel._workers(traces[:3], 8) == 1  # three megabytes
+    monkeypatch.setattr(parallel, "_free_bytes", lambda: 700 << 20)  # a reader takes 112
+    assert parallel._workers(traces, 8) == 3
+    monkeypatch.setattr(parallel, "_free_bytes", lambda: 0)
+    assert parallel._workers(traces, 8) == 1
 
 
 def test_a_folder_on_the_command_line(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ FLOW = (
     "joint",
     "compare",
     "report",
+    "parallel",
     "analysis",
     "api",
     "folder",

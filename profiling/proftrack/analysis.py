@@ -12,7 +12,7 @@ import msgspec
 from proftrack import __version__
 from proftrack.capture.result import Capture
 from proftrack.environment import DeviceFacts, Environment
-from proftrack.errors import TraceError, UsageError
+from proftrack.errors import UsageError
 from proftrack.events.reader import Trace, read
 from proftrack.events.table import EventTable
 from proftrack.git import scrub
@@ -20,6 +20,7 @@ from proftrack.hardware import StepWork
 from proftrack.joint import rank_of, worker_of
 from proftrack.measures import Measures, combine, measure
 from proftrack.measures.collectives import Collective
+from proftrack.parallel import Measured, read_and_measure
 from proftrack.record import Rates, Record, RunFacts, Source, SourceFile, Times
 from proftrack.verdict.context import Context
 from proftrack.verdict.judge import Judgement, judge
@@ -66,6 +67,7 @@ def analyze_traces(
     salvage: bool = False,
     max_bytes: int | None = None,
     rank_from: str | None = None,
+    processes: int = 1,
 ) -> list[RankAnalysis]:
     """Read, measure and judge several traces: one record a rank, the cycles of a rank taken together.
 
@@ -73,29 +75,22 @@ def analyze_traces(
     without a rank that one process wrote (HOST_PID.TIME...) are its cycles; others are records of their own.
     Raises TraceError where one cannot be read, UsageError where ranks and files do not go together.
     """
-    read_in = [_read(path, salvage, max_bytes) for path in paths]
-    groups: dict[int | str, list[Trace]] = defaultdict(list)
-    for trace in read_in:
-        distributed = trace.table.meta.distributed or {}
+    groups: dict[int | str, list[Measured]] = defaultdict(list)
+    for found in read_and_measure(paths, salvage=salvage, max_bytes=max_bytes, processes=processes):
+        distributed = found.trace.table.meta.distributed or {}
         given = distributed.get("rank")
-        rank = rank_of(trace.path, given if isinstance(given, int) else None, rank_from)
-        groups[worker_of(trace.path) if rank is None else rank].append(trace)
-    found = [_analyzed(key, traces, step_time_us) for key, traces in groups.items()]
-    return sorted(found, key=lambda a: (a.rank is None, a.rank or 0, str(a.paths[0])))
+        rank = rank_of(found.trace.path, given if isinstance(given, int) else None, rank_from)
+        groups[worker_of(found.trace.path) if rank is None else rank].append(found)
+    ranks = [_analyzed(key, cycles, step_time_us) for key, cycles in groups.items()]
+    return sorted(ranks, key=lambda a: (a.rank is None, a.rank or 0, str(a.paths[0])))
 
 
-def _read(path: Path, salvage: bool, max_bytes: int | None) -> Trace:
-    trace = read(path, salvage=salvage, max_bytes=max_bytes)
-    if not len(trace.table):
-        raise TraceError(f"{path}: holds no complete events ({trace.events} of other kinds); export the trace again")
-    return trace
-
-
-def _analyzed(key: int | str, traces: list[Trace], step_time_us: float | None) -> RankAnalysis:
+def _analyzed(key: int | str, cycles: list[Measured], step_time_us: float | None) -> RankAnalysis:
     """One rank's record over its cycles in order of time."""
-    traces = sorted(traces, key=lambda t: t.table.started_ns)
+    cycles = sorted(cycles, key=lambda c: c.trace.table.started_ns)
+    traces = [cycle.trace for cycle in cycles]
     _refuse_overlap(traces)
-    measures = combine([measure(t.table) for t in traces])
+    measures = combine([cycle.measures for cycle in cycles])
     judged = judge(measures, Context(step_time_us=step_time_us))
     return RankAnalysis(
         rank=key if isinstance(key, int) else None,

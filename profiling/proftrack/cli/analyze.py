@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,7 +60,12 @@ def command(
     files = _files(traces)
     with waiting(f"reading {len(files)} trace{'' if len(files) == 1 else 's'}"):
         found = analyze_traces(
-            files, step_time_us=step_time_us, salvage=salvage, max_bytes=max_bytes, rank_from=rank_from
+            files,
+            step_time_us=step_time_us,
+            salvage=salvage,
+            max_bytes=max_bytes,
+            rank_from=rank_from,
+            processes=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         )
     if json_to is not None:
         _write_json(found, json_to)
