@@ -77,6 +77,10 @@ class _Call(NamedTuple):
         return sum(math.prod(self.shape(i)) * self.size(i) for i in self.tensors())
 
 
+LARGEST = 2**62
+"""FLOPs or bytes of one call: no device does more within hours, so the shapes are wrong."""
+
+
 def cost_of(name: str, dims: bytes, types: bytes, concrete: bytes) -> Cost | None:
     """Cost of one call; the shapes, types and concrete values are the trace's raw JSON. None where it is not known."""
     rule = _rule(name)
@@ -86,9 +90,9 @@ def cost_of(name: str, dims: bytes, types: bytes, concrete: bytes) -> Cost | Non
         call = _Call(_decode(dims), _decode(types), _decode(concrete))
         flops, size = rule(call)
         kind = next((call.types[i] for i in call.tensors()), "")
-    except (ValueError, KeyError, IndexError, TypeError, msgspec.MsgspecError):
+    except (ValueError, KeyError, IndexError, TypeError, OverflowError, msgspec.MsgspecError):
         return None
-    if flops < 0 or size < 0:
+    if not (0 <= flops < LARGEST and 0 <= size < LARGEST):
         return None
     return Cost(flops, size, DTYPE_OF_TYPE.get(kind, "other"))
 
@@ -143,6 +147,8 @@ def _convolution(*, padding_first: bool) -> _Rule:
         stride, padding, dilation = lists[:3]
         if padding_first:
             stride, padding = padding, stride
+        elif call.concrete[6] == "True":
+            return _transposed_convolution(call)
         out = [
             (extent + 2 * _at(padding, i) - _at(dilation, i) * (kernel - 1) - 1) // _at(stride, i) + 1
             for i, (extent, kernel) in enumerate(zip(x[2:], weight[2:], strict=True))
@@ -153,12 +159,24 @@ def _convolution(*, padding_first: bool) -> _Rule:
     return rule
 
 
+def _transposed_convolution(call: _Call) -> tuple[int, int]:
+    """x [N, C, spatial..], weight [C, O / groups, spatial..]: each element of x goes through the whole kernel."""
+    x, weight = call.shape(0), call.shape(1)
+    stride, padding, dilation, further = [_ints(text) for text in call.concrete if text.startswith("[")][:4]
+    out = [
+        (extent - 1) * _at(stride, i) - 2 * _at(padding, i) + _at(dilation, i) * (kernel - 1) + _at(further, i) + 1
+        for i, (extent, kernel) in enumerate(zip(x[2:], weight[2:], strict=True))
+    ]
+    outputs = x[0] * weight[1] * int(call.concrete[8]) * math.prod(out)
+    return 2 * math.prod(x) * math.prod(weight[1:]), call.input_bytes() + outputs * call.size(0)
+
+
 def _convolution_backward(call: _Call) -> tuple[int, int]:
     """Two products of the forward's size: for the input's and for the weight's gradient."""
     grad, x, weight = call.shape(0), call.shape(1), call.shape(2)
-    outputs = math.prod(grad)
+    through_kernel = x if call.concrete[7] == "True" else grad  # transposed: see above
     moved = call.input_bytes() + (math.prod(x) + math.prod(weight)) * call.size(1)
-    return 2 * 2 * outputs * math.prod(weight[1:]), moved
+    return 2 * 2 * math.prod(through_kernel) * math.prod(weight[1:]), moved
 
 
 def _attention(factor: float) -> _Rule:
