@@ -116,6 +116,8 @@ KNOWN: tuple[tuple[str, int, tuple[int, ...], tuple[float, ...]], ...] = (
     ("12 runs, +10 -10", 12, (4, 8), (10, -10)),
     ("40 runs, +3", 40, (20,), (3,)),
     ("40 runs, +5 -5 +3", 40, (10, 20, 30), (5, -5, 3)),
+    ("400 runs, +3", 400, (200,), (3,)),
+    ("400 runs, +5 -5 +3", 400, (100, 200, 300), (5, -5, 3)),
 )
 
 
@@ -140,17 +142,17 @@ def main() -> None:
     print(f"| {count} series each | {' | '.join(METHODS)} |")
     print(f"|---|{'---:|' * len(METHODS)}")
     for noise in NOISE:
-        for runs in (8, 12, 40):
+        for runs in (8, 12, 40, 400):
             shares = [f"{false_alarms(method, noise, runs, count):.1%}" for method in METHODS.values()]
             print(f"| false alarms, {noise}, {runs} runs | {' | '.join(shares)} |", flush=True)
     for name, runs, at, sizes in KNOWN:
         shares = [f"{power(method, runs, at, sizes, count):.0%}" for method in METHODS.values()]
         print(f"| found, {name} | {' | '.join(shares)} |", flush=True)
-    long = np.random.default_rng(0).normal(size=1000)
-    for name in ("proftrack",):
+    for runs in (1000, 10_000):
+        long = np.random.default_rng(0).normal(size=runs) + np.repeat([0, 5], runs // 2)
         begin = time.perf_counter()
-        METHODS[name](long + np.repeat([0, 1], 500))
-        print(f"\n{name}: 1000 runs in {time.perf_counter() - begin:.1f} s")
+        ours(long)
+        print(f"\nproftrack: {runs} runs in {time.perf_counter() - begin:.1f} s")
 
 
 if __name__ == "__main__":

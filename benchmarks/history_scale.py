@@ -1,6 +1,8 @@
 """A history over ten thousand runs on PostgreSQL behind MLflow's server: first look, later looks, bytes a run.
 
-    python benchmarks/history_scale.py [--runs 10000] [--folder RUN_FOLDER]
+    python benchmarks/history_scale.py [--runs 10000] [--points 40] [--folder RUN_FOLDER]
+
+POINTS: values of the parameter n among the runs, and so many series; 40 is what the history of a sweep looks like.
 
 Needs PostgreSQL (scripts/install-test-tools.sh), psycopg and mlflow[auth]; everything is started on loopback in a
 temporary folder by the scripts under deploy/, and ended. One real run (RUN_FOLDER, or else `proftrack run` on the CPU)
@@ -27,8 +29,6 @@ from team import ADMIN, Postgres, Server, open_folder  # noqa: E402
 
 EXPERIMENT = "matmul_add"
 DAYS = 365
-POINTS = 40
-"""Values of the parameter n among the runs: as many series, which is what the history of a sweep looks like."""
 COUNTS = "('kernels_per_step', 'launches_per_step', 'recorded_steps')"
 # Tags that differ from run to run.
 TAGS = {
@@ -45,14 +45,16 @@ TAGS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=10_000)
+    parser.add_argument("--points", type=int, default=40)
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installation has its bytecode
     with open_folder() as folder:
         postgres = Postgres(folder / "db")
         server = Server(postgres.url, folder / "server")
         try:
             server.start().wait()
-            result = measure(options.runs, options.folder, folder, postgres, server)
+            result = measure(options.runs, options.points, options.folder, folder, postgres, server)
         finally:
             server.end()
             postgres.stop()
@@ -60,7 +62,9 @@ def main() -> None:
     sys.exit(result["first_look_s"] > 90 or result["history_warm_s"] > 2)
 
 
-def measure(count: int, given: Path | None, folder: Path, postgres: Postgres, server: Server) -> dict[str, Any]:
+def measure(
+    count: int, points: int, given: Path | None, folder: Path, postgres: Postgres, server: Server
+) -> dict[str, Any]:
     os.environ |= {
         "MLFLOW_TRACKING_URI": server.url,
         "MLFLOW_TRACKING_USERNAME": ADMIN[0],
@@ -75,7 +79,7 @@ def measure(count: int, given: Path | None, folder: Path, postgres: Postgres, se
     found = store.resolve()
     template = sync.sync_folder(found, store.connect(found), run_folder).run_id
     before = sizes(postgres)
-    multiply(postgres, template, count - 1)
+    multiply(postgres, template, count - 1, points)
     after = sizes(postgres)
 
     looks = []
@@ -91,6 +95,7 @@ def measure(count: int, given: Path | None, folder: Path, postgres: Postgres, se
     artifacts = [path for path in (server.folder / "artifacts").rglob("*") if path.is_file()]
     return {
         "runs": count,
+        "series": points,
         "first_look_s": round(looks[0], 1),
         "later_look_s": round(later, 2),
         "history_warm_s": round(called, 2),
@@ -141,7 +146,7 @@ def sizes(postgres: Postgres) -> dict[str, tuple[int, int]]:
     }
 
 
-def multiply(postgres: Postgres, template: str, copies: int) -> None:
+def multiply(postgres: Postgres, template: str, copies: int, points: int) -> None:
     began, step = int(time.time()) - DAYS * 86400, DAYS * 86400 // (copies + 1)
     for table in ("runs", "metrics", "latest_metrics", "params", "tags"):
         columns = [
@@ -162,10 +167,10 @@ def multiply(postgres: Postgres, template: str, copies: int) -> None:
                 noise = "0.01 * sqrt(-2 * ln(1 - random())) * cos(2 * pi() * random())"
                 values[number] = f"case when key in {COUNTS} then value else value * (1 + {noise}) end"
             elif table == "params" and column == "value":
-                values[number] = f"case key when 'n' then (64 * (1 + g % {POINTS}))::text else value end"
+                values[number] = f"case key when 'n' then (64 * (1 + g % {points}))::text else value end"
             elif table == "tags" and column == "value":
                 cases = [
-                    f"when '{key}' then {text.format(began=began, step=step, points=POINTS)}"
+                    f"when '{key}' then {text.format(began=began, step=step, points=points)}"
                     for key, text in TAGS.items()
                 ]
                 values[number] = f"case key {' '.join(cases)} else value end"

@@ -129,5 +129,5 @@ def test_what_cannot_be_gets_one_sentence(words: list[str], says: str, capsys: p
 
 
 def test_an_unknown_run_is_named_with_its_store(store_uri: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("0" * 32) == 2
-    assert f"{'0' * 32}: no such run in {store_uri}" in capsys.readouterr().err
+    assert call("0" * 32) == 1
+    assert f"{store_uri}: no run {'0' * 32}; " in capsys.readouterr().err

@@ -149,7 +149,7 @@ def test_a_count_that_varies_by_itself_is_treated_as_noisy() -> None:
     assert (change.exact, change.after.run_id) == (False, runs[20].run_id)
 
 
-def test_of_very_many_runs_the_newest_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_runs_a_picture_shows_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
     from proftrack.compare import series as compared
 
     monkeypatch.setattr(compared, "NEWEST", 12)
@@ -158,8 +158,26 @@ def test_of_very_many_runs_the_newest_are_searched(monkeypatch: pytest.MonkeyPat
     found = detect(runs, "step_time_us")
     assert [(change.metric, change.after.run_id) for change in found] == [
         ("launches_per_step", runs[3].run_id),
+        ("step_time_us", runs[6].run_id),
         ("step_time_us", runs[12].run_id),
     ]
     shown = compared.newest(Series(experiment="x", fingerprint="f", variant={}, runs=runs, changes=found))
     assert (len(shown.runs), [change.metric for change in shown.changes]) == (12, ["step_time_us"])
     assert [(first, last) for first, last, _ in levels(shown, "step_time_us")] == [(0, 6), (6, 12)]
+
+
+def test_a_real_change_vouches_for_no_other() -> None:
+    """Without parts of their own, cuts in the noise beside a large step pass with it, in one series of eight."""
+    wrong = [
+        places
+        for seed in range(20)
+        if (places := found(series([(300, 100), (300, 150)], noise=0.02, seed=seed))) != [300]
+    ]
+    assert len(wrong) <= 2, wrong
+
+
+def test_a_long_series_is_searched_whole_and_soon() -> None:
+    """Longer than several windows; one change lies where a window ends, two belong together, one is the last."""
+    parts = [(300, 100), (390, 110), (3, 130), (1000, 110), (1300, 120), (4, 140)]
+    assert found(series(parts, noise=0.005)) == [300, 690, 693, 1693, 2993]
+    assert found(series([(4000, 100)])) == []

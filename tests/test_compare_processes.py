@@ -89,6 +89,6 @@ def test_with_the_noise_that_the_processes_show(subjects: list[Subject]) -> None
 def test_with_the_noise_that_is_assumed(subjects: list[Subject]) -> None:
     """A process that gets a third of a processor takes three times as long: then the times differ in truth."""
     load, processors = os.getloadavg()[0], os.cpu_count() or 1
-    if load > processors + 2:
+    if load > processors + 2 and not os.environ.get("CI"):
         pytest.skip(f"the machine is overloaded: {load:.0f} processes want to run on {processors} processors")
     assert claims(subjects, {}) <= 1

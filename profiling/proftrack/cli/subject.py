@@ -38,15 +38,20 @@ def load(reference: str) -> Subject:
     if path.is_file():
         return _from_record(path) if is_record(path) else _from_trace(path)
     run_id = run_id_of(reference)
-    from proftrack.tracking.fetch import StoredRun
+    from proftrack.tracking import find
 
+    runs = find.connect()
+    run = runs.get(run_id)
     with tempfile.TemporaryDirectory(prefix="proftrack-") as folder:
-        return _from_record(StoredRun(run_id).fetch_record(Path(folder))[0])
+        record = runs.download(run, RECORD, Path(folder))
+        if EVENTS in runs.names(run):
+            runs.download(run, EVENTS, Path(folder))
+        return _from_record(record)
 
 
 def run_id_of(reference: str) -> str:
     """`reference` where it can be an MLflow run id. Raises UsageError where it cannot, and is no path either."""
-    from proftrack.tracking.fetch import is_run_id
+    from proftrack.tracking.find import is_run_id
 
     if not is_run_id(reference):
         raise UsageError(f"{reference}: no such file, and no run id; {_FORMS}")
@@ -70,12 +75,14 @@ def find_trace(reference: str, cycle: int | None, kept: ExitStack) -> Path:
     if path.is_dir() or path.is_file():
         folder = (path if path.is_dir() else path.parent) / "trace"
         return _of_cycle(sorted(p for p in folder.glob("*") if p.is_file()), cycle, reference)
-    from proftrack.tracking.fetch import TRACES, StoredRun
+    run_id = run_id_of(reference)
+    from proftrack.tracking import find
 
-    run = StoredRun(run_id_of(reference))
-    name = _of_cycle(sorted(map(Path, run.names(TRACES))), cycle, reference)
+    runs = find.connect()
+    run = runs.get(run_id)
+    name = _of_cycle(sorted(map(Path, runs.names(run, find.TRACES))), cycle, reference)
     below = kept.enter_context(tempfile.TemporaryDirectory(prefix="proftrack-"))
-    return run.fetch([name.as_posix()], Path(below))[0]
+    return runs.download(run, name.as_posix(), Path(below))
 
 
 def _of_cycle(found: list[Path], cycle: int | None, reference: str) -> Path:

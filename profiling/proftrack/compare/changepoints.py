@@ -93,7 +93,22 @@ def stretches(series: Floats) -> list[int]:
         bounds += sure
         low = sure[-1] if sure else low + WINDOW // 2
     bounds += [low + cut for cut in _stretches(series[low:])[1:-1]]
-    return [*bounds, len(series)]
+    return _seen_whole(series, [*bounds, len(series)])
+
+
+def _seen_whole(series: Floats, bounds: list[int]) -> list[int]:
+    """Without the cuts that are nothing beside all of their two stretches, of which a window held only a part.
+
+    The limit is what the largest of so many normal deviates reaches, sqrt(2 ln n).
+    """
+    while len(series) > WINDOW and len(bounds) > 2:
+        noise = math.sqrt(float((_residuals(series, bounds) ** 2).mean()))
+        strengths = [_strength(series, bounds, i) for i in range(1, len(bounds) - 1)]
+        weakest = int(np.argmin(strengths))
+        if strengths[weakest] >= math.sqrt(2 * math.log(len(series))) * max(noise, LEAST_NOISE):
+            break
+        bounds = bounds[: weakest + 1] + bounds[weakest + 2 :]
+    return bounds
 
 
 def _stretches(series: Floats) -> list[int]:

@@ -15,7 +15,7 @@ from proftrack.compare.results import CommitRange, Different
 EXACT = ("launches_per_step", "kernels_per_step")
 """Counts that are looked at in every history: each change of them is one of the code."""
 NEWEST = 1000
-"""Runs of a series, the newest ones, in which changes of a measured metric are looked for: older ones cost minutes."""
+"""Runs of a series that a picture shows: more than a screen has places for."""
 MOST_EXACT = 4
 """A count that changes in more than one of so many runs is not the code's alone, and is treated as noisy."""
 
@@ -98,8 +98,7 @@ def _changes(runs: Sequence[RunPoint], metric: str, *, exact: bool) -> list[Chan
     if exact and len(points) * MOST_EXACT > max(len(values), 2 * MOST_EXACT):
         exact = False
     if not exact:
-        known = known[-NEWEST:]
-        points = changepoints.find(values[-NEWEST:])
+        points = changepoints.find(values)
     return [
         Change(metric=metric, exact=exact, point=p, before=known[p.index - 1], after=known[p.index]) for p in points
     ]
@@ -130,7 +129,7 @@ def levels(series: Series, metric: str) -> list[tuple[int, int, float]]:
 
 
 def newest(series: Series) -> Series:
-    """The runs that changes were looked for in, and the changes between them: what a picture shows."""
+    """The newest runs, and the changes between them: what a picture shows."""
     runs = series.runs[-NEWEST:]
     ids = {run.run_id for run in runs}
     changes = [change for change in series.changes if {change.before.run_id, change.after.run_id} <= ids]

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from proftrack.report import markdown
+from proftrack.report.assets import asset, policy
 from proftrack.report.charts import Chart
 from proftrack.report.terminal import console
 from proftrack.report.units import plain
@@ -173,14 +174,12 @@ def _cell(raw: str) -> str:
 
 def as_html(document: Document) -> str:
     """One self-contained page: no script, nothing fetched."""
-    from proftrack.report.html import _asset, _policy
-
-    style = _asset("report.css") + _STYLE
+    style = asset("report.css") + _STYLE
     body = "\n".join(filter(None, (_html_block(block) for block in document.blocks)))
     title = html.escape(plain(document.title, _SENTENCE))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(_policy(style, ""))}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy(style, ""))}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{title}</title>\n<style>{style}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n{body}\n"
         "</main>\n</body>\n</html>\n"

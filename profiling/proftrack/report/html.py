@@ -7,10 +7,7 @@ the same, the page's policy allows no script but the one whose hash it names, an
 
 from __future__ import annotations
 
-import base64
 import functools
-import hashlib
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +15,7 @@ import msgspec
 from proftrack import __version__
 from proftrack.record import Record
 from proftrack.report import facts, figures, sections, tables
+from proftrack.report.assets import asset, policy
 from proftrack.report.chains import Chain, Wait
 from proftrack.report.embedded import lanes_data
 from proftrack.report.lanes import Lanes
@@ -33,29 +31,14 @@ LARGEST_BYTES = 1_000_000
 
 def render(record: Record, scene: Scene | None) -> str:
     """The page. Without a scene (no events at hand) it says so in place of what needs them."""
-    style, script = _asset("report.css"), _asset("lanes.js") + _asset("tables.js")
+    style, script = asset("report.css"), asset("lanes.js") + asset("tables.js")
     context = _context(record, scene)
     page: str = (
         _engine()
         .get_template("report.html.jinja")
-        .render(style=style, script=script, policy=_policy(style, script), **context)
+        .render(style=style, script=script, policy=policy(style, script), **context)
     )
     return page
-
-
-def _policy(style: str, script: str) -> str:
-    """Content security policy: this very style and this very script, and nothing from anywhere."""
-
-    def digest(text: str) -> str:
-        return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
-
-    own = f"script-src {digest(script)}; style-src {digest(style)}"
-    return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
-
-
-@functools.cache
-def _asset(name: str) -> str:
-    return resources.files("proftrack.report").joinpath("templates").joinpath(name).read_text(encoding="utf-8")
 
 
 @functools.cache
@@ -63,7 +46,7 @@ def _engine() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     engine = Environment(
-        loader=FunctionLoader(_asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     engine.filters.update(duration=duration, percent=percent, factor=factor, plain=plain, counted=counted)
     return engine

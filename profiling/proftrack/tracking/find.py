@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FINGERPRINT_TAG, COMMIT_TAG, BRANCH_TAG, DIRTY_TAG = "proftrack.fingerprint", "git.commit", "git.branch", "git.dirty"
 BASELINE_TAG = "proftrack.baseline"
-RECORD, EVENTS = "record.json", "events.parquet"
+RECORD, EVENTS, TRACES = "record.json", "events.parquet", "trace"
 ACTIVE_ONLY = 1
 """MLflow's ViewType; it is not imported with this module."""
 _PAGE = 1000
@@ -171,11 +171,16 @@ class Runs:
         with tempfile.TemporaryDirectory(prefix="proftrack-") as folder:
             return records.load(self.download(run, RECORD, Path(folder)))
 
+    def names(self, run: Found, below: str | None = None) -> list[str]:
+        """The files of a run, or of one folder of it, by their paths."""
+        with explained(self.store, f"asked for the files of run {run.run_id}"), quiet(), quick_retries():
+            return [item.path for item in self.client.list_artifacts(run.run_id, below) if not item.is_dir]
+
     def download(self, run: Found, name: str, folder: Path) -> Path:
-        """One artifact (record.json, events.parquet) into `folder`. Raises NotFoundError where the run has none."""
-        with explained(self.store, f"asked for {name} of run {run.run_id}"), quiet(), quick_retries():
-            if not any(item.path == name for item in self.client.list_artifacts(run.run_id)):
-                raise NotFoundError(f"run {run.run_id}: holds no {name}; it was not logged by proftrack, or not whole")
+        """One artifact (record.json, trace/...) into `folder`. Raises NotFoundError where the run has none."""
+        if name not in self.names(run, name.rpartition("/")[0] or None):
+            raise NotFoundError(f"run {run.run_id}: holds no {name}; it was not logged by proftrack, or not whole")
+        with explained(self.store, f"asked for {name} of run {run.run_id}"), quiet():
             return Path(self.client.download_artifacts(run.run_id, name, str(folder)))
 
     def tag(self, run: Found, tags: Mapping[str, str]) -> None:

@@ -22,11 +22,12 @@ import msgspec
 from msgspec import Struct, field
 
 from proftrack.errors import ProftrackError, UsageError
+from proftrack.git import scrub
 from proftrack.tracking import runs, session, sync
 from proftrack.tracking import store as stores
 from proftrack.tracking.faults import explained, quiet
 from proftrack.tracking.log import is_generated
-from proftrack.tracking.mapping import PARAM_CHARS, bounded, cut
+from proftrack.tracking.mapping import as_params, bounded
 from proftrack.tracking.process import Parent
 from proftrack.tracking.session import RUN_ID_VARIABLE, Session
 from proftrack.tracking.store import Store
@@ -178,13 +179,13 @@ def log_parent(opened: Session, group: Group, folder: Path) -> None:
 
     with explained(opened.store, "written to"), quiet():
         run = opened.client.get_run(opened.run_id)
-        params = [Param(k, cut(v, PARAM_CHARS)) for k, v in group.params.items() if k not in run.data.params]
+        params = [Param(k, v) for k, v in as_params(group.params).items() if k not in run.data.params]
         now = (group.ended_ns or time.time_ns()) // 1_000_000
         metrics = [Metric(name, value, now, 0) for name, value in group.metrics.items()]
         opened.client.log_batch(opened.run_id, metrics=metrics, params=params, synchronous=True)
         own = {KIND_TAG: group.kind, GROUP_TAG: group.id, KEY_TAG: group.key, runs.EXPERIMENT_TAG: group.experiment}
         runs.set_tags(opened.client, opened.run_id, bounded({**group.tags, **own}))
-        opened.client.set_tag(opened.run_id, NOTE_TAG, group.note[:_NOTE_CHARS])
+        opened.client.set_tag(opened.run_id, NOTE_TAG, scrub(group.note)[:_NOTE_CHARS])
         if opened.is_project and is_generated(run.info.run_name):
             opened.client.update_run(opened.run_id, name=group.name)
         for path in files(folder, group):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -65,6 +65,11 @@ def params(record: Record) -> dict[str, str]:
     values |= {f"schedule.{name}": value for name, value in record.run.schedule.items()}
     if record.timing is not None:
         values["timing.mode"] = record.timing.mode
+    return as_params(values)
+
+
+def as_params(values: Mapping[str, Any]) -> dict[str, str]:
+    """Any values as MLflow's params: fit names, no credentials, no longer than a store keeps."""
     return {_key(name): cut(scrub(str(value)), PARAM_CHARS) for name, value in values.items()}
 
 

@@ -15,6 +15,7 @@ from proftrack.errors import StoreError
 from proftrack.record import Record
 from proftrack.tracking import mapping
 from proftrack.tracking.faults import explained, quiet
+from proftrack.tracking.patience import quick_retries
 from proftrack.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def view_state(wanted: list[str], known: str | None = None) -> str:
 
 def prepare(store: Store, client: MlflowClient, experiment_id: str, record: Record) -> None:
     """Give the run's experiment the view; and a description and its kind, where it is one that we made."""
-    with contextlib.suppress(StoreError), explained(store, "given a view"), quiet():
+    with contextlib.suppress(StoreError), explained(store, "given a view"), quiet(), quick_retries():
         experiment = client.get_experiment(experiment_id)
         for name, value in _tags(experiment, record).items():
             if experiment.tags.get(name) != value:

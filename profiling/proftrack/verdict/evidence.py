@@ -136,7 +136,9 @@ def item(name: str, value: float | None, unit: str, text: str) -> Evidence:
 
 
 def us(value: float) -> str:
-    """A time for a sentence: 3 us, 51 us, 1.2 ms."""
+    """A time for a sentence: 7.68 ns, 3 us, 51 us, 1.2 ms."""
+    if 0 < abs(value) < 0.1:
+        return f"{value * 1e3:.3g} ns"
     for divisor, unit in ((1, "us"), (1e3, "ms")):
         if value / divisor < 999.5:  # what rounds to 1000 has the next unit
             return f"{value / divisor:.3g} {unit}"
