@@ -16,7 +16,7 @@ from proftrack import parallel
 from proftrack.analysis import analyze_traces
 from proftrack.cli.analyze import command
 from proftrack.errors import TraceError, UsageError
-from proftrack.joint import Part, join, rank_of, worker_of
+from proftrack.joint import Part, in_company, join, rank_of, worker_of
 from proftrack.record import dump
 
 
@@ -66,6 +66,22 @@ def test_the_rank_that_arrives_last_is_waited_for(tmp_path: Path) -> None:
     # Exposed: the all-reduce alone, since nothing else runs beside it.
     assert [r.exposed_communication_us for r in joint.ranks] == [600.0, 100.0]
     assert "wait for rank 1" in " ".join(joint.findings)
+
+
+def test_a_rank_that_waits_is_told_for_whom(tmp_path: Path) -> None:
+    """Rank 0 computes 290 us of 1000 and is in the all-reduce for 600: communication-bound, by its own trace."""
+    paths = [write(tmp_path / "a.json", rank_trace(300, rank=0)), write(tmp_path / "b.json", rank_trace(800, rank=1))]
+    first, second = analyze_traces(paths, step_time_us=900.0)
+    assert first.record.verdict.regime == "communication-bound"
+    joint = join(parts(paths))
+    told = in_company(first.record, 0, joint).verdict
+    assert (told.regime, told.cause) == ("communication-bound", "rank 1")
+    assert "83% of that is waiting for rank 1" in told.summary
+    assert told.evidence[-1].value == 500.0
+    assert not any("Overlap collectives" in line for line in told.advice)
+    assert in_company(second.record, 1, joint) == second.record
+    even = join([Part(rank=n, record=first.record, collectives=first.collectives) for n in range(2)])
+    assert in_company(first.record, 0, even) == first.record
 
 
 def test_ranks_that_arrive_together_wait_for_nobody(tmp_path: Path) -> None:

@@ -11,15 +11,19 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from proftrack.errors import UsageError
 from proftrack.measures.collectives import Collective
 from proftrack.record import Record
+from proftrack.verdict.result import Evidence
 
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 _WORKER = re.compile(r"^(?P<worker>.+?)[._](?P<time>\d{10,})(?:\.cycle\d+)?(?=\.)")
 _CYCLE = re.compile(r"\.cycle\d+(?=\.)")
+MOSTLY = 0.5
+"""Share of a rank's time in collectives from which on it is called waiting."""
 NOTABLE = 0.05
 """Differences between ranks under this share are not worth a word."""
 
@@ -115,6 +119,40 @@ def join(parts: list[Part]) -> Joint:
     )
 
 
+def in_company(record: Record, rank: int, joint: Joint) -> Record:
+    """The record with what only the other ranks can tell: whether its time in collectives is transfer, or waiting.
+
+    A rank that waits for another is communication-bound by its own trace; nothing done to its communication helps it.
+    """
+    figures = {each.rank: each for each in joint.ranks}
+    own, late = figures[rank], figures.get(-1 if joint.waited_for_rank is None else joint.waited_for_rank)
+    if record.verdict.regime != "communication-bound" or late is None or late.rank == rank:
+        return record
+    waiting, inside = own.waiting_us or 0.0, own.communication_us or 0.0
+    if waiting < MOSTLY * inside:
+        return record
+    summary = record.verdict.summary.rstrip(".")
+    verdict = msgspec.structs.replace(
+        record.verdict,
+        cause=f"rank {late.rank}",
+        summary=f"{summary}, and {waiting / inside:.0%} of that is waiting for rank {late.rank}.",
+        evidence=[
+            *record.verdict.evidence,
+            Evidence(
+                name="waiting_us",
+                value=waiting,
+                unit="us",
+                text=f"Of {inside:.0f} us a step in collectives {waiting:.0f} us are beyond rank {late.rank}'s own.",
+            ),
+        ],
+        advice=[
+            f"Look at rank {late.rank}, which the others wait for; by itself it is {late.regime}.",
+            "Overlapping collectives, sending less or a faster network wins little while they wait.",
+        ],
+    )
+    return msgspec.structs.replace(record, verdict=verdict)
+
+
 def _figures(part: Part, waiting: float | None) -> RankFigures:
     record = part.record
     steps = max(record.window.steps, 1)
@@ -172,9 +210,10 @@ def _findings(parts: list[Part], ranks: list[RankFigures], waited_for: int | Non
     if waited_for is not None:
         others = [r for r in ranks if r.rank != waited_for and r.waiting_us]
         worst = max(others, key=lambda r: r.waiting_us or 0.0)
+        regime = next(r.regime for r in ranks if r.rank == waited_for)
         out.append(
             f"The others wait for rank {waited_for}: rank {worst.rank} spends {worst.waiting_us:.0f} us a step in "
-            f"collectives waiting. Look at what rank {waited_for} does more, not at the network."
+            f"collectives waiting. Look at rank {waited_for} ({regime} by itself), not at the network."
         )
     elif any(r.waiting_us is not None for r in ranks):
         out.append("No rank waits notably for another: time in collectives is transfer.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +13,7 @@ from proftrack.errors import ProftrackError, UsageError
 
 if TYPE_CHECKING:
     from proftrack.analysis import RankAnalysis
+    from proftrack.joint import Joint
 
 _TRACES = ("*.json", "*.json.gz")
 
@@ -67,12 +68,13 @@ def command(
             rank_from=rank_from,
             processes=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         )
+    found, joint = _in_company(found)
     if json_to is not None:
-        _write_json(found, json_to)
+        _write_json(found, joint, json_to)
     if log_it:
         _log(found)
     if json_to != "-":
-        _show(found, kernel)
+        _show(found, joint, kernel)
 
 
 def _files(given: tuple[Path, ...]) -> list[Path]:
@@ -92,16 +94,16 @@ def _files(given: tuple[Path, ...]) -> list[Path]:
     return files
 
 
-def _write_json(found: list[RankAnalysis], target: str) -> None:
+def _write_json(found: list[RankAnalysis], joint: Joint | None, target: str) -> None:
     """One record as it is; several with what they say together."""
     import msgspec
 
     from proftrack.record import dump
 
-    if len(found) == 1:
+    if joint is None:
         data = dump(found[0].record)
     else:
-        document = {"joint": _joint(found), "records": [each.record for each in found]}
+        document = {"joint": joint, "records": [each.record for each in found]}
         data = msgspec.json.format(msgspec.json.encode(document), indent=1)
     if target == "-":
         sys.stdout.buffer.write(data + b"\n")
@@ -112,28 +114,33 @@ def _write_json(found: list[RankAnalysis], target: str) -> None:
         raise UsageError(f"--json {target}: cannot be written ({error.strerror}); name another file") from error
 
 
-def _joint(found: list[RankAnalysis]) -> Any:
-    """What the ranks say together. Traces without a rank count in the order of their names."""
-    from proftrack.joint import Part, join
+def _in_company(found: list[RankAnalysis]) -> tuple[list[RankAnalysis], Joint | None]:
+    """Several ranks with what they say together. Traces without a rank count in the order of their names."""
+    if len(found) == 1:
+        return found, None
+    from proftrack.joint import Part, in_company, join
 
-    return join(
+    numbers = [number if each.rank is None else each.rank for number, each in enumerate(found)]
+    joint = join(
         [
-            Part(rank=number if each.rank is None else each.rank, record=each.record, collectives=each.collectives)
-            for number, each in enumerate(found)
+            Part(rank=number, record=each.record, collectives=each.collectives)
+            for number, each in zip(numbers, found, strict=True)
         ]
     )
+    told = [in_company(each.record, number, joint) for number, each in zip(numbers, found, strict=True)]
+    return [each._replace(record=record) for each, record in zip(found, told, strict=True)], joint
 
 
-def _show(found: list[RankAnalysis], kernel: str | None) -> None:
+def _show(found: list[RankAnalysis], joint: Joint | None, kernel: str | None) -> None:
     from proftrack.report.joint import print_joint
     from proftrack.report.terminal import print_record
 
     if kernel is not None:
         _show_kernel(found, kernel)
-    elif len(found) == 1:
+    elif joint is None:
         print_record(found[0].record)
     else:
-        print_joint(_joint(found))
+        print_joint(joint)
 
 
 def _show_kernel(found: list[RankAnalysis], wanted: str) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from proftrack import record as records
-from proftrack.joint import Joint, Part, join
+from proftrack.joint import Joint, Part, in_company, join
 from proftrack.keep import analysed, write
 from proftrack.measures.collectives import Collective, collectives
 from proftrack.ranks.team import RANKS, Team
@@ -67,7 +67,8 @@ def keep_all(
     told = msgspec.structs.replace(
         run, notes=[*run.notes, f"One of {team.size} ranks{of_these}, rank 0's figures.", *joint.findings]
     )
-    record = msgspec.structs.replace(analysis.record, run=told, quality=[*analysis.record.quality, *flags])
+    record = in_company(analysis.record, 0, joint)
+    record = msgspec.structs.replace(record, run=told, quality=[*record.quality, *flags])
     whole = analysis._replace(record=record)
     return write(whole, folder, code=asked.path.parent), joint
 
