@@ -61,6 +61,9 @@ def keep_all(
     parts += [_gather(folder, rank) for rank in others]
     joint = join(parts)
     (folder / SUMMARY).write_bytes(msgspec.json.format(msgspec.json.encode(joint), indent=1) + b"\n")
+    for part in parts[1:]:
+        told_of_others = records.dump(in_company(part.record, part.rank, joint))
+        (folder / RANKS / f"{part.rank}.record.json").write_bytes(told_of_others)
     run = analysis.record.run
     assert run is not None  # a capture's record has one
     of_these = "" if len(parts) == team.size else f", of which {len(parts)} were recorded"
