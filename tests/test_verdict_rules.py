@@ -95,3 +95,10 @@ def test_thresholds_are_stamped_as_numbers() -> None:
     assert stamped["gpu_bound_from"] == 0.8
     assert stamped["overhead_bound_to"] == 0.5
     assert all(isinstance(v, float) for v in stamped.values())
+
+
+def test_what_better_kernels_can_win_leaves_copies_and_collectives_out() -> None:
+    """B = 100 and R = 10: tenfold for kernels alone; with 80 of collectives and 5 of copies 100 / (10 + 85)."""
+    assert facts(100, 100).kernel_headroom(10) == 10
+    mostly_others = facts(100, 100, limits={"arithmetic": 15, "communication": 80, "transfer": 5})
+    assert mostly_others.kernel_headroom(10) == pytest.approx(100 / 95)

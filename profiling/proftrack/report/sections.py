@@ -89,12 +89,19 @@ def time_bars(record: Record) -> list[Bar]:
     for i, (key, label, us, what) in enumerate(known):
         assert us is not None
         lower = min((known[i + 1][2] or us), us) if i + 1 < len(known) else us
+        if key == "B" and lower < us:
+            lower = min(max(lower, us / _kernel_headroom(record, us / lower)), us)  # copies and collectives stay
         text = f"{what}: at most {factor(us / lower)} faster" if lower < us else ""
         if not text and i + 1 < len(known):
             text = f"{what}: nothing to win"
         solid = 100 * lower / longest
         bars.append(Bar(key=key, label=label, us=us, solid=solid, rest=100 * us / longest - solid, text=text))
     return bars
+
+
+def _kernel_headroom(record: Record, default: float) -> float:
+    found = (each.value for each in record.verdict.evidence if each.name == "kernel_headroom")
+    return next(found, None) or default
 
 
 def verdict_time_us(record: Record) -> float | None:

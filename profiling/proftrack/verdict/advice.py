@@ -18,7 +18,7 @@ def advise(regime: str, measures: Measures, facts: StepFacts, roofline: float | 
     first = _FIRST[regime](measures) if regime in _FIRST else []
     rest = list(_GENERAL[regime])
     if regime in GPU_SIDE and roofline is not None:
-        rest.insert(-1, _roofline_sentence(facts.gpu_busy_us / roofline))
+        rest.insert(-1, _roofline_sentence(facts.kernel_headroom(roofline)))
     return [*first, *rest]
 
 

@@ -70,7 +70,7 @@ def _headrooms(facts: StepFacts, context: Context, measures: Measures, roofline:
     out = [item("overhead_headroom", overhead, "x", f"If all launch overhead vanished: at most {_factor(overhead)}.")]
     work = context.work_of(measures)
     if roofline is not None and work is not None:
-        kernels = facts.gpu_busy_us / roofline
+        kernels = facts.kernel_headroom(roofline)
         how = "counted over one step" if work.source == "counted" else "by the operators' shapes, arithmetic alone"
         out += [
             item("roofline_time_us", roofline, "us", f"This device needs at least {us(roofline)} for it ({how})."),

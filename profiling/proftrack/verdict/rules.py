@@ -45,6 +45,14 @@ class StepFacts(Struct, frozen=True, kw_only=True):
         """T - max(H, B): what removing the host's waits would win."""
         return min(self.waits_over_gpu_us, self.gap_us)
 
+    def kernel_headroom(self, roofline_us: float) -> float:
+        """What better kernels can win at most: B / R, where B has nothing but kernels.
+
+        Copies and collectives that no kernel hides stay as they are, and B is at least R and these.
+        """
+        others = self.busy_by_limit_us.get("communication", 0.0) + self.busy_by_limit_us.get("transfer", 0.0)
+        return self.gpu_busy_us / (roofline_us + others)
+
     def explained_us(self) -> dict[str, float]:
         """Causes of T - B that a regime stands for."""
         return {
