@@ -50,6 +50,7 @@ RAISED: dict[str, tuple[Callable[[], TraceBuilder], str, int]] = {
         1,
     ),
     "a step without GPU work": (lambda: steps(4).step(4, at=400, dur=100), "uneven_steps", 1),
+    "steps of two processes": (lambda: steps(2).step(7, at=5, dur=100, pid=77), "several_processes", 2),
     "launches without kernels": (lambda: clean().launch(at=50, correlation=77), "launches_without_gpu_work", 1),
     "no kernels at all": (
         lambda: TraceBuilder().step(0, at=0, dur=9).launch(at=1, correlation=1).launch(at=3, correlation=2),

@@ -74,7 +74,8 @@ def test_leaked_work_on_a_stream_of_its_own() -> None:
     trace.work(1, launch=110, at=111, dur=30)
     measures = trace.measures()
     assert flags(measures)["work_before_window"] == 1
-    assert measures.window.device_duration_us == 141 - 120
+    assert measures.window.device_duration_us == 141 - 111  # it does not keep the own work waiting
+    assert measures.gpu_busy_per_step_us == 30
 
 
 def test_a_queue_that_was_not_recorded_is_seen_by_the_delay_of_the_first_work() -> None:
@@ -98,12 +99,22 @@ def test_work_launched_behind_the_steps_is_no_steps_and_extends_nothing() -> Non
     assert measures.totals.self_cuda_time_total_us == 120
 
 
-def test_leaked_work_that_outlives_all_own_work_leaves_no_device_window() -> None:
+def test_leaked_work_that_outlives_all_own_work_takes_nothing_from_it() -> None:
     trace = TraceBuilder().step(0, at=100, dur=50).kernel("old", at=50, dur=500, stream=20)
     trace.work(1, launch=110, at=111, dur=30)
     measures = trace.measures()
-    assert measures.window.device_duration_us == 0
-    assert measures.gpu_busy_per_step_us == 0
+    assert measures.window.device_duration_us == 141 - 111
+    assert measures.gpu_busy_per_step_us == 30
+
+
+def test_a_late_first_launch_is_no_queue() -> None:
+    """The kernel starts 30 us after its launch call, which ends 10 ms into the step: the GPU idled until then."""
+    trace = TraceBuilder().step(0, at=0, dur=10_100).work(1, launch=10_000, at=10_031, dur=1000)
+    measures = trace.measures()
+    assert "work_before_window" not in flags(measures)
+    assert (measures.window.device_duration_us, measures.unseen_queue_us) == (11_031, 0)
+    queued = TraceBuilder().step(0, at=0, dur=100).work(1, launch=10, at=60, dur=30).measures()
+    assert (queued.window.device_duration_us, queued.unseen_queue_us) == (30, 60)
 
 
 def test_without_steps_the_window_spans_operators_and_gpu_work() -> None:

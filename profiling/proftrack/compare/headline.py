@@ -21,6 +21,7 @@ _CAUSES = {
     "dispatch": "the time to launch",
     "synchronization": "idling behind waits for the GPU",
     "allocator": "allocating device memory",
+    "profiler": "the profiler's own work",
     "queued": "the device's own delay in starting work",
     "unknown": "idle time without a known cause",
 }

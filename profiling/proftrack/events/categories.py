@@ -68,7 +68,7 @@ def kind_of(category: str) -> Kind:
 
 _LAUNCH = re.compile(
     r"""^(?:
-      (?:cuda|cu|hip|musa|mu)(?:Ext|Hcc)?(?:Module)?Launch(?:Cooperative)?(?:Kernel|Grid)\w*
+      (?:cuda|cu|hip|musa|mu)(?:Ext|Hcc|Drv)?(?:Module)?Launch(?:Cooperative|Multi)?(?:Kernel|Grid)\w*
     | (?:cuda|cu|hip|musa|mu)GraphLaunch\w*
     | (?:cuda|cu|hip|musa|mu)Mem(?:cpy|set)(?!.*(?:Node|Params))\w*
     | (?:ur|pi)Enqueue\w*(?:Kernel|Memcpy|MemBufferCopy|MemBufferRead|MemBufferWrite|Fill)\w*
@@ -78,10 +78,12 @@ _LAUNCH = re.compile(
 )
 _GRAPH_LAUNCH = re.compile(r"^(?:cuda|cu|hip|musa|mu)GraphLaunch")
 _SYNC_CALL = re.compile(
-    r"^(?:cuda|cu|hip|musa|mu)(?:(?:Device|Stream|Event|Ctx)Synchronize|Mem(?:cpy|set)(?!.*Async)\w*)|^ur(?:QueueFinish|EventWait)"
+    r"^(?:cuda|cu|hip|musa|mu)(?:(?:Device|Stream|Event|Ctx)Synchronize|Mem(?:cpy|set)(?!.*Async)\w*)"
+    r"|^(?:ur|pi)(?:QueueFinish|Events?Wait)|^ze(?:Event|Fence|CommandQueue|CommandList)(?:Host)?Synchronize"
 )
 _ALLOCATOR_CALL = re.compile(
-    r"^(?:cuda|cu|hip|musa|mu)(?:Malloc|Free|MemAlloc|MemFree|HostAlloc|HostRegister|HostUnregister|FreeHost|"
+    r"^(?:cuda|cu|hip|musa|mu)(?:Malloc|Free|MemAlloc|MemFree|FreeHost|"
+    r"Host(?:Alloc|Malloc|Free|Register|Unregister)|"
     r"MemCreate|MemMap|MemUnmap|MemRelease|MemSetAccess|MemAddressReserve|MemAddressFree)"
 )
 

@@ -56,6 +56,8 @@ def combine(parts: list[Measures]) -> Measures:
         devices=_combined_devices(parts),
         flags=_combined_flags(parts),
         busy_in_device_window_us=_sum(p.busy_in_device_window_us for p in parts),
+        other_us=dict(sum((Counter(p.other_us) for p in parts), Counter())),
+        unseen_queue_us=sum(p.unseen_queue_us for p in parts),
         busy_by_limit_us=dict(sum((Counter(p.busy_by_limit_us) for p in parts), Counter())),
         waits_over_gpu_us=sum(p.waits_over_gpu_us for p in parts),
         host_rows=sum(p.host_rows for p in parts),

@@ -21,13 +21,15 @@ HOST_STRETCH_NS = 1_000_000
 the Python between launches."""
 LARGEST = 10
 
-CAUSES = ("dispatch", "host", "input", "synchronization", "allocator", "queued", "unknown")
+CAUSES = ("dispatch", "host", "input", "synchronization", "allocator", "profiler", "queued", "unknown")
 """dispatch: the host was launching, too slowly. host: it did something that launches nothing. input: it waited for the
 data loader. synchronization: it had waited for the GPU, which drained the queue. allocator: it allocated or freed
-device memory. queued: the work was launched in time, the delay is the device's. unknown: no launch was recorded."""
+device memory. profiler: the profiler asked for or flushed a buffer. queued: the work was launched in time, the delay is
+the device's. unknown: no launch was recorded."""
 
 _INPUT = re.compile(
-    r"enumerate\(DataLoader\)|DataLoaderIter|dataloader.*__next__|(?:fetch|next|load)_?(?:batch|data)|\bget_batch\b"
+    r"enumerate\(DataLoader\)|DataLoaderIter|dataloader.*__next__"
+    r"|(?<![a-z])(?:fetch|next|load|get)_?(?:batch|data)(?:es)?(?![a-z]|_?(?:size|norm|parallel))"
     r"|\[pl\]\[profile\].*(?:train_dataloader_next|dataloader)|prefetcher",
     re.IGNORECASE,
 )
@@ -36,6 +38,11 @@ _INPUT = re.compile(
 _TORCH_LAUNCHES = re.compile(r"^Optimizer\.(?:step|zero_grad)#")
 """Regions that torch itself records and that do nothing but launch: their Python is dispatch, which a fused optimizer
 or a graph takes away, not the user's own work."""
+
+
+def _is_module_loading(name: str) -> bool:
+    """Code that the driver loads when it is first called is no doing of the profiler, though it is shown among it."""
+    return "Loading" in name
 
 
 def is_input(name: str) -> bool:
@@ -68,6 +75,8 @@ class Host(NamedTuple):
     allocator: Intervals
     waits: Intervals
     """Synchronisations and blocking copies."""
+    profiler: Intervals
+    """The profiler's own work, whatever thread it is shown on."""
 
 
 def find_gaps(view: View, windows: Windows) -> Gaps:
@@ -118,6 +127,7 @@ def host_activity(view: View, threads: set[int], operators: Bools, windows: Wind
         input=joined(here & table.of_kind(Kind.CPU_OP, Kind.ANNOTATION) & table.named(is_input)),
         allocator=joined(calls & table.named(is_allocator_call)),
         waits=joined(calls & table.named(is_wait)),
+        profiler=joined(table.valid & table.of_kind(Kind.OVERHEAD) & ~table.named(_is_module_loading)),
     )
 
 
@@ -140,9 +150,11 @@ def _causes(host: Host, start: Ints, end: Ints, called: Ints) -> npt.NDArray[np.
     until = np.clip(called, start, end)  # behind the call the host has done its part
     length = until - start
     waiting_for_data = host.input.covered_within(start, until)
+    profiler = host.profiler.covered_within(start, until)
     shares = {
         "input": waiting_for_data,
-        "host": np.maximum(_long_stretches(host.not_launching, start, until) - waiting_for_data, 0),
+        "profiler": profiler,
+        "host": np.maximum(_long_stretches(host.not_launching, start, until) - waiting_for_data - profiler, 0),
         "allocator": host.allocator.covered_within(start, until),
         "synchronization": np.minimum(_waited(host.waits, start), length),
     }

@@ -7,6 +7,12 @@ from functools import lru_cache
 
 from proftrack.events.table import TELLING
 
+# Inductor names the code that it generates itself by its shape, and then all that was fused into it: the operators'
+# names in it do not say what kind it is (triton_poi_fused_convolution_relu is the bias and the relu). Templates (tem,
+# mm) do what they are named for.
+_INDUCTOR = re.compile(r"^triton_(?:(?P<elementwise>poi)|(?P<reduction>red|per|split_scan|mix)|(?P<foreach>for))_")
+_NORMALIZATION = re.compile(r"norm|softmax", re.IGNORECASE)
+
 # Patterns are tried in this order: the more telling word first (a fused attention kernel names its gemm too).
 _KINDS: tuple[tuple[str, str], ...] = (
     (
@@ -14,8 +20,9 @@ _KINDS: tuple[tuple[str, str], ...] = (
         r"nccl|rccl|cross_device_reduce|multimem_|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|"
         r"nvshmem|deep_?ep|symm_mem",
     ),
+    ("copy", r"reshape_and_cache|copy_blocks|swap_blocks|kv_?cache_?(?:copy|write|update|store)"),
     ("attention", r"flash|fmha|attention|\bmha_|sdpa|paged_attn|mla_|cudnn_generated_fort_native_sdpa"),
-    ("convolution", r"conv|dgrad|wgrad|winograd|implicit_gemm|im2col|xdlops.*conv|cudnn.*fprop|_fprop"),
+    ("convolution", r"conv(?!ert)|dgrad|wgrad|winograd|implicit_gemm|im2col|xdlops.*conv|cudnn.*fprop|_fprop"),
     ("gemv", r"gemv|gemvn|gemvx|gevm"),
     ("split-k reduction", r"splitk.*reduce|splitkreduce"),
     (
@@ -40,7 +47,9 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ),
 )
 _COMPILED = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _KINDS)
-_HOST_COPY = re.compile(r"HtoD|DtoH|Host\s*->|->\s*Host|Pinned|Pageable|H2D|D2H", re.IGNORECASE)
+_HOST_COPY = re.compile(
+    r"HtoD|DtoH|Host\s*->|->\s*Host|Pinned|Pageable|[HM]2D|D2[HM]|HostToDevice|DeviceToHost", re.IGNORECASE
+)
 _PEER_COPY = re.compile(r"PtoP|Peer|P2P", re.IGNORECASE)
 
 # A class's limit stands in until shapes and measured ceilings say more.
@@ -65,6 +74,12 @@ CAN_BE_SMALL = ("arithmetic", "bandwidth", "unknown")
 @lru_cache(maxsize=65536)
 def kind_of_kernel(name: str) -> str:
     """The kind of a kernel by its name; `unknown` where no pattern matches."""
+    if generated := _INDUCTOR.match(name):
+        if generated["elementwise"]:
+            return "elementwise"
+        if generated["foreach"]:
+            return "multi-tensor"
+        return "normalization" if _NORMALIZATION.search(name, 0, TELLING) else "reduction"
     for kind, pattern in _COMPILED:
         if pattern.search(name, 0, TELLING):
             return kind

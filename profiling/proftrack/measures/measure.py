@@ -53,6 +53,8 @@ class Measures:
     """Union of GPU work in the device window; B times the steps."""
     busy_by_limit_us: dict[str, float]
     """The same by what limits the work; kernels hide copies and collectives that run beside them."""
+    unseen_queue_us: float = 0.0
+    """What the device window leaves out because a queue, which is not in the trace, seems to have filled it."""
     waits_over_gpu_us: float
     """Host waits inside the steps that overlap GPU work: what H leaves out of T."""
     host_rows: int = 0
@@ -61,6 +63,8 @@ class Measures:
     """None where no shapes were recorded."""
     cpu: CpuWork | None = None
     """Only for a trace without GPU work, and with ceilings."""
+    other_us: dict[str, float] = field(default_factory=dict)
+    """Time of rows of categories that are not known, by the file's own word: another accelerator's, say."""
     sites: list[Site] = field(default_factory=list)
     collectives: list[Collective] = field(default_factory=list)
     modules: list[Region] = field(default_factory=list)
@@ -79,6 +83,19 @@ class Measures:
     def step_time_profiled_us(self) -> float | None:
         """Device window over its steps; without steps, the whole recording."""
         return self._per_step(self.window.device_duration_us)
+
+    @property
+    def launches_per_step(self) -> float:
+        """Launches inside the steps; without steps, all."""
+        if not self.per_step:
+            return float(self.totals.launches)
+        return sum(step.launches for step in self.per_step) / len(self.per_step)
+
+    @property
+    def own_share(self) -> float:
+        """Share of the GPU events that the steps themselves launched."""
+        own = sum(step.gpu_events for step in self.per_step)
+        return own / self.totals.gpu_events if self.per_step and self.totals.gpu_events else 1.0
 
     def _per_step(self, total_us: float | None) -> float | None:
         """A step's share, to the nanosecond: finer than that the trace is not."""
@@ -109,6 +126,8 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         devices=tables.devices(table, seen.links, seen.owned, windows.low, windows.high) if windows else [],
         flags=quality.flags(seen, windows),
         host_rows=_host_rows(seen, windows),
+        unseen_queue_us=(windows.device_low - windows.low) / 1000 if windows and windows.unrecorded else 0.0,
+        other_us=_others(table),
         collectives=collectives(seen),
         modules=tables.modules(table, seen.links),
         work=work.trace_work(table, seen.forest, owned, own) if shapes else None,
@@ -135,6 +154,12 @@ def _gpu_part(seen: View, windows: Windows | None, classes: dict[str, Bools]) ->
         "busy_by_limit_us": limits.by_limit(seen, windows, classes),
         "waits_over_gpu_us": _waits_over_gpu(seen, in_device_window),
     }
+
+
+def _others(table: EventTable) -> dict[str, float]:
+    rows = np.flatnonzero(table.of_kind(Kind.OTHER))
+    sums = np.bincount(table.category[rows], weights=table.dur[rows], minlength=len(table.categories))
+    return {name: us / 1000 for name, us in zip(table.categories, sums.tolist(), strict=True) if us}
 
 
 def _host_rows(seen: View, windows: Windows | None) -> int:

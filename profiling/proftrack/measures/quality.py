@@ -18,11 +18,12 @@ FLAGS: dict[str, str] = {
     "no_steps": "No ProfilerStep rows: the figures are about the whole recording, and none is per step.",
     "partial_window": "The last step's work is not all in the trace: its figures are too small.",
     "fewer_steps": "The loop ended before its schedule: the figures rest on fewer steps than were asked for.",
+    "several_processes": "Steps of several processes in one file: their times are mixed up; record each apart.",
     "uneven_steps": "The recorded steps differ much: a mean over them describes none of them.",
     "launches_without_gpu_work": "Launch calls without recorded GPU work: busy time may be too small.",
     "gpu_not_measured": "The host launched GPU work and none was recorded: the GPU was not measured, not idle.",
     "work_before_window": "Work of earlier steps still ran when recording began: only totals hold it, not the steps.",
-    "gpu_before_launch": "GPU work that starts before its launch call: the two clocks differ by as much.",
+    "gpu_before_launch": "GPU work that starts before its launch call: the two clocks differ by as much or more.",
     "overlapping_on_stream": "GPU work overlaps on one stream: sums exceed busy time by the overlap.",
     "gpu_work_without_launch": "GPU work whose launch was not recorded: counted in totals, in no step and no operator.",
     "invalid_timestamps": "Rows with times that cannot be: counted, but left out of busy and idle time.",
@@ -50,7 +51,7 @@ FEW_JOINED = 0.5
 
 _COMPILING = re.compile(
     r"compile_inner|compile_fx|backend_compile|inductor_compile|dynamo_timed|\bcompile_file\b|nvrtcCompile|autotun"
-    r"|benchmark_all_configs|async_compile|(?:cuda|cu|hip)Module(?:LoadData|Load)\b|create_aot_dispatcher",
+    r"|benchmark_all_configs|async_compile|(?:cuda|cu|hip)(?:Module|Library)Load(?:Data|DataEx|FromFile|FatBinary)?\b|create_aot_dispatcher",
     re.IGNORECASE,
 )
 
@@ -84,6 +85,9 @@ def _steps(view: View, windows: Windows | None) -> Iterator[Flag]:
     if not len(steps):
         yield flag("no_steps", 1)
         return
+    processes = {view.table.threads[thread][0] for thread in set(steps.thread.tolist())}
+    if len(processes) > 1:
+        yield flag("several_processes", len(processes), f"Processes {', '.join(sorted(processes)[:4])}.")
     if len(steps) > 1:
         cuda = np.zeros(len(steps), dtype=np.int64)
         own = view.owned.step != NONE
@@ -93,9 +97,10 @@ def _steps(view: View, windows: Windows | None) -> Iterator[Flag]:
         uneven = (host > UNEVEN * median) & (host > median + UNEVEN_HOST_NS)
         uneven |= (cuda * UNEVEN < np.median(cuda)) | (cuda > UNEVEN * np.median(cuda))
         if uneven.any():
-            yield flag(
-                "uneven_steps", int(uneven.sum()), f"Host time {host.min() / 1000:.1f} to {host.max() / 1000:.1f} us."
-            )
+            spans = f"Host time {host.min() / 1000:.1f} to {host.max() / 1000:.1f} us"
+            if cuda.any():
+                spans += f", GPU time {cuda.min() / 1000:.1f} to {cuda.max() / 1000:.1f} us"
+            yield flag("uneven_steps", int(uneven.sum()), f"{spans}.")
     if windows is not None and (windows.leaked or windows.unrecorded):
         detail = "" if windows.leaked else "It is not in the trace: a queue was ahead of the first own work."
         yield flag("work_before_window", max(windows.leaked, 1), detail)
@@ -152,9 +157,9 @@ def _graph_of_replay(view: View, replays: Ints) -> Ints:
 def _clocks(view: View, _: Windows | None) -> Iterator[Flag]:
     table, links, owned = view.table, view.links, view.owned
     joined = (links.launch != NONE) & owned.usable
-    early = int((owned.start[joined] < table.ts[links.launch[joined]]).sum())
-    if early:
-        yield flag("gpu_before_launch", early)
+    ahead = table.ts[links.launch[joined]] - owned.start[joined]
+    if (ahead > 0).any():
+        yield flag("gpu_before_launch", int((ahead > 0).sum()), f"By {int(ahead.max()) / 1000:.1f} us at most.")
     usable = owned.usable
     lane, start, end = table.lane[links.gpu[usable]], owned.start[usable], owned.end[usable]
     count = sum(_overlaps(start[lane == one], end[lane == one]) for one in np.unique(lane).tolist())

@@ -115,7 +115,7 @@ class Windows(NamedTuple):
     leaked: int
     """GPU work of earlier steps seen in the trace."""
     unrecorded: bool
-    """No such work was seen, but a queue was ahead of the first own work."""
+    """No such work was seen, but a queue seems to have been ahead of the first own work."""
 
     @property
     def duration(self) -> int:
@@ -147,13 +147,19 @@ def find_windows(
         return Windows(low, high, low, high, leaked, False)
     own_end = int(on_device.end[here].max())
     device_low, unrecorded = low, False
+    first = int(np.flatnonzero(here)[np.argmin(on_device.start[here])])
+    start, called = int(on_device.start[first]), int(table.end[links.launch[first]])
     if leaked:
-        device_low = max(low, int(on_device.end[on_device.leaked].max()))
+        # Leaked work on a stream of its own (a copy) runs beside own work, and keeps none of it waiting.
+        queued = on_device.leaked & np.isin(table.lane[links.gpu], np.unique(table.lane[links.gpu[here]]))
+        beside = on_device.leaked & ~queued
+        device_low = max(
+            low, int(on_device.end[queued].max(initial=low)), min(int(on_device.end[beside].max(initial=low)), start)
+        )
     else:
-        first = int(np.flatnonzero(here)[np.argmin(on_device.start[here])])
-        called = int(table.end[links.launch[first]])
-        unrecorded = int(on_device.start[first]) - called > QUEUE_DELAY_NS
-        device_low = max(low, int(on_device.start[first])) if unrecorded else low
+        # A queue is what the wait was for where the wait is most of the time up to then.
+        unrecorded = start - called > QUEUE_DELAY_NS and (start - called) * 2 >= start - low
+        device_low = max(low, start) if unrecorded else low
     return Windows(low, high, min(device_low, own_end), own_end, leaked, unrecorded)
 
 

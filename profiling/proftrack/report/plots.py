@@ -48,6 +48,7 @@ _COLORS = {
     "idle-input": "#d55e00",
     "idle-synchronization": "#cc79a7",
     "idle-allocator": "#66c2a5",
+    "idle-profiler": "#a3a9b3",
     "idle-queued": "#a3a9b3",
     "idle-unknown": "#a3a9b3",
 }

@@ -44,7 +44,7 @@ def _roofline_sentence(headroom: float) -> str:
 
 def _launching(measures: Measures) -> list[str]:
     steps = max(measures.steps, 1)
-    launches = measures.totals.launches / steps
+    launches = measures.launches_per_step
     out = []
     names = {op.name for op in measures.ops}
     if any(name.startswith(("cudaGraphLaunch", "hipGraphLaunch")) for name in names):
@@ -69,7 +69,7 @@ def _launching(measures: Measures) -> list[str]:
 def _optimizer(measures: Measures) -> list[str]:
     """A for-loop or foreach optimizer that launches much of the step."""
     steps = max(measures.steps, 1)
-    total = measures.totals.launches
+    total = measures.launches_per_step * steps
     for region in measures.regions:
         if not region.name.startswith("Optimizer.step#") or not total or region.launches < _SHARE * total:
             continue
@@ -119,7 +119,7 @@ def _computing(measures: Measures) -> list[str]:
 
 def _moving(measures: Measures) -> list[str]:
     steps = max(measures.steps, 1)
-    pointwise = sum(k.calls for k in measures.kernels if k.kind == "elementwise") / steps
+    pointwise = sum(k.calls for k in measures.kernels if k.kind == "elementwise") / steps * measures.own_share
     if pointwise >= 3:
         return [f"{pointwise:.0f} elementwise kernels a step each move their data again: let torch.compile fuse them."]
     return []

@@ -14,6 +14,7 @@ CAUSE_TEXT = {
     "input": "the host waited for the data loader",
     "synchronization": "the host had waited for the GPU, which drained its queue",
     "allocator": "the host allocated or freed device memory",
+    "profiler": "the profiler asked for or flushed a buffer, which costs nothing without it",
     "queued": "the work was launched in time, the device started it late",
     "unknown": "no launch was recorded for the work that followed",
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from msgspec import structs
+
 from proftrack.measures import Measures
 from proftrack.measures.quality import flag
 from proftrack.measures.results import Flag
@@ -32,7 +34,7 @@ def judge(measures: Measures, context: Context | None = None, *, limits: Thresho
     """
     context = context or Context()
     basis = "profiled" if context.unprofiled_us is None else "unprofiled"
-    time = measures.step_time_profiled_us if context.unprofiled_us is None else context.unprofiled_us
+    time = _traced_step_us(measures) if context.unprofiled_us is None else context.unprofiled_us
     roofline = context.roofline_us(measures)
     if not measures.gpu_busy_per_step_us or not time:
         verdict = cpu.verdict(measures, context, time, basis=basis, limits=limits)
@@ -43,6 +45,12 @@ def judge(measures: Measures, context: Context | None = None, *, limits: Thresho
         roofline = None
     outcome = _Outcome(measures, facts, context, roofline=roofline, flags=[*measures.flags, *flags], limits=limits)
     return Judgement(outcome.verdict(basis), time, roofline, flags)
+
+
+def _traced_step_us(measures: Measures) -> float | None:
+    """T of a bare trace: its step without the stretches in which the profiler held the host up."""
+    traced, held_up = measures.step_time_profiled_us, measures.idle.by_cause_us_per_step.get("profiler", 0.0)
+    return traced and max(traced - held_up, measures.gpu_busy_per_step_us or 0.0)
 
 
 def facts_of(measures: Measures, step_time_us: float) -> StepFacts:
@@ -61,6 +69,7 @@ def facts_of(measures: Measures, step_time_us: float) -> StepFacts:
         idle_by_cause_us={
             cause: max(time - a_row * rows.get(cause, 0.0), 0.0)
             for cause, time in measures.idle.by_cause_us_per_step.items()
+            if cause != "profiler"
         },
         busy_by_limit_us={k: v / steps for k, v in measures.busy_by_limit_us.items()},
         waits_over_gpu_us=measures.waits_over_gpu_us / steps,
@@ -140,10 +149,22 @@ class _Outcome:
     def _undermined(self, basis: str) -> list[str]:
         """Reasons why these data carry no verdict."""
         limits, u = self.limits, self.facts.busy_fraction
-        reasons = [self.flags[c].message for c in ("gpu_not_measured", "partial_file") if c in self.flags]
+        undermining = ("gpu_not_measured", "partial_file", "several_processes")
+        reasons = [self.flags[c].message for c in undermining if c in self.flags]
+        if self.facts.waits_for_device(limits) and self.regime == "inconclusive":
+            reasons.append(
+                "Most of the GPU's idle time follows launches that were made in time: it waits for another device, "
+                "another stream or its own start-up, not for the host."
+            )
         if u > limits.not_the_same_work and basis == "unprofiled":
             reasons.append(
                 f"GPU busy time is {u:.2f} of the step time given: trace and timing are not of the same work."
+            )
+        traced = self._traced_step_us()
+        if basis == "unprofiled" and traced and self.facts.step_time_us > limits.longer_than_traced * traced:
+            reasons.append(
+                f"The step time given is {self.facts.step_time_us / traced:.3g} times that of the trace, and profiling "
+                "only lengthens a step: they are not of the same work (or the unit is not microseconds)."
             )
         if u < limits.gpu_bound_from:
             reasons += self._gpu_partly_measured()
@@ -153,6 +174,11 @@ class _Outcome:
             reasons += self._inflated()
         return reasons
 
+    def _traced_step_us(self) -> float | None:
+        """The longest that the trace's own step can be read as."""
+        window, steps = self.measures.window, max(self.measures.steps, 1)
+        return max(window.duration_us or 0.0, window.device_duration_us or 0.0) / steps or None
+
     def _inflated(self) -> list[str]:
         """The second reading of a bare trace disagrees, or it holds compilation."""
         reasons = []
@@ -161,6 +187,14 @@ class _Outcome:
             reasons.append(
                 f"Profiling inflates the host's side: read as it is the trace is {self.regime}, without the inflation "
                 f"it may be {other}; give the unprofiled step time (--step-time-us)."
+            )
+        unseen = self.measures.unseen_queue_us / max(self.measures.steps, 1)
+        idle = structs.replace(self.facts, step_time_us=self.facts.step_time_us + unseen)
+        if regime(idle, self.limits) != self.regime:
+            reasons.append(
+                f"Before the first recorded GPU work lie {evidence.us(unseen)} a step in which a queue of earlier work "
+                f"may have run or the GPU have idled: read the second way it is {regime(idle, self.limits)}; give the "
+                "unprofiled step time (--step-time-us)."
             )
         if "recompiled_in_window" in self.flags:
             reasons.append(self.flags["recompiled_in_window"].message)

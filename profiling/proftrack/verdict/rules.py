@@ -45,6 +45,11 @@ class StepFacts(Struct, frozen=True, kw_only=True):
         """T - max(H, B): what removing the host's waits would win."""
         return min(self.waits_over_gpu_us, self.gap_us)
 
+    def waits_for_device(self, limits: Thresholds) -> bool:
+        """Whether launches were made in time for most of the idle time that the trace shows: no host-side regime is."""
+        shown = sum(self.idle_by_cause_us.values())
+        return shown > 0 and self.idle_by_cause_us.get("queued", 0.0) > limits.cause_share * max(shown, self.gap_us)
+
     def kernel_headroom(self, roofline_us: float) -> float:
         """What better kernels can win at most: B / R, where B has nothing but kernels.
 
@@ -79,6 +84,8 @@ def regime(facts: StepFacts, limits: Thresholds) -> str:
     for name, explained in facts.explained_us().items():
         if explained >= limits.cause_share * facts.gap_us:
             return name
+    if facts.waits_for_device(limits):
+        return "inconclusive"
     return "overhead-bound" if facts.busy_fraction <= limits.overhead_bound_to else "mixed"
 
 

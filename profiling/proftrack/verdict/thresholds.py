@@ -21,6 +21,8 @@ class Thresholds(Struct, frozen=True, kw_only=True):
     """B / T above which the kernels ran slower under the profiler."""
     not_the_same_work: float = 1.25
     """B / T above which trace and timing are not of the same work."""
+    longer_than_traced: float = 2.0
+    """T over the traced step above which they are not of the same work either."""
     short_step_us: float = 1000.0
     """Steps under this are inflated most by profiling."""
     inflation_short: float = 4.0
