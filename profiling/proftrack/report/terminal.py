@@ -18,6 +18,8 @@ from proftrack.report.sections import idle_parts, split_parts, time_bars
 from proftrack.report.units import brief, counted, duration, percent, plain
 
 TOP = 5
+_GAPS = 3
+_DEVICES = 8
 PIPED_COLUMNS = 100
 _BAR = 30
 _NARROWEST_NAME = 12
@@ -51,6 +53,8 @@ def print_record(record: Record, stream: IO[str] | None = None) -> None:
     _verdict(out, record)
     _times(out, record)
     _parts(out, f"Window of {duration(record.window.duration_us)}, {counted(record.window.steps, 'step')}:", record)
+    _gaps(out, record)
+    _launches(out, record)
     _kernels(out, record)
     _ops(out, record)
     _quality(out, record)
@@ -111,6 +115,33 @@ def _parts(out: Console, heading: str, record: Record) -> None:
             out.print(Text(line + _bar(part.share / 100, out.width - len(line))))
 
 
+def _gaps(out: Console, record: Record) -> None:
+    """The longest stretches in which the GPU idled, and what the host did."""
+    if record.idle.largest:
+        out.print()
+        out.print(Text("The longest idle gaps (profiled):"))
+    for gap in record.idle.largest[:_GAPS]:
+        line = f"  {duration(gap.duration_us):>9}  {gap.cause:<16}during "
+        out.print(Text(line + brief(gap.during, max(out.width - len(line) - 1, _NARROWEST_NAME))))
+
+
+def _launches(out: Console, record: Record) -> None:
+    """How work came to the GPU, and which of several devices the figures are about."""
+    launch, lines = record.launch, []
+    if launch is not None and launch.delay_median_us is not None:
+        late = f", p95 {duration(launch.delay_p95_us)}" if launch.delay_p95_us is not None else ""
+        depth = launch.queue_depth_max
+        lines.append(f"Launch to start: median {duration(launch.delay_median_us)}{late}; queue at most {depth} deep.")
+    if len(record.devices) > 1:
+        busiest = max(record.devices, key=lambda d: (d.gpu_busy_us or 0.0, -d.device))
+        each = ", ".join(f"{d.device} busy {duration(d.gpu_busy_us)}" for d in record.devices[:_DEVICES])
+        lines.append(f"{counted(len(record.devices), 'device')} ({each}): B, idle and split are of {busiest.device}.")
+    if lines:
+        out.print()
+    for line in lines:
+        out.print(Text(line))
+
+
 def _kernels(out: Console, record: Record) -> None:
     if record.kernels:
         _table(out, tables.kernels(record), ("GPU work", "share", "total", "calls", "mean", "limit"))
@@ -129,7 +160,7 @@ def _table(out: Console, table: tables.Table, wanted: Sequence[str]) -> None:
     heads = [labels[i] for i in at]
     widths = [max(len(head), *(len(row[i].text) for row in rows)) for i, head in enumerate(heads)]
     room = max(out.width - sum(widths[1:]) - 2 * (len(widths) - 1) - 1, _NARROWEST_NAME)
-    names = [brief(row[0].hint or row[0].text, min(room, _WIDEST_NAME)) for row in rows]
+    names = _told_apart([row[0].hint or row[0].text for row in rows], min(room, _WIDEST_NAME))
     width = max(map(len, [*names, heads[0][:room]]))
     out.print()
     for name, cells in zip([heads[0], *names], [heads, *([c.text for c in row] for row in rows)], strict=True):
@@ -137,6 +168,15 @@ def _table(out: Console, table: tables.Table, wanted: Sequence[str]) -> None:
         out.print(Text(line, no_wrap=True, style="bold" if cells is heads else ""), crop=False)
     if len(table.rows) > TOP:
         out.print(Text(f"and {counted(len(table.rows) - TOP, 'more row')}: proftrack report shows all"))
+
+
+def _told_apart(names: list[str], room: int) -> list[str]:
+    """Names cut in their middle; those that are then alike by their ends, where that tells them apart."""
+    cut = [brief(name, room) for name in names]
+    return [
+        name_cut if cut.count(name_cut) == 1 else f"{brief(name, len(name))[: room - 3]}..."
+        for name, name_cut in zip(names, cut, strict=True)
+    ]
 
 
 def _quality(out: Console, record: Record) -> None:
