@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from run_folders import make_record
+from traces import TraceBuilder
 
 from proftrack.analysis import analyze_trace
 from proftrack.measures.results import Flag, Kernel, Op
@@ -234,3 +235,26 @@ def test_a_record_without_events_says_so() -> None:
     page = render(make_record(), None)
     assert "There are no events at hand" in page
     assert 'id="lanes"' not in page
+
+
+# ---- what the host did, and where ------------------------------------------------------------------------------------
+
+
+def test_gaps_launches_and_devices_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Device 1 is busy for 60 us and device 0 for 20; between device 1's kernels the host is in an operator."""
+    trace = TraceBuilder(devices=2).step(1, at=0, dur=200).op("aten::slow", at=40, dur=80)
+    trace.work(1, launch=1, at=2, dur=20).work(2, launch=3, at=4, dur=30, device=1, stream=9)
+    trace.work(3, launch=121, at=124, dur=30, device=1, stream=9)
+    text = shown(analyze_trace(trace.write(tmp_path / "t.json")).record, monkeypatch, 100)
+    assert "The longest idle gaps (profiled):\n    90.0 us  dispatch        during aten::slow\n" in text
+    assert "Launch to start: median 0 us, p95 1.80 us; queue at most 1 deep." in text
+    assert "2 devices (1 busy 60.0 us, 0 busy 20.0 us): B, idle and split are of 1." in text
+
+
+def test_kernels_that_differ_in_their_middle_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = [
+        msgspec.structs.replace(make_record().kernels[0], name=f"elementwise_kernel<4, {f}, {'x' * 90}, float>")
+        for f in ("Add", "Mul")
+    ]
+    text = shown(make_record(kernels=kernels), monkeypatch, 100)
+    assert "elementwise_kernel<4, Add" in text and "elementwise_kernel<4, Mul" in text
