@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -16,8 +17,9 @@ from proftrack import parallel
 from proftrack.analysis import analyze_traces
 from proftrack.cli.analyze import command
 from proftrack.errors import TraceError, UsageError
-from proftrack.joint import Part, in_company, join, rank_of, worker_of
+from proftrack.joint import Part, in_company, join, numbered, rank_of, stated_rank, worker_of
 from proftrack.record import dump
+from proftrack.report.joint import print_joint
 
 
 def row(cat: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
@@ -166,6 +168,83 @@ def test_a_folder_on_the_command_line(tmp_path: Path) -> None:
     document = json.loads(written.output)
     assert document["joint"]["waited_for_rank"] == 1
     assert len(document["records"]) == 2
+
+
+def test_unranked_traces_take_the_free_numbers(tmp_path: Path) -> None:
+    assert numbered([1, None, 3, None, None]) == [1, 0, 3, 2, 4]
+    write(tmp_path / "with.json", rank_trace(300, rank=1))
+    for name in ("y.json", "z.json"):
+        write(tmp_path / name, rank_trace(300))
+    written = CliRunner().invoke(command, [str(tmp_path), "--json", "-"], catch_exceptions=False)
+    joint = json.loads(written.output)["joint"]
+    assert [(r["rank"], r["files"]) for r in joint["ranks"]] == [(0, ["y.json"]), (1, ["with.json"]), (2, ["z.json"])]
+    assert joint["findings"][-1] == "The ranks of 2 traces are assumed from the order of their names."
+
+
+@pytest.mark.parametrize(
+    ("stated", "rank"),
+    [(0, 0), (7, 7), ("0", 0), ("12", 12), (-1, None), (True, None), ("", None), ("a", None), ("9" * 5000, None),
+     (10**30, None), (1.0, None), (None, None)],
+)  # fmt: skip
+def test_the_rank_that_a_trace_states(stated: object, rank: int | None) -> None:
+    assert stated_rank(stated) == rank
+
+
+def test_a_rank_too_large_for_any(tmp_path: Path) -> None:
+    digits = "9" * 30
+    assert rank_of(Path(f"rank{digits}.json"), None) is None
+    with pytest.raises(UsageError, match="matches a rank"):
+        rank_of(Path(f"gpu{digits}.json"), None, r"gpu(\d+)")
+
+
+def test_missing_ranks_are_listed_without_counting_to_the_last(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{n}.json", rank_trace(300, rank=r)) for n, r in enumerate((0, 2, 3_000_000_000))]
+    assert join(parts(paths)).findings[-1] == "No trace of rank 1, 3, 4, 5, 6, 7, 8, 9, 10, 11 and more."
+    assert join(parts(paths[:2])).findings[-1] == "No trace of rank 1."
+
+
+def test_a_trace_read_in_part_is_not_compared(tmp_path: Path) -> None:
+    """Ranks 0 and 1 as above; of rank 2 only the step and the first launch with its kernel are left."""
+    paths = [write(tmp_path / f"{n}.json", rank_trace(at, rank=n)) for n, at in enumerate((300, 800, 500))]
+    text = paths[2].read_text().replace('"distributedInfo": {"rank": 2, "world_size": 2}', '"traceName": "t"')
+    head = '{"distributedInfo": {"rank": 2, "world_size": 3}, '
+    paths[2].write_text((head + text[1:])[: (head + text[1:]).index('{"ph": "X", "cat": "kernel", "name": "nccl') + 9])
+    found = analyze_traces(paths, salvage=True)
+    joint = join([Part(rank=a.rank or 0, record=a.record, collectives=a.collectives) for a in found])
+    assert [r.partial for r in joint.ranks] == [False, False, True]
+    whole = join([Part(rank=a.rank or 0, record=a.record, collectives=a.collectives) for a in found[:2]])
+    assert (joint.spread, joint.slowest_rank, joint.waited_for_rank) == (whole.spread, whole.slowest_rank, 1)
+    assert [r.waiting_us for r in joint.ranks] == [500.0, 0.0, None]
+    assert joint.findings[0].startswith("Step times of the 2 ranks")
+    assert joint.findings[-1] == "Read in part, the trace of rank 2: it is left out of the comparison."
+    alone = join([Part(rank=a.rank or 0, record=a.record, collectives=a.collectives) for a in found[1:]])
+    assert (alone.spread, alone.slowest_rank) == (None, None)
+
+
+def test_collectives_that_nothing_pairs_show_no_waiting(tmp_path: Path) -> None:
+    """One all-reduce on rank 0, two on rank 1."""
+    more = rank_trace(300, rank=1)
+    more["traceEvents"].append({**more["traceEvents"][-1], "ts": 920, "dur": 10})
+    paths = [write(tmp_path / "a.json", rank_trace(300, rank=0)), write(tmp_path / "b.json", more)]
+    joint = join(parts(paths))
+    assert [r.waiting_us for r in joint.ranks] == [None, None]
+    assert joint.findings[1:] == ["The ranks recorded different numbers of collectives (1 to 2)."]
+
+
+def test_why_a_rank_is_inconclusive_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [write(tmp_path / f"{n}.json", rank_trace(300, rank=n)) for n in range(3)]
+    found = analyze_traces(paths)
+    verdict = msgspec.structs.replace(found[0].record.verdict, regime="inconclusive", reasons=["Nothing\nis known."])
+    records = [msgspec.structs.replace(each.record, verdict=verdict) for each in found[:2]]
+    joint = join([
+        Part(rank=n, record=record, collectives=found[n].collectives)
+        for n, record in enumerate([*records, found[2].record])
+    ])  # fmt: skip
+    assert [r.reasons for r in joint.ranks[:2]] == [["Nothing\nis known."]] * 2
+    print_joint(joint)
+    shown = capsys.readouterr().out
+    assert "Ranks 0, 1 are inconclusive because:\n  ? Nothing\\nis known.\n" in shown
+    assert joint.ranks[2].regime == "inconclusive" or "Rank 2" not in shown
 
 
 _GLOO = """

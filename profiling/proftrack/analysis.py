@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import pairwise
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +18,7 @@ from proftrack.events.reader import Trace, read
 from proftrack.events.table import EventTable
 from proftrack.git import scrub
 from proftrack.hardware import StepWork
-from proftrack.joint import rank_of, worker_of
+from proftrack.joint import rank_of, stated_rank, worker_of
 from proftrack.measures import Measures, combine, measure
 from proftrack.measures.collectives import Collective
 from proftrack.parallel import Measured, read_and_measure
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from proftrack.experiment import Experiment
 
 _COSTLY_OPTIONS = ("record_shapes", "with_stack", "profile_memory")
+LONGEST_STEP_US = 1e12
+"""A step of more than eleven days is a mistake of units."""
 
 
 class Analysis(NamedTuple):
@@ -73,16 +76,30 @@ def analyze_traces(
 
     Ranks come from `rank_from` (a regular expression on file names), else from the traces, else from their names. Files
     without a rank that one process wrote (HOST_PID.TIME...) are its cycles; others are records of their own.
-    Raises TraceError where one cannot be read, UsageError where ranks and files do not go together.
+    Raises TraceError where one cannot be read, UsageError where ranks and files do not go together or `step_time_us` is
+    no time of a step.
     """
+    step_time_us = _checked_step_time(step_time_us)
     groups: dict[int | str, list[Measured]] = defaultdict(list)
     for found in read_and_measure(paths, salvage=salvage, max_bytes=max_bytes, processes=processes):
         distributed = found.trace.table.meta.distributed or {}
-        given = distributed.get("rank")
-        rank = rank_of(found.trace.path, given if isinstance(given, int) else None, rank_from)
+        rank = rank_of(found.trace.path, stated_rank(distributed.get("rank")), rank_from)
         groups[worker_of(found.trace.path) if rank is None else rank].append(found)
     ranks = [_analyzed(key, cycles, step_time_us) for key, cycles in groups.items()]
     return sorted(ranks, key=lambda a: (a.rank is None, a.rank or 0, str(a.paths[0])))
+
+
+def _checked_step_time(value: Any) -> float | None:
+    """A step time that somebody gave, whether as an option or from Python."""
+    if value is None:
+        return None
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if is_number and 0 < value <= LONGEST_STEP_US:
+        return float(value)
+    raise UsageError(
+        f"step_time_us: {repr(value)[:60]} is no time of a step; give a number of microseconds above 0 and up to "
+        f"{LONGEST_STEP_US:.0e}"
+    )
 
 
 def _analyzed(key: int | str, cycles: list[Measured], step_time_us: float | None) -> RankAnalysis:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Struct
 
 from proftrack.analysis import Analysis, analyze_trace
+from proftrack.measures.results import Kernel, Op, Region, Step
 from proftrack.record import Record
 
 if TYPE_CHECKING:
@@ -38,22 +41,22 @@ class AnalyzedTrace:
     @property
     def ops(self) -> pd.DataFrame:
         """Host rows by name, largest self CUDA time first."""
-        return _frame(self.record.ops)
+        return _frame(self.record.ops, Op)
 
     @property
     def kernels(self) -> pd.DataFrame:
         """GPU work by name, largest first."""
-        return _frame(self.record.kernels)
+        return _frame(self.record.kernels, Kernel)
 
     @property
     def steps(self) -> pd.DataFrame:
         """Recorded steps."""
-        return _frame(self.record.per_step)
+        return _frame(self.record.per_step, Step)
 
     @property
     def regions(self) -> pd.DataFrame:
         """record_function regions."""
-        return _frame(self.record.regions)
+        return _frame(self.record.regions, Region)
 
     @property
     def events(self) -> pd.DataFrame:
@@ -64,19 +67,30 @@ class AnalyzedTrace:
         return frame
 
 
-def analyze(path: str | PathLike[str], *, step_time_us: float | None = None, salvage: bool = False) -> AnalyzedTrace:
+def analyze(
+    path: str | PathLike[str],
+    *,
+    step_time_us: float | None = None,
+    salvage: bool = False,
+    max_bytes: int | None = None,
+) -> AnalyzedTrace:
     """Read, measure and judge a torch.profiler trace (.json or .json.gz).
 
     `step_time_us` is the step time without the profiler; without it the verdict rests on the trace's own times.
-    Raises TraceError where the file cannot be read; `salvage` reads what is whole of it.
+    `max_bytes` bounds the JSON inside the file (default 8 GiB, and 250 times the file's size).
+    Raises TraceError where the file cannot be read; `salvage` reads what is whole of it. Raises UsageError where
+    `step_time_us` is no time of a step.
     """
-    return AnalyzedTrace(analyze_trace(Path(path), step_time_us=step_time_us, salvage=salvage))
+    return AnalyzedTrace(analyze_trace(Path(path), step_time_us=step_time_us, salvage=salvage, max_bytes=max_bytes))
 
 
-def _frame(rows: list[Any]) -> pd.DataFrame:
+def _frame(rows: Sequence[Struct], row_type: type[Struct]) -> pd.DataFrame:
+    """A row each; without any the columns are still there."""
     import pandas as pd
 
-    frame: pd.DataFrame = pd.DataFrame([msgspec.to_builtins(row) for row in rows])
+    frame: pd.DataFrame = pd.DataFrame(
+        [msgspec.to_builtins(row) for row in rows], columns=list(row_type.__struct_encode_fields__)
+    )
     return frame
 
 

@@ -5,12 +5,15 @@ ProftrackError               one sentence: the thing, its value, the remedy
 ├── WorkloadError            the user's own code raised, or is not what a workload must be
 ├── CaptureError             the profiler did not give what the schedule promised
 ├── TraceError               a trace cannot be read: file, byte offset and line are named
+│   └── NotATraceError       sound JSON that is no trace
 ├── StoreError               MLflow's store cannot be reached, read or written
 ├── NotFoundError            no run, baseline or commit of that name
 └── IncomparableError        two results that must not be compared: the differing keys are named
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 
 class ProftrackError(Exception):
@@ -35,6 +38,14 @@ class CaptureError(ProftrackError):
 
 class TraceError(ProftrackError):
     """A trace file that cannot be read whole."""
+
+
+class NotATraceError(TraceError):
+    """A file of JSON that is no trace of torch.profiler."""
+
+    def __init__(self, message: str, path: Path | None = None) -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class StoreError(ProftrackError):

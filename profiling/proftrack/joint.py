@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
+from itertools import count, filterfalse, islice
 from pathlib import Path
 
 import msgspec
@@ -19,13 +21,16 @@ from proftrack.measures.collectives import Collective
 from proftrack.record import Record
 from proftrack.verdict.result import Evidence
 
-_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
+_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,18})(?!\d)", re.IGNORECASE)
 _WORKER = re.compile(r"^(?P<worker>.+?)[._](?P<time>\d{10,})(?:\.cycle\d+)?(?=\.)")
 _CYCLE = re.compile(r"\.cycle\d+(?=\.)")
 MOSTLY = 0.5
 """Share of a rank's time in collectives from which on it is called waiting."""
 NOTABLE = 0.05
 """Differences between ranks under this share are not worth a word."""
+LARGEST_RANK = 10**18 - 1
+"""A larger number is none of a rank."""
+_LISTED = 10
 
 
 class RankFigures(Struct, frozen=True, kw_only=True):
@@ -43,6 +48,10 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     """What of the window only collectives filled."""
     waiting_us: float | None
     """Time in collectives beyond the rank that was quickest through each."""
+    partial: bool = False
+    """Its trace is broken and was read in part: it is not compared with the others."""
+    reasons: list[str] = []
+    """Why its verdict is inconclusive."""
 
 
 class Joint(Struct, frozen=True, kw_only=True):
@@ -66,6 +75,28 @@ class Part(Struct, frozen=True, kw_only=True):
     rank: int
     record: Record
     collectives: list[Collective]
+    assumed: bool = False
+    """Nothing says that it is this rank; see `numbered`."""
+
+    @property
+    def partial(self) -> bool:
+        """Whether its trace was read in part."""
+        return any(flag.code == "partial_file" for flag in self.record.quality)
+
+
+def stated_rank(value: object) -> int | None:
+    """The rank in a trace's `distributedInfo`: a number, or one written as text. None where it is neither."""
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value):
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_RANK:
+        return value
+    return None
+
+
+def numbered(ranks: Sequence[int | None]) -> list[int]:
+    """The ranks, with the free numbers in their order for those that are not known."""
+    free = filterfalse({rank for rank in ranks if rank is not None}.__contains__, count())
+    return [next(free) if rank is None else rank for rank in ranks]
 
 
 def rank_of(path: Path, distributed_rank: int | None, pattern: str | None = None) -> int | None:
@@ -88,10 +119,13 @@ def _by_pattern(path: Path, pattern: str) -> int:
             raise UsageError(
                 f"--rank-from {pattern!r} does not match {path.name}; give a pattern that matches all files"
             )
-        return int(match[1])
+        rank = int(match[1])
     except (re.error, IndexError, ValueError) as error:
         problem = f"--rank-from {pattern!r} is not a regular expression with one group of digits ({error})"
         raise UsageError(f"{problem}; for example 'rank(\\d+)'") from error
+    if not 0 <= rank <= LARGEST_RANK:
+        raise UsageError(f"--rank-from {pattern!r} takes {rank} from {path.name}; give a pattern that matches a rank")
+    return rank
 
 
 def worker_of(path: Path) -> str:
@@ -103,19 +137,17 @@ def worker_of(path: Path) -> str:
 
 def join(parts: list[Part]) -> Joint:
     """The ranks' figures side by side, and what they mean."""
-    waiting = _waiting(parts)
+    waiting = _waiting([part for part in parts if not part.partial])
     ranks = [_figures(part, waiting.get(part.rank)) for part in sorted(parts, key=lambda p: p.rank)]
-    timed = [r for r in ranks if r.step_time_us]
-    slowest = max(timed, key=lambda r: r.step_time_us or 0.0) if timed else None
-    shortest = min((r.step_time_us or 0.0 for r in timed), default=0.0)
-    spread = (slowest.step_time_us or 0.0) / shortest - 1 if slowest is not None and shortest else None
+    timed = {r.rank: r.step_time_us for r in ranks if r.step_time_us and not r.partial}
+    spread = max(timed.values()) / min(timed.values()) - 1 if len(timed) > 1 else None
     waited_for = _waited_for(ranks)
     return Joint(
         ranks=ranks,
-        slowest_rank=slowest.rank if slowest is not None else None,
+        slowest_rank=max(timed, key=timed.__getitem__) if len(timed) > 1 else None,
         waited_for_rank=waited_for,
         spread=round(spread, 5) if spread is not None else None,
-        findings=_findings(parts, ranks, waited_for, spread),
+        findings=[*_compared(parts, ranks, waited_for, spread, len(timed)), *_left_out(parts)],
     )
 
 
@@ -129,7 +161,7 @@ def in_company(record: Record, rank: int, joint: Joint) -> Record:
     if record.verdict.regime != "communication-bound" or late is None or late.rank == rank:
         return record
     waiting, inside = own.waiting_us or 0.0, own.communication_us or 0.0
-    if waiting < MOSTLY * inside:
+    if not inside or waiting < MOSTLY * inside:
         return record
     summary = record.verdict.summary.rstrip(".")
     verdict = msgspec.structs.replace(
@@ -167,6 +199,8 @@ def _figures(part: Part, waiting: float | None) -> RankFigures:
         communication_us=round(communication / steps, 3) if part.collectives else None,
         exposed_communication_us=round(record.split.exposed_communication_us / steps, 3) if record.split else None,
         waiting_us=round(waiting / steps, 3) if waiting is not None else None,
+        partial=part.partial,
+        reasons=record.verdict.reasons if record.verdict.regime == "inconclusive" else [],
     )
 
 
@@ -175,7 +209,7 @@ def _waiting(parts: list[Part]) -> dict[int, float]:
     sequences = {part.rank: _by_name(part.collectives) for part in parts}
     if len(parts) < 2 or not all(sequences.values()):
         return {}
-    waiting = dict.fromkeys(sequences, 0.0)
+    waiting: dict[int, float] = {}
     for name in set.intersection(*(set(s) for s in sequences.values())):
         columns = {rank: s[name] for rank, s in sequences.items()}
         if len({len(c) for c in columns.values()}) != 1:
@@ -183,7 +217,7 @@ def _waiting(parts: list[Part]) -> dict[int, float]:
         for durations in zip(*columns.values(), strict=True):
             least = min(durations)
             for rank, duration in zip(columns, durations, strict=True):
-                waiting[rank] += duration - least
+                waiting[rank] = waiting.get(rank, 0.0) + duration - least
     return waiting
 
 
@@ -203,10 +237,13 @@ def _waited_for(ranks: list[RankFigures]) -> int | None:
     return least.rank if notable else None
 
 
-def _findings(parts: list[Part], ranks: list[RankFigures], waited_for: int | None, spread: float | None) -> list[str]:
+def _compared(
+    parts: list[Part], ranks: list[RankFigures], waited_for: int | None, spread: float | None, timed: int
+) -> list[str]:
+    """What comes of comparing the ranks whose traces are whole."""
     out = []
-    if spread is not None and len(ranks) > 1:
-        out.append(f"Step times of the {len(ranks)} ranks differ by {spread:.1%}.")
+    if spread is not None:
+        out.append(f"Step times of the {timed} ranks differ by {spread:.1%}.")
     if waited_for is not None:
         others = [r for r in ranks if r.rank != waited_for and r.waiting_us]
         worst = max(others, key=lambda r: r.waiting_us or 0.0)
@@ -217,10 +254,30 @@ def _findings(parts: list[Part], ranks: list[RankFigures], waited_for: int | Non
         )
     elif any(r.waiting_us is not None for r in ranks):
         out.append("No rank waits notably for another: time in collectives is transfer.")
-    lengths = {len(part.collectives) for part in parts}
+    lengths = {len(part.collectives) for part in parts if not part.partial}
     if len(lengths) > 1:
         out.append(f"The ranks recorded different numbers of collectives ({min(lengths)} to {max(lengths)}).")
-    missing = sorted(set(range(max(r.rank for r in ranks) + 1)) - {r.rank for r in ranks})
-    if missing:
-        out.append(f"No trace of rank {', '.join(map(str, missing[:10]))}{'...' if len(missing) > 10 else ''}.")
     return out
+
+
+def _left_out(parts: list[Part]) -> list[str]:
+    """Ranks that are missing, not compared, or assumed."""
+    out = []
+    partial = sorted(part.rank for part in parts if part.partial)
+    if partial:
+        whose, they = ("trace of rank", "it is") if len(partial) == 1 else ("traces of ranks", "they are")
+        out.append(f"Read in part, the {whose} {_listed(partial)}: {they} left out of the comparison.")
+    present = {part.rank for part in parts}
+    # Not a set of all ranks: a name or a trace may give one of any size.
+    missing = list(islice(filterfalse(present.__contains__, range(max(present) + 1)), _LISTED + 1))
+    if missing:
+        out.append(f"No trace of rank {_listed(missing)}.")
+    assumed = sum(part.assumed for part in parts)
+    if assumed:
+        whose = "rank of 1 trace is" if assumed == 1 else f"ranks of {assumed} traces are"
+        out.append(f"The {whose} assumed from the order of {'the' if assumed == 1 else 'their'} names.")
+    return out
+
+
+def _listed(ranks: list[int]) -> str:
+    return f"{', '.join(map(str, ranks[:_LISTED]))}{' and more' if len(ranks) > _LISTED else ''}"

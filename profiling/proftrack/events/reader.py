@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
-from proftrack.errors import TraceError
+from proftrack.errors import NotATraceError, TraceError
 from proftrack.events import members, repair
 from proftrack.events.rows import EXACT_ROWS, ROWS, InexactTimes, TableBuilder
 from proftrack.events.source import Buffer, read_ahead, read_chunks
@@ -169,12 +169,14 @@ class _Parser:
             what = "null" if value is None else _shown(str(value).encode("utf-8", "replace"))
             self._fail(position, f'"traceEvents" is {what} and no list; export the trace again')
         if found.state == "closed":
-            self._fail(position, 'holds no "traceEvents"; it is JSON of another kind, not a trace of torch.profiler')
+            why = 'holds no "traceEvents"; it is JSON of another kind, not a trace of torch.profiler'
+            raise NotATraceError(self._located(position, why), self.path)
         if found.state == "broken" and (not self.buffer.at_end or data.rstrip().endswith(b"}")):
             self._fail(position, f'{_shown(data[position:])} is not valid JSON, and no "traceEvents" follow')
         if self.buffer.at_end:
             self._fail(len(data), f'ends before its "traceEvents"{self._fault()}; copy it again')
-        self._fail(len(data), 'no "traceEvents" up to here; not a trace of torch.profiler')
+        why = 'no "traceEvents" up to here; not a trace of torch.profiler'
+        raise NotATraceError(self._located(len(data), why), self.path)
 
     # -- the events
 
@@ -315,8 +317,10 @@ class _Parser:
         self.skipped += 1
 
     def _fail(self, position: int, why: str) -> NoReturn:
-        at = self.path if not position else self._at(self.buffer.offset + position)
-        raise TraceError(f"{at}: {why}")
+        raise TraceError(self._located(position, why))
+
+    def _located(self, position: int, why: str) -> str:
+        return f"{self._at(self.buffer.offset + position) if position else self.path}: {why}"
 
     def _fault(self) -> str:
         return f" ({self.buffer.fault})" if self.buffer.fault else ""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 import numpy as np
 from msgspec import Struct
 
@@ -42,28 +45,39 @@ class Wait(Struct, frozen=True, kw_only=True):
 
 def chains(seen: View, kernels: list[Kernel]) -> list[Chain]:
     """One chain for each of the largest kernels that the trace holds."""
-    table, links = seen.table, seen.links
-    at = np.where(links.launch == NONE, NONE, seen.forest.position_of(len(table))[links.launch])
-    code_of = {name: code for code, name in enumerate(table.names)}
-    out = []
-    for kernel in kernels[:LARGE]:
-        mine = np.flatnonzero(table.name[links.gpu] == code_of.get(kernel.name, NONE))
-        if len(mine):
-            out.append(_chain(seen, kernel.name, at[mine], table.dur[links.gpu[mine]]))
-    return out
+    return chains_of_cycles([seen], kernels)
 
 
-def _chain(seen: View, kernel: str, at: Ints, dur: Ints) -> Chain:
-    """The chain with most time among the launches at these positions of the forest."""
-    paths = _paths(seen, at)
-    unique, group = np.unique(paths, axis=0, return_inverse=True)
+def chains_of_cycles(cycles: Iterable[View], kernels: list[Kernel]) -> list[Chain]:
+    """The same over several cycles: one chain a kernel, with the time of all of them."""
+    ways: dict[str, Counter[tuple[str, ...]]] = {kernel.name: Counter() for kernel in kernels[:LARGE]}
+    for seen in cycles:
+        table, links = seen.table, seen.links
+        at = np.where(links.launch == NONE, NONE, seen.forest.position_of(len(table))[links.launch])
+        code_of = {name: code for code, name in enumerate(table.names)}
+        for kernel, times in ways.items():
+            mine = np.flatnonzero(table.name[links.gpu] == code_of.get(kernel, NONE))
+            if len(mine):
+                _add_ways(times, seen, at[mine], table.dur[links.gpu[mine]])
+    return [_chain(kernel, times) for kernel, times in ways.items() if times]
+
+
+def _add_ways(times: Counter[tuple[str, ...]], seen: View, at: Ints, dur: Ints) -> None:
+    """Add the time of the launches at these positions of the forest to that of the ways that lead to them."""
+    unique, group = np.unique(_paths(seen, at), axis=0, return_inverse=True)
     time = np.bincount(group.reshape(-1), weights=dur, minlength=len(unique))
-    most = int(np.argmax(time))
-    names = [seen.table.names[code] for code in unique[most].tolist() if code != NONE]
+    for path, spent in zip(unique.tolist(), time.tolist(), strict=True):
+        times[tuple(seen.table.names[code] for code in path if code != NONE)] += spent
+
+
+def _chain(kernel: str, times: Counter[tuple[str, ...]]) -> Chain:
+    """The way with most time."""
+    most = max(times, key=times.__getitem__)
+    names = list(most)
     if len(names) > _LONGEST:
         names = [*names[: _LONGEST // 2], "...", *names[-(_LONGEST // 2) :]]
-    total = float(time.sum())
-    return Chain(kernel=kernel, links=names, share=float(time[most]) / total if total else 1.0, ways=len(unique))
+    total = sum(times.values())
+    return Chain(kernel=kernel, links=names, share=times[most] / total if total else 1.0, ways=len(times))
 
 
 def _paths(seen: View, at: Ints) -> Ints:
