@@ -27,7 +27,7 @@ from proftrack.tracking import runs, session, sync
 from proftrack.tracking import store as stores
 from proftrack.tracking.faults import explained, quiet
 from proftrack.tracking.log import is_generated
-from proftrack.tracking.mapping import as_params, bounded
+from proftrack.tracking.mapping import as_params
 from proftrack.tracking.process import Parent
 from proftrack.tracking.session import RUN_ID_VARIABLE, Session
 from proftrack.tracking.store import Store
@@ -37,14 +37,13 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 FILE = "group.json"
-KIND_TAG = "proftrack.kind"
-GROUP_TAG = "proftrack.group"
-"""Identity of one group: its folder and its parent run."""
 KEY_TAG = "proftrack.group_key"
 """On parent and children; what they were measured under."""
 PART_TAG = "proftrack.part"
 NOTE_TAG = "mlflow.note.content"
 PARENT_TAG = "mlflow.parentRunId"
+TAGS = frozenset({"device.name", "git.commit", "git.dirty", "proftrack.winner"})
+"""What a group may say of itself in tags; others are what runs are found, owned and settled by."""
 _NOTE_CHARS = 7900
 _SEARCH_DEPTH = 4
 
@@ -76,6 +75,7 @@ class Group(Struct, kw_only=True):
     """None: not over, or interrupted."""
     params: dict[str, str] = {}
     tags: dict[str, str] = {}
+    """Those of TAGS reach the store."""
     metrics: dict[str, float] = {}
     note: str = ""
     """The parent run's description, Markdown."""
@@ -142,7 +142,7 @@ def open_parent(group: Group, *, fresh: bool, parent: Parent | None = None) -> I
         with session.open_run(group.experiment, group.name, parent=parent) as opened:
             yield opened
     else:
-        tags = {**runs.owner_tags(), GROUP_TAG: group.id}
+        tags = {**runs.owner_tags(), runs.GROUP_TAG: group.id}
         with session.keep(store, client, lambda: runs.reopen(store, client, earlier, tags)) as opened:
             yield opened
 
@@ -152,7 +152,7 @@ def _earlier(store: Store, client: MlflowClient, group: Group) -> Run | None:
     from proftrack.tracking import process
 
     with explained(store, "searched"), quiet():
-        found = runs.search(client, f"tags.`{KEY_TAG}` = '{group.key}' and tags.`{KIND_TAG}` = '{group.kind}'")
+        found = runs.search(client, f"tags.`{KEY_TAG}` = '{group.key}' and tags.`{runs.KIND_TAG}` = '{group.kind}'")
     here = process.this_process()
     free = []
     for run in found:
@@ -183,8 +183,14 @@ def log_parent(opened: Session, group: Group, folder: Path) -> None:
         now = (group.ended_ns or time.time_ns()) // 1_000_000
         metrics = [Metric(name, value, now, 0) for name, value in group.metrics.items()]
         opened.client.log_batch(opened.run_id, metrics=metrics, params=params, synchronous=True)
-        own = {KIND_TAG: group.kind, GROUP_TAG: group.id, KEY_TAG: group.key, runs.EXPERIMENT_TAG: group.experiment}
-        runs.set_tags(opened.client, opened.run_id, bounded({**group.tags, **own}))
+        own = {
+            runs.KIND_TAG: group.kind,
+            runs.GROUP_TAG: group.id,
+            KEY_TAG: group.key,
+            runs.EXPERIMENT_TAG: group.experiment,
+        }
+        said = {name: value for name, value in group.tags.items() if name in TAGS}
+        runs.set_tags(opened.client, opened.run_id, {**said, **own})
         opened.client.set_tag(opened.run_id, NOTE_TAG, scrub(group.note)[:_NOTE_CHARS])
         if opened.is_project and is_generated(run.info.run_name):
             opened.client.update_run(opened.run_id, name=group.name)
@@ -219,10 +225,15 @@ def sync_group(store: Store, client: MlflowClient, folder: Path) -> list[sync.Ou
     """
     group = load(folder)
     with explained(store, "searched"), quiet():
-        known = runs.search(client, f"tags.`{GROUP_TAG}` = '{group.id}'")
+        known = runs.search(client, f"tags.`{runs.GROUP_TAG}` = '{group.id}'")
 
     def obtain() -> Run:
-        tags = {**runs.owner_tags(), runs.EXPERIMENT_TAG: group.experiment, GROUP_TAG: group.id, KEY_TAG: group.key}
+        tags = {
+            **runs.owner_tags(),
+            runs.EXPERIMENT_TAG: group.experiment,
+            runs.GROUP_TAG: group.id,
+            KEY_TAG: group.key,
+        }
         if known:
             return runs.reopen(store, client, known[0], tags)
         experiment_id = stores.experiment_for(store, client, group.experiment)

@@ -34,6 +34,10 @@ LEFT_OUT_TAG = "proftrack.left_out"
 REQUEST_TAG = "proftrack.request"
 """Of the request that made the run: one that was repeated, since its answer got lost, made another run."""
 DUPLICATE_TAG = "proftrack.duplicate_of"
+KIND_TAG = "proftrack.kind"
+"""On the parent run of a sweep or of variants: which of the two."""
+GROUP_TAG = "proftrack.group"
+"""On a parent run: the identity of its group, which is that of its folder."""
 ENDED_BY_TAG = "proftrack.ended_by"
 ERROR_TAG = "proftrack.error"
 DEAD_PROCESS = "process gone"
@@ -111,13 +115,12 @@ def settle(store: Store, client: MlflowClient, run_id: str) -> str:
     Two ways lead to a second run: a server that made one and could not say so, and was asked again; and two copies of a
     folder that were logged at once. Of whole runs the one with the lowest id stays, so that both sides of a race decide
     alike. Others are deleted, or where this user may not do that, marked as FAILED with proftrack.duplicate_of.
+    A repeated request is one of this very process; a parent run holds no record and is never a duplicate by one.
     Raises StoreError.
     """
     with explained(store, "searched for duplicates"), quiet():
         run = client.get_run(run_id)
-        tags = run.data.tags
-        same = _with_tag(client, RECORD_TAG, tags) + _with_tag(client, REQUEST_TAG, tags, [run.info.experiment_id])
-        others = {each.info.run_id: each for each in same}
+        others = {each.info.run_id: each for each in [*_same_record(client, run), *_same_request(client, run)]}
         others.pop(run_id, None)
         kept: str = min([run_id, *(each for each, found in others.items() if found.info.status == "FINISHED")])
         here = process.this_process()
@@ -127,6 +130,23 @@ def settle(store: Store, client: MlflowClient, run_id: str) -> str:
             if each != kept and not (owner and owner.tags() != here.tags() and others[each].info.status == "RUNNING"):
                 _drop(client, each, kept)
     return kept
+
+
+def is_parent(run: Run) -> bool:
+    """Whether a run is the parent of a sweep or of variants."""
+    return KIND_TAG in run.data.tags or GROUP_TAG in run.data.tags
+
+
+def _same_record(client: MlflowClient, run: Run) -> list[Run]:
+    if is_parent(run):
+        return []
+    return [each for each in _with_tag(client, RECORD_TAG, run.data.tags) if not is_parent(each)]
+
+
+def _same_request(client: MlflowClient, run: Run) -> list[Run]:
+    here = process.this_process()
+    found = _with_tag(client, REQUEST_TAG, run.data.tags, [run.info.experiment_id])
+    return [each for each in found if process.from_tags(each.data.tags) == here]
 
 
 def _with_tag(
