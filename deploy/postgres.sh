@@ -62,6 +62,10 @@ case $command in
     [[ -f $folder/data/PG_VERSION ]] || { create; new=true; }
     [[ -z $port ]] || echo "$port" > "$folder/port"
     [[ -f $folder/port ]] || echo 5432 > "$folder/port"
+    if as_user "$bin/pg_ctl" status --pgdata "$folder/data" > /dev/null 2>&1; then
+      url
+      exit
+    fi
     as_user "$bin/pg_ctl" start --pgdata "$folder/data" --wait --timeout 60 --silent --log "$folder/data/server.log" \
       --options "-p $(cat "$folder/port")" || { tail -5 "$folder/data/server.log" >&2; exit 1; }
     if $new; then

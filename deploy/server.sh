@@ -37,7 +37,7 @@ admin_username = admin
 # deleted user is refused after that minute at the latest.
 auth_cache_ttl_seconds = 60
 INI
-umask 022
+# Artifacts are for those with a password: other accounts of this machine do not read them past the server.
 
 # By the environment and not as arguments: every user of the machine sees those.
 export MLFLOW_BACKEND_STORE_URI=$DATABASE_URL

@@ -130,4 +130,4 @@ def test_what_cannot_be_gets_one_sentence(words: list[str], says: str, capsys: p
 
 def test_an_unknown_run_is_named_with_its_store(store_uri: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("0" * 32) == 1
-    assert f"{store_uri}: no run {'0' * 32}; " in capsys.readouterr().err
+    assert f"{store_uri}: no run {'0' * 32} that can be read here; " in capsys.readouterr().err

@@ -99,6 +99,9 @@ def test_only_listed_variables_are_recorded() -> None:
         ("git@host.org:team/x.git", "git@host.org:team/x.git"),
         ("/srv/git/x.git", "/srv/git/x.git"),
         ("https://host.org/a@b", "https://host.org/a@b"),
+        ("https://oauth2:tok/en123@host.org/x.git", "https://host.org/x.git"),  # not encoded, and taken all the same
+        ("postgresql://me:Se#cr/e?t9@127.0.0.1:5432/mlflow", "postgresql://127.0.0.1:5432/mlflow"),
+        ("sqlite:////tmp/a@b/mlflow.db", "sqlite:////tmp/a@b/mlflow.db"),
     ],
 )
 def test_remotes_lose_their_credentials(remote: str, recorded: str) -> None:
@@ -136,6 +139,12 @@ def test_a_dirty_repository_is_told_with_its_diff(repository: Path) -> None:
 
 
 @needs_git
+def test_the_report_of_a_run_does_not_make_it_dirty(repository: Path) -> None:
+    (repository / "report.html").write_text("what `proftrack report RUN` writes")
+    state = environment.git_state(repository)
+    assert state is not None and not state.dirty
+
+
 def test_an_untracked_file_alone_makes_it_dirty(repository: Path) -> None:
     (repository / "new.py").write_text("")
     state = environment.git_state(repository)

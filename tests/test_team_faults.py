@@ -431,6 +431,18 @@ def test_a_full_disk_under_the_spool_costs_the_traces_and_not_the_figures(
     assert run.data.metrics["step_time_us"] == 100.0
 
 
+def test_a_disk_with_room_for_little_more_than_the_record_keeps_the_figures(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(0, at=0, dur=100).kernel(at=10, dur=5)
+    with small_disk(tmp_path / "small", 4):
+        full = tmp_path / "small" / "run"
+        (full / "trace").mkdir(parents=True)
+        (full / "trace" / TRACE).write_bytes(b"a small one")
+        (tmp_path / "small" / "else").write_bytes(os.urandom((4 << 20) - 60_000))
+        record = run_folder.write(analysis_of(trace), full)
+        assert "report.html" in record.source.left_out
+        assert spool.load(full) == record
+
+
 def test_a_disk_too_full_for_anything_is_refused_before_it_costs_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -459,8 +471,9 @@ def test_a_run_folder_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.Mon
     record, left = written("fewer", 700_000)
     assert (record.source.left_out, left) == (["trace/b.gz"], {"a.gz", "c.gz"})
     record, left = written("nothing", 1000)
-    assert (record.source.left_out, left) == (["events.parquet", "trace/a.gz", "trace/b.gz", "trace/c.gz"], set())
-    assert not (tmp_path / "nothing" / "events.parquet").exists()
+    pictures = ["events.parquet", "git.diff", "plots", "report.html"]  # made again from the record, or done without
+    assert (record.source.left_out, left) == ([*pictures, "trace/a.gz", "trace/b.gz", "trace/c.gz"], set())
+    assert {path.name for path in (tmp_path / "nothing").iterdir()} == {"record.json", "tables", "trace"}
     monkeypatch.setenv("PROFTRACK_MAX_RUN_BYTES", "1 GB")
     with pytest.raises(UsageError, match="not a number of bytes"):
         run_folder.write(analysis_of(trace), tmp_path / "odd")

@@ -196,12 +196,14 @@ def _disk() -> Iterator[Check]:
         free = shutil.disk_usage(standing).free
         text = f"{scaled(float(free), 'B')} free for {what} in {folder}"
         status: Status = "ok"
-        if free < spool.LEAST_FREE_BYTES or not os.access(standing, os.W_OK):
-            status = "failed"
-            text += "" if os.access(standing, os.W_OK) else ", which cannot be written"
+        mine = f"name another folder with {spool.SPOOL_VARIABLE}" if what == "the spool" else "use another store"
+        remedy = None
+        if not os.access(standing, os.W_OK):
+            status, remedy = "failed", f"make it writable for this user, or {mine}"
+            text += ", which cannot be written"
         elif free < DISK_WARNING_BYTES:
-            status = "warning"
-        remedy = f"free some, or name another folder with {spool.SPOOL_VARIABLE}" if status != "ok" else None
+            status = "failed" if free < spool.LEAST_FREE_BYTES else "warning"
+            remedy = f"free some, or {mine}"
         yield Check(name="disk", status=status, text=text, remedy=remedy)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,17 @@ from proftrack.report import files, key_averages
 
 MAX_BYTES_VARIABLE = "PROFTRACK_MAX_RUN_BYTES"
 DEFAULT_MAX_BYTES = 8 << 30
-EVENTS = "events.parquet"
+EVENTS, DIFF = "events.parquet", "git.diff"
+MADE_AGAIN = (EVENTS, files.PLOTS, files.REPORT, DIFF)
+"""What a run can do without, in the order in which it is given up: pictures are drawn again from the record."""
 
 
 def write(analysis: Analysis, folder: Path, *, diff: str | None = None, max_bytes: int | None = None) -> Record:
     """Write the folder, down to the disk; record.json comes last, so that a folder that holds one is whole.
 
     Returns the record as written: where the folder would be larger than `max_bytes` ($PROFTRACK_MAX_RUN_BYTES, else
-    8 GiB), or the disk is full, traces are left out, the largest first, then the table of events, and the record names
-    them.
+    8 GiB), or the disk is full, traces are left out, the largest first, then what can be made again or done without
+    (MADE_AGAIN), and the record names them.
     Raises ProftrackError where the disk refuses all the same.
     """
     limit = _max_bytes() if max_bytes is None else max_bytes
@@ -61,10 +64,10 @@ def _write(analysis: Analysis, folder: Path, diff: str | None, limit: int, left_
     _write_table(tables / "kernels.json", record.kernels, Kernel)
     if EVENTS not in left_out:
         write_events(analysis.tables, folder / EVENTS)
-    files.write(record, analysis.tables, folder)
-    if diff is not None:
-        (folder / "git.diff").write_text(diff, encoding="utf-8")
-    while sum(path.stat().st_size for path in folder.rglob("*")) > limit and _leave_out_largest(folder, left_out):
+    files.write(record, analysis.tables, folder, without=left_out)
+    if diff is not None and DIFF not in left_out:
+        (folder / DIFF).write_text(diff, encoding="utf-8")
+    while _size(folder) > limit and _leave_out_largest(folder, left_out):
         pass
     record = _with_left_out(record, left_out)
     unfinished = folder / ".record.json.part"
@@ -83,15 +86,27 @@ def _max_bytes() -> int:
 
 
 def _leave_out_largest(folder: Path, left_out: dict[str, int]) -> bool:
-    """Remove the largest trace, or the table of events where no trace is left; False where neither is there."""
+    """Do without the largest trace, where none is left without the next of MADE_AGAIN; False where nothing is left.
+
+    What the full disk kept from being written is left out, too.
+    """
     traces = [path for path in (folder / "trace").glob("*") if path.is_file()]
-    events = [folder / EVENTS] if (folder / EVENTS).is_file() else []
-    largest = max(traces or events, key=lambda path: path.stat().st_size, default=None)
-    if largest is None:
+    if traces:
+        largest = max(traces, key=lambda path: path.stat().st_size)
+        left_out[largest.relative_to(folder).as_posix()] = largest.stat().st_size
+        largest.unlink()
+        return True
+    name = next((name for name in MADE_AGAIN if name not in left_out), None)
+    if name is None:
         return False
-    left_out[largest.relative_to(folder).as_posix()] = largest.stat().st_size
-    largest.unlink()
+    left_out[name] = _size(folder / name)
+    shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink(missing_ok=True)
     return True
+
+
+def _size(path: Path) -> int:
+    files_in = path.rglob("*") if path.is_dir() else [path] if path.is_file() else []
+    return sum(each.stat().st_size for each in files_in if each.is_file())
 
 
 def _with_left_out(record: Record, left_out: dict[str, int]) -> Record:

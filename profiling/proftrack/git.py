@@ -17,6 +17,8 @@ _TIMEOUT_S = 30
 _SECRET_QUERY = re.compile(
     r"([?&][\w.-]*(?:token|secret|sig|signature|password|passwd|pwd|key|credential)=)[^&\s'\"]+", re.I
 )
+_USER_AND_PASSWORD = re.compile(r"^(?:[^/@:]*:.*|[^/]*)@", re.DOTALL)
+"""What stands before the host. A password may hold whatever a careless URL does not encode: up to the last @, then."""
 _UNTRACKED_SHOWN = 1000
 _HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 # Hooks, pagers, prompts and external diff programs of the user's configuration stay out of it.
@@ -51,9 +53,14 @@ def git_state(code: Path) -> Git | None:
     return Git(
         commit=commit.strip(),
         branch=(_ask(root, "symbolic-ref", "--short", "--quiet", "HEAD") or "").strip() or None,
-        dirty=status is None or bool(status.strip()),  # a tree that cannot be looked at is not known to be clean
+        dirty=status is None or _differs(status),  # a tree that cannot be looked at is not known to be clean
         remote=without_credentials(remote.strip()) if remote and remote.strip() else None,
     )
+
+
+def _differs(status: str) -> bool:
+    """Whether `git status --porcelain` names anything but a report that `proftrack report` put there."""
+    return any(line and not re.fullmatch(r'\?\? "?(?:.*/)?report\.html"?', line) for line in status.splitlines())
 
 
 def git_diff(code: Path, max_bytes: int) -> str | None:
@@ -118,19 +125,18 @@ def commit_order(code: Path, commits: set[str]) -> dict[str, int]:
     return {commit: order[commit] for commit in hashes if commit in order}
 
 
-def without_credentials(remote: str) -> str:
-    """The URL less user, password and query; `git@host:path` has no secret in it and stays."""
-    match = re.match(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<rest>.*)", remote, re.DOTALL)
+def without_credentials(url: str, *, fragment: bool = False) -> str:
+    """The URL less user, password and query, with its fragment where asked; `git@host:path` has no secret and stays."""
+    match = re.match(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<rest>.*)", url, re.DOTALL)
     if match is None:
-        return remote
-    host, slash, path = match["rest"].partition("/")
-    path = re.split(r"[?#]", path)[0]
-    return f"{match['scheme']}{host.rpartition('@')[2]}{slash}{path}"
+        return url
+    rest, hash_mark, behind = _USER_AND_PASSWORD.sub("", match["rest"]).partition("#")
+    return match["scheme"] + rest.partition("?")[0] + (hash_mark + behind if fragment else "")
 
 
 def scrub(text: str) -> str:
     """Text in which no URL shows its user, its password, or a query value that is called a key, token or signature."""
-    text = re.sub(r"(\w[\w+.-]*://)[^/\s'\"]*@", r"\1", text)
+    text = re.sub(r"(\w[\w+.-]*://)(?:[^/\s@:]*:\S*|[^/\s'\"]*)@", r"\1", text)
     return _SECRET_QUERY.sub(r"\1...", text)
 
 

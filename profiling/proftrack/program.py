@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import re
 import runpy
 import sys
 import traceback
@@ -20,6 +21,7 @@ from proftrack.errors import ProftrackError, UsageError
 from proftrack.loop import SCHEDULE, Profile
 
 _PARAM = "arguments"
+_SECRET = re.compile(r"^-{1,2}(?:\w+[-_])*(?:key|token|secret|password|passwd|pwd|credentials?)$", re.IGNORECASE)
 _UNSTEPPED = (
     "no step was seen, so nothing was recorded; steps are those of the program's optimizers, or the calls of "
     "--step MODULE:FUNCTION, or mark them with proftrack.profile in the program"
@@ -56,11 +58,24 @@ def profile_of(
     document = {
         "name": program.name,
         "workload": f"{program.path.name}:main",
-        "params": {_PARAM: " ".join(program.arguments)},
+        "params": {_PARAM: " ".join(without_secrets(program.arguments))},
         "schedule": dict(SCHEDULE),
     }
     asked = experiment.described(document, program.path, overrides)
     return Profile(asked, output=output, mlflow=mlflow, calibrate=calibrate, unstepped=_UNSTEPPED)
+
+
+def without_secrets(arguments: Sequence[str]) -> list[str]:
+    """The arguments with the values of options that are called a key, a token, a secret or a password blanked."""
+    shown: list[str] = []
+    secret = False
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        is_value = secret and not argument.startswith("-")
+        secret = bool(_SECRET.search(name))
+        shown.append("..." if is_value else f"{name}=..." if secret and equals else argument)
+        secret = secret and not equals
+    return shown
 
 
 def run(program: Program, profile: Profile, *, step: str | None, stop: bool) -> int:

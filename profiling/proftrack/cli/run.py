@@ -249,3 +249,6 @@ def _show(record: Record, lines: list[str]) -> None:
     print_result(record)
     for line in lines:
         click.echo(line)
+    git = record.environment.git
+    if git is not None and git.dirty:
+        click.echo("Code    has uncommitted changes: history leaves this run out, and it is nobody's baseline")

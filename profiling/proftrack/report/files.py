@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Container
 from pathlib import Path
 
 from proftrack.events.table import EventTable
@@ -14,16 +15,18 @@ REPORT = "report.html"
 PLOTS = "plots"
 
 
-def write(record: Record, tables: list[EventTable], folder: Path) -> None:
-    """Write them beside the record. Raises OSError where the disk refuses.
+def write(record: Record, tables: list[EventTable], folder: Path, *, without: Container[str] = ()) -> None:
+    """Write them beside the record, save REPORT or PLOTS where they are in `without`. Raises OSError where the disk
+    refuses.
 
     What was measured is worth more than its pictures: a defect here is told on stderr and ends nothing, and
     `proftrack report FOLDER` makes them again.
     """
     try:
         seen = scene(tables, record.kernels)
-        (folder / REPORT).write_text(html.render(record, seen), encoding="utf-8")
-        if plots.available():
+        if REPORT not in without:
+            (folder / REPORT).write_text(html.render(record, seen), encoding="utf-8")
+        if PLOTS not in without and plots.available():
             plots.write(record, seen, folder / PLOTS)
     except OSError:
         raise

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from proftrack.errors import ProftrackError, StoreError
-from proftrack.git import scrub
+from proftrack.git import scrub, without_credentials
 from proftrack.tracking.mapping import cut, one_line
 from proftrack.tracking.patience import variables
 
@@ -67,7 +67,7 @@ def _once_for_all(record: logging.LogRecord) -> bool:
         return True
     if record.getMessage().startswith("Retrying") and not _waited:
         _waited.append(True)
-        where = urlsplit(_tracking_uri()).netloc.rpartition("@")[2]
+        where = urlsplit(public(_tracking_uri())).netloc
         logging.getLogger("proftrack").warning("proftrack: the store does not answer (%s); trying again", where)
     return False
 
@@ -83,11 +83,7 @@ def _tracking_uri() -> str:
 
 def public(uri: str) -> str:
     """A URI without user, password and query."""
-    parts = urlsplit(uri)
-    if not parts.netloc and not parts.query:
-        return uri
-    text = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-    return text + (f"#{parts.fragment}" if parts.fragment else "")
+    return without_credentials(uri, fragment=True)
 
 
 def first_line(error: BaseException) -> str:

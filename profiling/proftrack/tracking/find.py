@@ -111,12 +111,14 @@ class Runs:
             try:
                 run = self.client.get_run(run_id)
             except MlflowException as error:
-                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                # A server with users refuses (403) what is not there just as what is not this user's.
+                if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "PERMISSION_DENIED"):
                     raise
                 run = None
         if run is None or run.info.lifecycle_stage != "active":
             raise NotFoundError(
-                f"{self.store.public}: no run {run_id}; is MLFLOW_TRACKING_URI the store that holds it?"
+                f"{self.store.public}: no run {run_id} that can be read here; is MLFLOW_TRACKING_URI the store that "
+                "holds it, and may this user read it?"
             )
         return _found(run)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from proftrack.errors import StoreError
+from proftrack.errors import StoreError, UsageError
 from proftrack.tracking import process, runs, spool
 from proftrack.tracking import store as stores
 from proftrack.tracking.faults import explained, quiet
@@ -108,7 +108,9 @@ def spooled() -> Spooled:
     """What lies in the spool now."""
     root = spool.spool_root()
     folders = [path for path in root.glob("*/") if not path.is_symlink()] if root.is_dir() else []
-    whole = [path for path in folders if (path / spool.RECORD).is_file()]
+    whole = []
+    with contextlib.suppress(UsageError):
+        whole = spool.find(root)  # also the points of a sweep, which lie deeper
     waiting = [path for path in whole if not any(entry.complete for entry in spool.logged(path))]
     unfinished = [path for path in folders if path not in whole and spool.holds_measurements(path) and _free(path)]
     size = sum(file.stat().st_size for path in waiting for file in path.rglob("*") if file.is_file())

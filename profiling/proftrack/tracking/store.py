@@ -145,7 +145,10 @@ def check_artifact_location(store: Store, location: str, owner: str) -> None:
     if folder is not None and not store.is_server:
         standing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
         if not (standing.is_dir() and os.access(standing, os.W_OK | os.X_OK)):
-            raise StoreError(f"{store.public}: artifacts of the {owner} belong in {folder}, which cannot be written")
+            raise StoreError(
+                f"{store.public}: artifacts of the {owner} belong in {folder}, which cannot be written; make it "
+                "writable for this user, or name another experiment with MLFLOW_EXPERIMENT_NAME"
+            )
 
 
 # ---- a local store ---------------------------------------------------------------------------------------------------
