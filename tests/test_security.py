@@ -30,6 +30,7 @@ from proftrack import record as records
 from proftrack.cli import main
 from proftrack.errors import ProftrackError, StoreError
 from proftrack.git import git_diff, scrub
+from proftrack.program import without_secrets
 from proftrack.record import Record
 from proftrack.tracking import find, mapping, runs_cache, session, spool, store, sync
 
@@ -151,12 +152,20 @@ def test_what_mlflow_itself_records_of_a_remote_is_written_over(
         ("postgresql+psycopg://me:p%40w@db:5432/x refused", "postgresql+psycopg://db:5432/x refused"),
         ("s3://b/x?X-Amz-Signature=abc&part=2", "s3://b/x?X-Amz-Signature=...&part=2"),
         ("https://h/x?a=1&access_token=abc", "https://h/x?a=1&access_token=..."),
+        ("fail at https://u:pw/x@h/x, end", "fail at https://h/x, end"),
+        ("https://host/path@v1 and https://h:80/x", "https://host/path@v1 and https://h:80/x"),
         ("https://h/x?monkey=see", "https://h/x?monkey=..."),  # rather too much than too little
         ("git@host:path and me@example.org", "git@host:path and me@example.org"),
     ],
 )
 def test_urls_lose_their_secrets(text: str, shown: str) -> None:
     assert scrub(text) == shown
+
+
+def test_arguments_of_a_program_lose_their_secrets() -> None:
+    given = "--epochs 1 --api-key sk-x --hf_token=abc --max-tokens 5 --password --lr 3 --key-dim 4".split()
+    shown = "--epochs 1 --api-key ... --hf_token=... --max-tokens 5 --password --lr 3 --key-dim 4".split()
+    assert without_secrets(given) == shown
 
 
 def test_parameters_and_tags_lose_their_secrets(record: Record) -> None:
