@@ -1,4 +1,4 @@
-"""Folders of sweeps and variants that are hostile, torn, moved or large: what `sync` makes of them and of their runs."""
+"""Folders of sweeps and variants that are hostile, torn, moved or large: what `sync` makes of them."""
 
 from __future__ import annotations
 
@@ -96,3 +96,80 @@ def test_a_parent_run_is_no_duplicate_of_a_record(store_uri: str, tmp_path: Path
         assert runs.settle(found, client, whole) == whole
         assert runs.settle(found, client, parent) == parent
         assert {client.get_run(each).info.lifecycle_stage for each in (whole, parent)} == {"active"}
+
+
+def test_a_whole_parent_run_is_not_changed(store_uri: str, tmp_path: Path) -> None:
+    """A folder that names the group of somebody's run may add parts that are missing, and nothing else."""
+    group = group_folder(tmp_path / "mine", note="mine")
+    assert call("sync", str(tmp_path / "mine")) == 0
+    ((parent, children),) = by_parent().items()
+    client = store.connect(store.resolve())
+    before = client.get_run(parent)
+    group_folder(tmp_path / "hostile", 1, id=group.id, note="pwned", metrics={"x": 1.0}, experiment="other")
+    for _ in range(2):
+        assert call("sync", str(tmp_path / "hostile")) == 0
+        assert {**by_parent()}.keys() == {parent}
+        assert len(by_parent()[parent]) == 3 and set(children) < set(by_parent()[parent])
+        after = client.get_run(parent)
+        assert (after.info.status, after.info.end_time) == ("FINISHED", before.info.end_time)
+        assert (after.data.tags, after.data.metrics) == (before.data.tags, before.data.metrics)
+
+
+def test_a_sync_of_the_same_changes_nothing(store_uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where the parent has failed, as it should."""
+    group_folder(tmp_path / "whole")
+    group_folder(tmp_path / "failed", error="1 of 3 points failed")
+    assert call("sync", str(tmp_path)) == 0
+    before = {run.info.run_id: (run.info.status, run.info.end_time, run.data.tags) for run in all_runs()}
+    capsys.readouterr()
+    assert call("sync", str(tmp_path)) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if " as run " in line]
+    assert len(said) == 6 and all(line.startswith("in this store already") for line in said)
+    assert {run.info.run_id: (run.info.status, run.info.end_time, run.data.tags) for run in all_runs()} == before
+
+
+@pytest.mark.parametrize(
+    ("status", "tags", "taken"),
+    [
+        ("FAILED", {}, True),
+        ("FAILED", {"proftrack.host": "elsewhere"}, False),
+        ("KILLED", {"mlflow.user": "somebody else"}, False),
+        ("KILLED", {groups.KEY_TAG: "another"}, False),
+        ("FAILED", {runs.RECORD_TAG: "f00d"}, False),
+        ("RUNNING", {}, False),  # by this very process, which lives
+    ],
+)
+def test_whose_parent_run_is_gone_on_with(
+    store_uri: str, tmp_path: Path, status: str, tags: dict[str, str], taken: bool
+) -> None:
+    group = group_folder(tmp_path / "kept")
+    found = store.resolve()
+    client = store.connect(found)
+    own = {**runs.owner_tags(), runs.GROUP_TAG: group.id, groups.KEY_TAG: group.key}
+    begun = runs.create(found, client, "0", "begun", {**own, **tags}).info.run_id
+    client.update_run(begun, status=status)
+    assert call("sync", str(tmp_path / "kept")) == 0
+    assert len(by_parent()) == (1 if taken else 2)
+    assert client.get_run(begun).info.status == ("FINISHED" if taken else status)
+
+
+def test_the_machine_that_measured_a_group_owns_it_as_well(store_uri: str, tmp_path: Path) -> None:
+    group = group_folder(tmp_path / "kept", host="node7", user="ann")
+    found = store.resolve()
+    client = store.connect(found)
+    own = {runs.GROUP_TAG: group.id, groups.KEY_TAG: group.key, "proftrack.host": "node7", "mlflow.user": "ann"}
+    begun = runs.create(found, client, "0", "begun", own).info.run_id
+    client.update_run(begun, status="KILLED")
+    assert call("sync", str(tmp_path / "kept")) == 0
+    assert by_parent().keys() == {begun}
+
+
+@pytest.mark.parametrize("named", ["x' or 1=1 --", "", "F" * 32, "a" * 31, "a" * 32 + "\n"])
+def test_a_group_with_another_id_is_refused(
+    store_uri: str, tmp_path: Path, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    group_folder(tmp_path / "hostile", 1, id=named)
+    assert call("sync", str(tmp_path / "hostile")) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "is not one of proftrack's (32 hex digits)" in said
+    assert all_runs() == []

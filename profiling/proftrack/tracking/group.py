@@ -11,7 +11,10 @@ is no store. A group has a key, what must be equal for its parts to be taken ove
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import re
+import socket
 import time
 import uuid
 from collections.abc import Iterator
@@ -21,9 +24,9 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec import Struct, field
 
-from proftrack.errors import ProftrackError, UsageError
+from proftrack.errors import ProftrackError, StoreError, UsageError
 from proftrack.git import scrub
-from proftrack.tracking import runs, session, sync
+from proftrack.tracking import process, runs, session, sync
 from proftrack.tracking import store as stores
 from proftrack.tracking.faults import explained, quiet
 from proftrack.tracking.log import is_generated
@@ -40,6 +43,8 @@ FILE = "group.json"
 KEY_TAG = "proftrack.group_key"
 """On parent and children; what they were measured under."""
 PART_TAG = "proftrack.part"
+LOGGED_TAG = "proftrack.group_logged"
+"""On a parent run that `sync` has ended with everything in it: the hash of the group.json that it was made of."""
 NOTE_TAG = "mlflow.note.content"
 PARENT_TAG = "mlflow.parentRunId"
 TAGS = frozenset({"device.name", "git.commit", "git.dirty", "proftrack.winner"})
@@ -70,6 +75,9 @@ class Group(Struct, kw_only=True):
     key: str
     experiment: str
     name: str
+    host: str = field(default_factory=socket.gethostname)
+    user: str = field(default_factory=runs.user)
+    """Whose parent run, and made where, this folder may go on with."""
     started_ns: int = field(default_factory=time.time_ns)
     ended_ns: int | None = None
     """None: not over, or interrupted."""
@@ -106,11 +114,14 @@ def load(folder: Path) -> Group:
     """Read group.json. Raises ProftrackError where it is missing or is none."""
     path = folder / FILE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Group)
+        group = msgspec.json.decode(path.read_bytes(), type=Group)
     except OSError as error:
         raise ProftrackError(f"{path}: cannot be read ({error.strerror})") from error
     except msgspec.MsgspecError as error:
         raise ProftrackError(f"{path}: not the file of a sweep or of variants ({error})") from error
+    if not re.fullmatch(r"[0-9a-f]{32}", group.id):
+        raise ProftrackError(f"{path}: id {group.id[:80]!r} is not one of proftrack's (32 hex digits); copy it again")
+    return group
 
 
 def find(folder: Path, depth: int = _SEARCH_DEPTH) -> list[Path]:
@@ -140,24 +151,25 @@ def open_parent(group: Group, *, fresh: bool, parent: Parent | None = None) -> I
         earlier = _earlier(store, client, group)
     if earlier is None:
         with session.open_run(group.experiment, group.name, parent=parent) as opened:
+            # From the start: what is killed at any moment is found again by the next start and by `sync`.
+            with explained(opened.store, "written to"), quiet():
+                runs.set_tags(opened.client, opened.run_id, _own_tags(group))
             yield opened
     else:
-        tags = {**runs.owner_tags(), runs.GROUP_TAG: group.id}
+        tags = {**runs.owner_tags(), **_own_tags(group)}
         with session.keep(store, client, lambda: runs.reopen(store, client, earlier, tags)) as opened:
             yield opened
 
 
 def _earlier(store: Store, client: MlflowClient, group: Group) -> Run | None:
-    """The newest parent run of the same key that no living process holds."""
-    from proftrack.tracking import process
-
+    """The newest parent run of the same key that nobody is at work on, as far as can be seen from here."""
     with explained(store, "searched"), quiet():
         found = runs.search(client, f"tags.`{KEY_TAG}` = '{group.key}' and tags.`{runs.KIND_TAG}` = '{group.kind}'")
     here = process.this_process()
     free = []
     for run in found:
         owner = process.from_tags(run.data.tags)
-        if run.info.status != "RUNNING" or (owner is not None and not process.is_alive(owner, here)):
+        if run.info.status != "RUNNING" or (owner is not None and process.is_dead(owner, here)):
             free.append(run)
     return max(free, key=lambda run: run.info.start_time, default=None)
 
@@ -183,14 +195,8 @@ def log_parent(opened: Session, group: Group, folder: Path) -> None:
         now = (group.ended_ns or time.time_ns()) // 1_000_000
         metrics = [Metric(name, value, now, 0) for name, value in group.metrics.items()]
         opened.client.log_batch(opened.run_id, metrics=metrics, params=params, synchronous=True)
-        own = {
-            runs.KIND_TAG: group.kind,
-            runs.GROUP_TAG: group.id,
-            KEY_TAG: group.key,
-            runs.EXPERIMENT_TAG: group.experiment,
-        }
         said = {name: value for name, value in group.tags.items() if name in TAGS}
-        runs.set_tags(opened.client, opened.run_id, {**said, **own})
+        runs.set_tags(opened.client, opened.run_id, {**said, **_own_tags(group)})
         opened.client.set_tag(opened.run_id, NOTE_TAG, scrub(group.note)[:_NOTE_CHARS])
         if opened.is_project and is_generated(run.info.run_name):
             opened.client.update_run(opened.run_id, name=group.name)
@@ -220,22 +226,25 @@ def files(folder: Path, group: Group) -> list[Path]:
 def sync_group(store: Store, client: MlflowClient, folder: Path) -> list[sync.Outcome]:
     """Log a group's folder: each part as a child of one parent run, each once; the parent's outcome comes last.
 
-    The parent is FINISHED where everything that was asked for is there, else FAILED with why not. Raises StoreError,
-    ProftrackError for a part that cannot be logged, after the others were.
+    The parent is FINISHED where everything that was asked for is there, else FAILED with why not. One that is in the
+    store as it is to be stays as it is; parts that are missing there go below it. Raises StoreError, ProftrackError
+    for a part that cannot be logged, after the others were.
     """
     group = load(folder)
-    with explained(store, "searched"), quiet():
-        known = runs.search(client, f"tags.`{runs.GROUP_TAG}` = '{group.id}'")
+    _refuse_parts_elsewhere(folder, group)
+    mark = hashlib.sha256((folder / FILE).read_bytes()).hexdigest()[:32]
+    known = _known(store, client, folder, group)
+    if known is not None and _as_it_is_to_be(known, group, mark):
+        opened = Session(store, client, known)
+        outcomes, failures = _sync_parts(opened, group, folder)
+        if failures:
+            raise failures[0]
+        return [*outcomes, _outcome(opened, folder, "known")]
 
     def obtain() -> Run:
-        tags = {
-            **runs.owner_tags(),
-            runs.EXPERIMENT_TAG: group.experiment,
-            runs.GROUP_TAG: group.id,
-            KEY_TAG: group.key,
-        }
-        if known:
-            return runs.reopen(store, client, known[0], tags)
+        tags = {**runs.owner_tags(), **_own_tags(group)}
+        if known is not None:
+            return runs.reopen(store, client, known, tags)
         experiment_id = stores.experiment_for(store, client, group.experiment)
         return runs.create(store, client, experiment_id, group.name, tags, start_ms=group.started_ns // 1_000_000)
 
@@ -245,15 +254,65 @@ def sync_group(store: Store, client: MlflowClient, folder: Path) -> list[sync.Ou
         log_parent(opened, group, folder)
         if failures:
             raise failures[0]
+        with explained(store, "written to"), quiet():
+            runs.set_tags(client, opened.run_id, {LOGGED_TAG: mark})
         close(opened, group)
-    whole = sync.Outcome(
+    return [*outcomes, _outcome(opened, folder, "logged" if known is None else "finished")]
+
+
+def _own_tags(group: Group) -> dict[str, str]:
+    """What the parent run of a group is found by."""
+    return {
+        runs.KIND_TAG: group.kind,
+        runs.GROUP_TAG: group.id,
+        KEY_TAG: group.key,
+        runs.EXPERIMENT_TAG: group.experiment,
+    }
+
+
+def _known(store: Store, client: MlflowClient, folder: Path, group: Group) -> Run | None:
+    """The parent run of this folder in this store: a whole one, else one that was begun and may be gone on with.
+
+    A folder can name any group, so only that which is not whole, is not at work, and belongs to whoever measured the
+    folder or syncs it now is gone on with. Raises StoreError where a process that lives is at it.
+    """
+    with explained(store, "searched"), quiet():
+        found = runs.search(client, f"tags.`{runs.GROUP_TAG}` = '{group.id}'")
+    same = [run for run in found if run.data.tags.get(KEY_TAG) == group.key and runs.RECORD_TAG not in run.data.tags]
+    same.sort(key=lambda run: (run.info.status != "FINISHED", run.info.run_id))
+    if same and same[0].info.status == "FINISHED":
+        return same[0]
+    here = process.this_process()
+    for run in same:
+        tags = run.data.tags
+        owner = process.from_tags(tags)
+        if run.info.status == "RUNNING" and owner and owner != here and process.is_alive(owner, here):
+            raise StoreError(
+                f"{folder}: process {owner.pid} is logging the same group now, as run {run.info.run_id}; wait until "
+                "that has ended"
+            )
+        at_work = run.info.status == "RUNNING" and not (owner and process.is_dead(owner, here))
+        whose = (tags.get(process.HOST_TAG), tags.get(runs.USER_TAG))
+        if not at_work and whose in {(group.host, group.user), (here.host, runs.user())}:
+            return run
+    return None
+
+
+def _as_it_is_to_be(known: Run, group: Group, mark: str) -> bool:
+    if known.info.status == "FINISHED":
+        return True
+    to_fail = group.error is not None or group.ended_ns is None
+    return to_fail and known.info.status == "FAILED" and known.data.tags.get(LOGGED_TAG) == mark
+
+
+def _outcome(opened: Session, folder: Path, did: Literal["logged", "finished", "known"]) -> sync.Outcome:
+    return sync.Outcome(
         folder=folder,
         run_id=opened.run_id,
         experiment_id=opened.experiment_id,
         artifact_uri=opened.artifact_uri,
-        did="finished" if known else "logged",
+        did=did,
     )
-    return [*outcomes, whole]
 
 
 def close(opened: Session, group: Group) -> None:
@@ -266,16 +325,20 @@ def close(opened: Session, group: Group) -> None:
         opened.complete()
 
 
+def _refuse_parts_elsewhere(folder: Path, group: Group) -> None:
+    root = folder.resolve()
+    for part in group.parts:
+        if part.folder is not None and root not in (root / part.folder).resolve().parents:
+            raise UsageError(f"{folder / FILE}: the part {part.folder!r} lies outside of the folder")
+
+
 def _sync_parts(opened: Session, group: Group, folder: Path) -> tuple[list[sync.Outcome], list[ProftrackError]]:
     outcomes, failures = [], list[ProftrackError]()
     for part in group.parts:
         if part.folder is None:
             continue
-        inside = (folder / part.folder).resolve()
-        if not inside.is_relative_to(folder.resolve()):
-            raise UsageError(f"{folder / FILE}: the part {part.folder!r} lies outside of the folder")
         try:
-            outcomes.append(log_part(opened, group, part, inside))
+            outcomes.append(log_part(opened, group, part, folder / part.folder))
         except ProftrackError as error:
             failures.append(error)
     return outcomes, failures

@@ -38,6 +38,7 @@ KIND_TAG = "proftrack.kind"
 """On the parent run of a sweep or of variants: which of the two."""
 GROUP_TAG = "proftrack.group"
 """On a parent run: the identity of its group, which is that of its folder."""
+USER_TAG = "mlflow.user"
 ENDED_BY_TAG = "proftrack.ended_by"
 ERROR_TAG = "proftrack.error"
 DEAD_PROCESS = "process gone"
@@ -54,7 +55,7 @@ def create(
     start_ms: int | None = None,
 ) -> Run:
     """A new run, RUNNING. Raises StoreError."""
-    own = {"mlflow.user": _user(), "mlflow.source.name": "proftrack", "mlflow.source.type": "LOCAL"}
+    own = {USER_TAG: user(), "mlflow.source.name": "proftrack", "mlflow.source.type": "LOCAL"}
     own[REQUEST_TAG] = uuid.uuid4().hex
     with explained(store, "given a new run"), quiet():
         return client.create_run(
@@ -207,7 +208,8 @@ def describe(error: BaseException) -> str:
     return line if isinstance(error, ProftrackError) else f"{type(error).__name__}: {line}"
 
 
-def _user() -> str:
+def user() -> str:
+    """Who runs this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):
