@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import msgspec
 import pytest
 from run_folders import make_record, write_folder
 
+from proftrack import record as records
 from proftrack.cli import main
+from proftrack.sweep import point
 from proftrack.tracking import group as groups
 from proftrack.tracking import runs, store, sync
 from proftrack.tracking.group import Group, Part
@@ -173,3 +176,89 @@ def test_a_group_with_another_id_is_refused(
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "is not one of proftrack's (32 hex digits)" in said
     assert all_runs() == []
+
+
+# ---- killed at any moment --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a sweep of n=8,64 as SIGKILL leaves it once the first point's record is on the disk."""
+    project = tmp_path / "project"
+    (project / "experiments").mkdir(parents=True)
+    (project / "experiments" / "small.yaml").write_text("workload: small.py:build\ndevice: cpu\nparams: {n: 64}\n")
+    (project / "experiments" / "small.py").write_text("def build(device, n): return lambda: None\n")
+    monkeypatch.chdir(project)
+    left, kept = tmp_path / "left", tmp_path / "kept"
+
+    def measure(reference: str, overrides: dict[str, str], folder: Path, log: Path) -> Any:
+        run_of(folder, int(overrides["n"]))
+        if not left.exists():
+            shutil.copytree(kept, left)
+        return records.load(folder / "record.json")
+
+    monkeypatch.setattr(point, "measure", measure)
+    assert call("sweep", "small", "-P", "n=8,64", "--no-mlflow", "--output", str(kept)) == 0
+    shutil.rmtree(kept)
+    return left
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_point_that_was_measured_before_sigkill_is_synced(
+    store_uri: str, killed: Path, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where group.json does not name it, and before anything of the folder is discarded."""
+    group = groups.load(killed)
+    assert group.ended_ns is None and [part.folder is not None for part in group.parts] == [True]
+    if not named:
+        groups.save(killed, msgspec.structs.replace(group, parts=[]))
+    (killed / "points" / "half" / "trace").mkdir(parents=True)
+    (killed / "points" / "half" / "trace" / "t.json").write_text("{}")
+    spool = killed.parent / "spool"
+    spool.mkdir()
+    killed.rename(spool / "left")
+    monkeypatch.setenv("PROFTRACK_SPOOL", str(spool))
+    assert call("sync") == 0
+    ((parent, (child,)),) = by_parent().items()
+    tags = store.connect(store.resolve()).get_run(child).data.tags
+    assert (tags[groups.KEY_TAG], groups.PART_TAG in tags) == (group.key, named)
+    assert "record.json" in artifacts(child)
+    assert {"group.json", "points"} <= artifacts(parent)
+    client = store.connect(store.resolve())
+    assert [item.path for item in client.list_artifacts(parent, "points")] == ["points/half"]
+    assert client.get_run(parent).info.status == "FAILED"
+    assert not spool.exists()
+
+
+def test_a_point_that_was_measured_before_sigkill_is_not_measured_again(
+    killed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def measure(reference: str, overrides: dict[str, str], folder: Path, log: Path) -> Any:
+        asked.append(overrides["n"])
+        return records.load(run_of(folder, 64) / "record.json")
+
+    monkeypatch.setattr(point, "measure", measure)
+    assert call("sweep", "small", "-P", "n=8,64", "--no-mlflow", "--output", str(killed)) == 0
+    assert asked == ["64"]
+
+
+def test_a_folder_that_could_not_be_logged_whole_is_kept(
+    store_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A point that is not whole; and files beside those of a parent run that is whole."""
+    spool = tmp_path / "spool"
+    monkeypatch.setenv("PROFTRACK_SPOOL", str(spool))
+    group = group_folder(spool / "one", parts=[])
+    (spool / "one" / "points" / "p0" / "events.parquet").unlink()
+    assert call("sync") == 1
+    assert (spool / "one" / "points" / "p0" / "record.json").is_file()
+    assert [len(children) for children in by_parent().values()] == [1]
+    (spool / "one" / "points" / "p0" / "events.parquet").write_bytes(b"PAR1")
+    assert call("sync") == 0
+    assert not spool.exists()
+    group_folder(spool / "two", 1, id=group.id)
+    (spool / "two" / "more.md").write_text("not in the store")
+    assert call("sync") == 0
+    assert (spool / "two" / "more.md").is_file()

@@ -39,8 +39,10 @@ def command(folder: Path | None) -> None:
             if each in grouped:
                 for last in groups.sync_group(store, client, each):
                     click.echo(f"{_SAID[last.did]}: {last.folder} as run {last.run_id}")
-                if folder is None:
+                if folder is None and last is not None and last.whole:
                     spool.discard(each)
+                elif folder is None:
+                    click.echo(f"kept: {each} holds files that its run in the store has not, or has otherwise")
                 continue
             last = syncing.sync_folder(store, client, each)
         except Interrupted as stop:

@@ -101,13 +101,18 @@ class Runner:
         name = _folder_name(part)
         folder = self.folder / POINTS / name
         shutil.rmtree(folder, ignore_errors=True)  # what a point that was interrupted has left
-        part.folder = None
-        with self._phase(text):
-            record = point.measure(
-                self.reference, plan.overrides(asked, self.asked), folder, self.folder / LOGS / f"{name}.txt"
-            )
+        # Written down before it is measured: killed at any moment, what is whole is known for what it is.
         part.folder = folder.relative_to(self.folder).as_posix()
+        self.group.put(part)
         save(self.folder, self.group)
+        try:
+            with self._phase(text):
+                record = point.measure(
+                    self.reference, plan.overrides(asked, self.asked), folder, self.folder / LOGS / f"{name}.txt"
+                )
+        except ProftrackError:
+            part.folder = None
+            raise
         return record, self._keeping.done(part, folder)
 
     def _crossover(self, tolerance: float) -> Crossover | None:

@@ -26,7 +26,7 @@ from msgspec import Struct, field
 
 from proftrack.errors import ProftrackError, StoreError, UsageError
 from proftrack.git import scrub
-from proftrack.tracking import process, runs, session, sync
+from proftrack.tracking import process, runs, session, spool, sync
 from proftrack.tracking import store as stores
 from proftrack.tracking.faults import explained, quiet
 from proftrack.tracking.log import is_generated
@@ -174,9 +174,12 @@ def _earlier(store: Store, client: MlflowClient, group: Group) -> Run | None:
     return max(free, key=lambda run: run.info.start_time, default=None)
 
 
-def log_part(opened: Session, group: Group, part: Part, folder: Path) -> sync.Outcome:
-    """Log the run folder of a part as a child of the parent run. Raises StoreError, ProftrackError as sync does."""
-    tags = {PARENT_TAG: opened.run_id, KEY_TAG: group.key, PART_TAG: part.key}
+def log_part(opened: Session, group: Group, part: Part | None, folder: Path) -> sync.Outcome:
+    """Log the run folder of a part as a child of the parent run; None: of one that was not written down.
+
+    Raises StoreError, ProftrackError as sync does.
+    """
+    tags = {PARENT_TAG: opened.run_id, KEY_TAG: group.key} | ({PART_TAG: part.key} if part is not None else {})
     return sync.sync_folder(
         opened.store, opened.client, folder, sync.Within(experiment_id=opened.experiment_id, tags=tags)
     )
@@ -200,24 +203,30 @@ def log_parent(opened: Session, group: Group, folder: Path) -> None:
         opened.client.set_tag(opened.run_id, NOTE_TAG, scrub(group.note)[:_NOTE_CHARS])
         if opened.is_project and is_generated(run.info.run_name):
             opened.client.update_run(opened.run_id, name=group.name)
-        for path in files(folder, group):
+        for path in files(folder):
             below = path.parent.as_posix()
             opened.client.log_artifact(opened.run_id, str(folder / path), None if below == "." else below)
 
 
-def files(folder: Path, group: Group) -> list[Path]:
-    """The files about the whole group: not those of its parts, no hidden ones. Raises ProftrackError at a link."""
-    parts = {Path(part.folder) for part in group.parts if part.folder}
+def files(folder: Path) -> list[Path]:
+    """The files about the whole group: none of a run folder inside, no hidden ones. Raises ProftrackError at a link."""
+    inside = set(_run_folders(folder))
     found = []
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
-        if any(parent in parts for parent in relative.parents) or any(each.startswith(".") for each in relative.parts):
+        if any(parent in inside for parent in relative.parents) or any(each.startswith(".") for each in relative.parts):
             continue
         if path.is_symlink():
             raise ProftrackError(f"{path}: a symbolic link; a folder of runs holds plain files only")
         if path.is_file():
             found.append(relative)
     return found
+
+
+def _run_folders(folder: Path) -> list[Path]:
+    """The run folders inside of a group's, relative to it, whatever group.json says of them."""
+    found = {path.parent.relative_to(folder) for path in folder.rglob(spool.RECORD) if path.is_file()} - {Path()}
+    return sorted(each for each in found if found.isdisjoint(each.parents))
 
 
 # ---- later: `proftrack sync` -----------------------------------------------------------------------------------------
@@ -239,7 +248,7 @@ def sync_group(store: Store, client: MlflowClient, folder: Path) -> list[sync.Ou
         outcomes, failures = _sync_parts(opened, group, folder)
         if failures:
             raise failures[0]
-        return [*outcomes, _outcome(opened, folder, "known")]
+        return [*outcomes, _outcome(opened, folder, "known", whole=_has_files(opened, folder))]
 
     def obtain() -> Run:
         tags = {**runs.owner_tags(), **_own_tags(group)}
@@ -305,13 +314,26 @@ def _as_it_is_to_be(known: Run, group: Group, mark: str) -> bool:
     return to_fail and known.info.status == "FAILED" and known.data.tags.get(LOGGED_TAG) == mark
 
 
-def _outcome(opened: Session, folder: Path, did: Literal["logged", "finished", "known"]) -> sync.Outcome:
+def _has_files(opened: Session, folder: Path) -> bool:
+    """Whether the parent run has the files about the whole group, in their sizes."""
+    own = {path.as_posix(): (folder / path).stat().st_size for path in files(folder)}
+    there: dict[str, int | None] = {}
+    with explained(opened.store, "asked for the run's artifacts"), quiet():
+        for below in {path.rpartition("/")[0] for path in own}:
+            there |= {item.path: item.file_size for item in opened.client.list_artifacts(opened.run_id, below or None)}
+    return all(there.get(path, -1) in (size, None) for path, size in own.items())
+
+
+def _outcome(
+    opened: Session, folder: Path, did: Literal["logged", "finished", "known"], *, whole: bool = True
+) -> sync.Outcome:
     return sync.Outcome(
         folder=folder,
         run_id=opened.run_id,
         experiment_id=opened.experiment_id,
         artifact_uri=opened.artifact_uri,
         did=did,
+        whole=whole,
     )
 
 
@@ -333,12 +355,23 @@ def _refuse_parts_elsewhere(folder: Path, group: Group) -> None:
 
 
 def _sync_parts(opened: Session, group: Group, folder: Path) -> tuple[list[sync.Outcome], list[ProftrackError]]:
+    """Log the parts, and run folders that no part names: their process was killed before it could write them down."""
     outcomes, failures = [], list[ProftrackError]()
+    inside = {(folder / path).resolve(): path for path in _run_folders(folder)}
+    todo: list[tuple[Part | None, Path]] = []
     for part in group.parts:
-        if part.folder is None:
-            continue
+        if part.folder is not None:
+            there = inside.pop((folder / part.folder).resolve(), None) is not None
+            todo += [(part, folder / part.folder)] if there or _is_missed(group, part) else []
+    todo += [(None, folder / path) for path in inside.values()]
+    for each, path in todo:
         try:
-            outcomes.append(log_part(opened, group, part, folder / part.folder))
+            outcomes.append(log_part(opened, group, each, path))
         except ProftrackError as error:
             failures.append(error)
     return outcomes, failures
+
+
+def _is_missed(group: Group, part: Part) -> bool:
+    """Whether a part without its run folder is an error: not where it was at work when all ended."""
+    return part.run_id is None and group.ended_ns is not None

@@ -33,6 +33,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
     artifact_uri: str
     did: Literal["logged", "finished", "known"]
     """logged anew; finished a run that was logged half; or the store had it already."""
+    whole: bool = True
+    """Whether the store has everything that the folder holds."""
 
 
 class Within(Struct, frozen=True, kw_only=True):
