@@ -13,6 +13,7 @@ from run_folders import make_record, write_folder
 
 from proftrack import record as records
 from proftrack.cli import main
+from proftrack.errors import ProftrackError
 from proftrack.sweep import point
 from proftrack.tracking import group as groups
 from proftrack.tracking import runs, store, sync
@@ -64,6 +65,32 @@ def by_parent() -> dict[str, list[str]]:
 
 def artifacts(run_id: str) -> set[str]:
     return {item.path for item in store.connect(store.resolve()).list_artifacts(run_id)}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an experiment `small` of its own, which is the working directory."""
+    project = tmp_path / "project"
+    (project / "experiments").mkdir(parents=True)
+    (project / "experiments" / "small.yaml").write_text("workload: small.py:build\ndevice: cpu\nparams: {n: 64}\n")
+    (project / "experiments" / "small.py").write_text("def build(device, n): return lambda: None\n")
+    monkeypatch.chdir(project)
+    return project
+
+
+@pytest.fixture
+def asked(project: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The points that were measured, by hand: their n, in order."""
+    asked: list[str] = []
+
+    def measure(reference: str, overrides: dict[str, str], folder: Path, log: Path) -> Any:
+        asked.append(overrides["n"])
+        if overrides["n"] == "13":
+            raise ProftrackError("n=13 is unlucky")
+        return records.load(run_of(folder, time.time_ns()) / "record.json")
+
+    monkeypatch.setattr(point, "measure", measure)
+    return asked
 
 
 # ---- hostile folders -------------------------------------------------------------------------------------------------
@@ -182,13 +209,8 @@ def test_a_group_with_another_id_is_refused(
 
 
 @pytest.fixture
-def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def killed(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a sweep of n=8,64 as SIGKILL leaves it once the first point's record is on the disk."""
-    project = tmp_path / "project"
-    (project / "experiments").mkdir(parents=True)
-    (project / "experiments" / "small.yaml").write_text("workload: small.py:build\ndevice: cpu\nparams: {n: 64}\n")
-    (project / "experiments" / "small.py").write_text("def build(device, n): return lambda: None\n")
-    monkeypatch.chdir(project)
     left, kept = tmp_path / "left", tmp_path / "kept"
 
     def measure(reference: str, overrides: dict[str, str], folder: Path, log: Path) -> Any:
@@ -230,16 +252,7 @@ def test_a_point_that_was_measured_before_sigkill_is_synced(
     assert not spool.exists()
 
 
-def test_a_point_that_was_measured_before_sigkill_is_not_measured_again(
-    killed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-
-    def measure(reference: str, overrides: dict[str, str], folder: Path, log: Path) -> Any:
-        asked.append(overrides["n"])
-        return records.load(run_of(folder, 64) / "record.json")
-
-    monkeypatch.setattr(point, "measure", measure)
+def test_a_point_that_was_measured_before_sigkill_is_not_measured_again(killed: Path, asked: list[str]) -> None:
     assert call("sweep", "small", "-P", "n=8,64", "--no-mlflow", "--output", str(killed)) == 0
     assert asked == ["64"]
 
@@ -262,3 +275,41 @@ def test_a_folder_that_could_not_be_logged_whole_is_kept(
     (spool / "two" / "more.md").write_text("not in the store")
     assert call("sync") == 0
     assert (spool / "two" / "more.md").is_file()
+
+
+# ---- a local store that moves ----------------------------------------------------------------------------------------
+
+
+def test_sweeps_stay_together_when_a_store_moves(
+    store_uri: str,
+    asked: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Into another store: the same parents with the same children, one that two sweeps share below the first."""
+    assert call("sweep", "small", "-P", "n=8,64") == 0
+    assert call("sweep", "small", "-P", "n=64,128,13", "--fresh", "--output", str(tmp_path / "kept")) == 1
+    client = store.connect(store.resolve())
+    first, second = sorted((run for run in all_runs() if runs.is_parent(run)), key=lambda run: run.info.start_time)
+    assert [len(by_parent()[each.info.run_id]) for each in (first, second)] == [2, 2]
+    sync.sync_folder(store.resolve(), client, run_of(tmp_path / "alone", 5))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/other/mlflow.db")
+    mlruns = str(tmp_path / "store" / "mlruns")
+    assert call("sync", mlruns) == 0
+    moved = {run.data.tags[runs.GROUP_TAG]: run for run in all_runs() if runs.is_parent(run)}
+    assert len(all_runs()) == 2 + 4 + 1
+    for old, status, children in ((first, "FINISHED", 2), (second, "FAILED", 2)):
+        new = moved[old.data.tags[runs.GROUP_TAG]]
+        assert (new.info.status, new.data.params, new.data.metrics) == (status, old.data.params, old.data.metrics)
+        assert len(by_parent()[new.info.run_id]) == children
+    before = {run.info.run_id: (run.info.status, run.info.end_time, run.data.tags) for run in all_runs()}
+    capsys.readouterr()
+    assert call("sync", mlruns) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if " as run " in line]
+    assert len(said) == 7 and all(line.startswith("in this store already") for line in said)
+    assert {run.info.run_id: (run.info.status, run.info.end_time, run.data.tags) for run in all_runs()} == before
+    # And points are found there by what they were measured under.
+    asked.clear()
+    assert call("sweep", "small", "-P", "n=8,128") == 0
+    assert asked == []

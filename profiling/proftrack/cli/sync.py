@@ -28,7 +28,10 @@ def command(folder: Path | None) -> None:
     """
     root = folder if folder is not None else spool.spool_root()
     grouped = groups.find(root)
-    found = [*grouped, *_alone(root, grouped)]
+    alone = _alone(root, grouped)
+    moved = groups.of_runs(alone)
+    parts = groups.in_order(grouped, moved)
+    found = [*parts, *(each for each in alone if not any(each in below for below in parts.values()))]
     store = stores.resolve()
     client = stores.connect(store)
     runs.close_dead_runs(store, client)
@@ -37,7 +40,7 @@ def command(folder: Path | None) -> None:
     for each in found:
         try:
             if each in grouped:
-                for last in groups.sync_group(store, client, each):
+                for last in groups.sync_group(store, client, each, moved):
                     click.echo(f"{_SAID[last.did]}: {last.folder} as run {last.run_id}")
                 if folder is None and last is not None and last.whole:
                     spool.discard(each)

@@ -15,9 +15,10 @@ import hashlib
 import os
 import re
 import socket
+import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -232,8 +233,35 @@ def _run_folders(folder: Path) -> list[Path]:
 # ---- later: `proftrack sync` -----------------------------------------------------------------------------------------
 
 
-def sync_group(store: Store, client: MlflowClient, folder: Path) -> list[sync.Outcome]:
+def of_runs(folders: Iterable[Path]) -> dict[str, Path]:
+    """Run id -> run folder, of those in the tree of a local store: mlruns/EXPERIMENT/RUN/artifacts."""
+    named = {folder.parent.name: folder for folder in folders if folder.name == "artifacts"}
+    return {run_id: folder for run_id, folder in named.items() if re.fullmatch(r"[0-9a-f]{32}", run_id)}
+
+
+def in_order(folders: Sequence[Path], moved: Mapping[str, Path]) -> dict[Path, set[Path]]:
+    """Groups' folders, the earliest first, with those of `moved` that are their parts.
+
+    A point that later sweeps took over is a child of the first. What cannot be read comes last, for its own error.
+    """
+    found: list[tuple[int, Path, set[Path]]] = []
+    for folder in folders:
+        try:
+            group = load(folder)
+        except ProftrackError:
+            found.append((sys.maxsize, folder, set()))
+        else:
+            parts = {moved[part.run_id] for part in group.parts if part.run_id and part.run_id in moved}
+            found.append((group.started_ns, folder, parts))
+    return {folder: parts for _, folder, parts in sorted(found, key=lambda each: each[:2])}
+
+
+def sync_group(
+    store: Store, client: MlflowClient, folder: Path, moved: Mapping[str, Path] | None = None
+) -> list[sync.Outcome]:
     """Log a group's folder: each part as a child of one parent run, each once; the parent's outcome comes last.
+
+    `moved`: run id -> run folder of the store that the group was logged to, where that is what is synced.
 
     The parent is FINISHED where everything that was asked for is there, else FAILED with why not. One that is in the
     store as it is to be stays as it is; parts that are missing there go below it. Raises StoreError, ProftrackError
@@ -245,7 +273,7 @@ def sync_group(store: Store, client: MlflowClient, folder: Path) -> list[sync.Ou
     known = _known(store, client, folder, group)
     if known is not None and _as_it_is_to_be(known, group, mark):
         opened = Session(store, client, known)
-        outcomes, failures = _sync_parts(opened, group, folder)
+        outcomes, failures = _sync_parts(opened, group, folder, moved or {})
         if failures:
             raise failures[0]
         return [*outcomes, _outcome(opened, folder, "known", whole=_has_files(opened, folder))]
@@ -259,7 +287,7 @@ def sync_group(store: Store, client: MlflowClient, folder: Path) -> list[sync.Ou
 
     ended = group.ended_ns // 1_000_000 if group.ended_ns else None
     with session.keep(store, client, obtain, end_ms=ended) as opened:
-        outcomes, failures = _sync_parts(opened, group, folder)
+        outcomes, failures = _sync_parts(opened, group, folder, moved or {})
         log_parent(opened, group, folder)
         if failures:
             raise failures[0]
@@ -354,15 +382,21 @@ def _refuse_parts_elsewhere(folder: Path, group: Group) -> None:
             raise UsageError(f"{folder / FILE}: the part {part.folder!r} lies outside of the folder")
 
 
-def _sync_parts(opened: Session, group: Group, folder: Path) -> tuple[list[sync.Outcome], list[ProftrackError]]:
+def _sync_parts(
+    opened: Session, group: Group, folder: Path, moved: Mapping[str, Path]
+) -> tuple[list[sync.Outcome], list[ProftrackError]]:
     """Log the parts, and run folders that no part names: their process was killed before it could write them down."""
     outcomes, failures = [], list[ProftrackError]()
     inside = {(folder / path).resolve(): path for path in _run_folders(folder)}
     todo: list[tuple[Part | None, Path]] = []
     for part in group.parts:
-        if part.folder is not None:
-            there = inside.pop((folder / part.folder).resolve(), None) is not None
-            todo += [(part, folder / part.folder)] if there or _is_missed(group, part) else []
+        own = folder / part.folder if part.folder is not None else None
+        if own is not None and inside.pop(own.resolve(), None) is not None:
+            todo.append((part, own))
+        elif part.run_id is not None and part.run_id in moved:
+            todo.append((part, moved[part.run_id]))
+        elif own is not None and _is_missed(group, part):
+            todo.append((part, own))
     todo += [(None, folder / path) for path in inside.values()]
     for each, path in todo:
         try:
