@@ -283,3 +283,12 @@ def test_equal_stream_numbers_on_two_devices_are_two_streams() -> None:
     trace = TraceBuilder(devices=2).step(0, at=0, dur=100)
     trace.work(1, launch=5, at=10, dur=60).work(2, launch=6, at=30, dur=60, device=1)
     assert "overlapping_on_stream" not in flags(trace.measures())
+
+
+def test_clocks_that_differ_give_no_busy_time_at_all() -> None:
+    """The GPU's clock is 5 ms early: its work of 30 us lies before the steps that launched it."""
+    measures = TraceBuilder().step(0, at=10_000, dur=100).work(1, launch=10_010, at=5012, dur=30).measures()
+    assert measures.totals.self_cuda_time_total_us == 30
+    assert (measures.totals.gpu_busy_us, measures.totals.gpu_idle_us, measures.split) == (None, None, None)
+    assert (measures.gpu_busy_per_step_us, measures.step_time_profiled_us) == (None, None)
+    assert "By 4998.0 us at most." in next(f.message for f in measures.flags if f.code == "gpu_before_launch")

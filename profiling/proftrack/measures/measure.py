@@ -138,7 +138,7 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
 
 def _gpu_part(seen: View, windows: Windows | None, classes: dict[str, Bools]) -> dict[str, Any]:
     """The figures that need GPU work and a window."""
-    if windows is None or not len(seen.links.gpu):
+    if windows is None or not len(seen.links.gpu) or _misplaced(seen, windows):
         return {
             "idle": Idle(by_cause_us_per_step={}, largest=[]),
             "split": None,
@@ -150,10 +150,18 @@ def _gpu_part(seen: View, windows: Windows | None, classes: dict[str, Bools]) ->
     return {
         "idle": idle.summarize(seen, idle.find_gaps(seen, windows), windows),
         "split": limits.split(seen, windows, classes),
-        "busy_in_device_window_us": in_device_window.length / 1000,
+        "busy_in_device_window_us": in_device_window.length / 1000 if windows.device_duration else None,
         "busy_by_limit_us": limits.by_limit(seen, windows, classes),
         "waits_over_gpu_us": _waits_over_gpu(seen, in_device_window),
     }
+
+
+def _misplaced(seen: View, windows: Windows | None) -> bool:
+    """Whether all work of the steps lies outside of them, as when the clocks of host and GPU differ: it is not idle."""
+    own = seen.owned.usable & (seen.owned.step != NONE) & (seen.owned.end > seen.owned.start)
+    if windows is None or not own.any():
+        return False
+    return not busy(seen.owned, own).clipped(windows.low, windows.high).length
 
 
 def _others(table: EventTable) -> dict[str, float]:
@@ -175,15 +183,16 @@ def _window(seen: View, windows: Windows | None) -> Window:
         steps=len(seen.steps),
         step_names=seen.steps.name,
         duration_us=windows.duration / 1000 if windows else None,
-        device_duration_us=windows.device_duration / 1000 if windows else None,
+        # Of no length where no GPU work can be placed in the steps (clocks that differ, say): then there is none.
+        device_duration_us=windows.device_duration / 1000 or None if windows else None,
     )
 
 
 def _totals(seen: View, windows: Windows | None) -> Totals:
     table, links = seen.table, seen.links
     total_ns = int(table.dur[links.gpu].sum())
-    measured = windows is not None and len(links.gpu) > 0
     busy_ns = busy(seen.on_device).clipped(windows.low, windows.high).length if windows else 0
+    measured = windows is not None and len(links.gpu) > 0 and not _misplaced(seen, windows)
     duration = windows.duration if windows else 0
     return Totals(
         self_cpu_time_total_us=int(seen.forest.self_ns.sum()) / 1000,

@@ -30,6 +30,8 @@ def verdict(measures: Measures, context: Context, time: float | None, *, basis: 
     elif measures.totals.gpu_events:
         what = "no GPU work can be placed in the steps"
         reason = "The GPU work in the trace has no usable times, no length, or ran before and behind the steps only."
+        if "gpu_before_launch" in flags:
+            reason = flags["gpu_before_launch"].message
     elif measures.other_us and (measures.cpu is None or context.unprofiled_us is None):
         rows = sorted(measures.other_us.items(), key=lambda kv: -kv[1])
         named = ", ".join(f"{name[:60] or 'without a category'} ({us(time_us)})" for name, time_us in rows[:4])
