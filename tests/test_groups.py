@@ -277,6 +277,38 @@ def test_a_folder_that_could_not_be_logged_whole_is_kept(
     assert (spool / "two" / "more.md").is_file()
 
 
+# ---- which parent run ------------------------------------------------------------------------------------------------
+
+
+def test_other_values_are_another_sweep_that_takes_points_over(store_uri: str, asked: list[str]) -> None:
+    """The first one's parent keeps its table, its note and its figures."""
+    assert call("sweep", "small", "-P", "n=8,64") == 0
+    (first,) = [run for run in all_runs() if runs.is_parent(run)]
+    assert call("sweep", "small", "-P", "n=64,128") == 0
+    assert asked == ["8", "64", "128"]
+    (second,) = [run for run in all_runs() if runs.is_parent(run) and run.info.run_id != first.info.run_id]
+    assert [run.data.params["sweep.n"] for run in (first, second)] == ["8,64", "64,128"]
+    client = store.connect(store.resolve())
+    after = client.get_run(first.info.run_id)
+    assert (after.data.tags, after.info.end_time) == (first.data.tags, first.info.end_time)
+    assert [len(by_parent()[run.info.run_id]) for run in (first, second)] == [2, 1]
+    # The same points are the same sweep.
+    assert call("sweep", "small", "-P", "n=8,64", "--find-crossover") == 0
+    assert len(by_parent()) == 2 and len(asked) == 3
+
+
+def test_a_folder_that_goes_on_with_other_values_is_another_parent_run(
+    store_uri: str, asked: list[str], tmp_path: Path
+) -> None:
+    arguments = ["sweep", "small", "--no-mlflow", "--output", str(tmp_path / "kept")]
+    for given, parents in (("n=8,64", 1), ("n=64,128", 2)):
+        assert call(*arguments, "-P", given) == 0
+        assert call("sync", str(tmp_path / "kept")) == 0
+        assert len(by_parent()) == parents
+    assert asked == ["8", "64", "128"]
+    assert sorted(run.data.params["sweep.n"] for run in all_runs() if runs.is_parent(run)) == ["64,128", "8,64"]
+
+
 # ---- a local store that moves ----------------------------------------------------------------------------------------
 
 
@@ -289,17 +321,17 @@ def test_sweeps_stay_together_when_a_store_moves(
 ) -> None:
     """Into another store: the same parents with the same children, one that two sweeps share below the first."""
     assert call("sweep", "small", "-P", "n=8,64") == 0
-    assert call("sweep", "small", "-P", "n=64,128,13", "--fresh", "--output", str(tmp_path / "kept")) == 1
+    assert call("sweep", "small", "-P", "n=64,128,13", "--output", str(tmp_path / "kept")) == 1
     client = store.connect(store.resolve())
     first, second = sorted((run for run in all_runs() if runs.is_parent(run)), key=lambda run: run.info.start_time)
-    assert [len(by_parent()[each.info.run_id]) for each in (first, second)] == [2, 2]
+    assert [len(by_parent()[each.info.run_id]) for each in (first, second)] == [2, 1]
     sync.sync_folder(store.resolve(), client, run_of(tmp_path / "alone", 5))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/other/mlflow.db")
     mlruns = str(tmp_path / "store" / "mlruns")
     assert call("sync", mlruns) == 0
     moved = {run.data.tags[runs.GROUP_TAG]: run for run in all_runs() if runs.is_parent(run)}
-    assert len(all_runs()) == 2 + 4 + 1
-    for old, status, children in ((first, "FINISHED", 2), (second, "FAILED", 2)):
+    assert len(all_runs()) == 2 + 3 + 1
+    for old, status, children in ((first, "FINISHED", 2), (second, "FAILED", 1)):
         new = moved[old.data.tags[runs.GROUP_TAG]]
         assert (new.info.status, new.data.params, new.data.metrics) == (status, old.data.params, old.data.metrics)
         assert len(by_parent()[new.info.run_id]) == children

@@ -354,26 +354,34 @@ def test_a_sweep_is_a_parent_run_with_a_child_for_each_point(project: Path, meas
 
 
 def test_points_that_are_done_are_taken_from_the_store(
-    project: Path, measured: Asked, store_uri: str, capsys: pytest.CaptureFixture[str]
+    project: Path, measured: Asked, store_uri: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("sweep", "small", "-P", "n=8,64,666") == 130
     parent, children = parent_and_children()
     assert (parent.info.status, len(children)) == ("KILLED", 2)
     assert "| 64 |" in parent.data.tags["mlflow.note.content"]
     measured.clear()
-    assert call("sweep", "small", "-P", "n=8,64,512") == 0
-    assert values(measured) == ["512"]
+    with monkeypatch.context() as patch:
+        patch.setattr(point, "measure", lambda reference, overrides, folder, log: measure_666(folder))
+        assert call("sweep", "small", "-P", "n=8,64,666") == 0
     again, children = parent_and_children()
     assert (again.info.run_id, again.info.status, len(children)) == (parent.info.run_id, "FINISHED", 3)
     assert "proftrack.ended_by" not in again.data.tags
-    measured.clear()
     capsys.readouterr()
-    assert call("sweep", "small", "-P", "n=8,64,512") == 0
+    assert call("sweep", "small", "-P", "n=8,64,666") == 0
     assert measured == []
     assert "3 points of 3 were done before" in capsys.readouterr().out
+    assert len(all_runs()) == 4
     assert call("sweep", "small", "-P", "n=8,64", "--fresh") == 0
     assert values(measured) == ["8", "64"]
     assert len(all_runs()) == 4 + 3
+
+
+def measure_666(folder: Path) -> Record:
+    """Measure the point that was interrupted, by hand."""
+    record = of_size(666, "measured after all")
+    write_folder(folder, record)
+    return record
 
 
 def test_under_mlflow_run_the_parent_is_its_run(

@@ -54,6 +54,11 @@ def part_key(experiment: Experiment, *more: str) -> str:
     return _digest({"params": experiment.params, "more": more})
 
 
+def points_key(axes: dict[str, list[Any]]) -> str:
+    """What two sweeps of one key must have in common to be one: which points they ask for."""
+    return _digest({"axes": list(axes.items())})
+
+
 def _difference(experiment: Experiment, facts: Environment) -> str | None:
     from proftrack import environment
 

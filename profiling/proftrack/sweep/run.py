@@ -18,7 +18,7 @@ from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment import Experiment
 from proftrack.record import Record
 from proftrack.sweep import crossover, plan, point, result, shown
-from proftrack.sweep.code import key_of, part_key, surroundings
+from proftrack.sweep.code import key_of, part_key, points_key, surroundings
 from proftrack.sweep.plan import Plan
 from proftrack.sweep.result import Crossover, Point, Sweep
 from proftrack.tracking.group import Group, Part, save
@@ -159,6 +159,7 @@ def new_group(asked: Plan, *, find_crossover: bool) -> Group:
     return Group(
         kind="sweep",
         key=key_of(first, list(asked.axes), facts),
+        points=points_key(asked.axes),
         experiment=first.name,
         name=f"{first.name} sweep of {', '.join(asked.axes)}",
         params={

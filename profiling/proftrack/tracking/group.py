@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 FILE = "group.json"
 KEY_TAG = "proftrack.group_key"
 """On parent and children; what they were measured under."""
+POINTS_TAG = "proftrack.group_points"
 PART_TAG = "proftrack.part"
 LOGGED_TAG = "proftrack.group_logged"
 """On a parent run that `sync` has ended with everything in it: the hash of the group.json that it was made of."""
@@ -74,6 +75,8 @@ class Group(Struct, kw_only=True):
     kind: Literal["sweep", "variants"]
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     key: str
+    points: str = ""
+    """What is asked for under that key: its parent run stands for these points and no others."""
     experiment: str
     name: str
     host: str = field(default_factory=socket.gethostname)
@@ -163,7 +166,7 @@ def open_parent(group: Group, *, fresh: bool, parent: Parent | None = None) -> I
 
 
 def _earlier(store: Store, client: MlflowClient, group: Group) -> Run | None:
-    """The newest parent run of the same key that nobody is at work on, as far as can be seen from here."""
+    """The newest parent run of the same points and key that nobody is at work on, as far as can be seen from here."""
     with explained(store, "searched"), quiet():
         found = runs.search(client, f"tags.`{KEY_TAG}` = '{group.key}' and tags.`{runs.KIND_TAG}` = '{group.kind}'")
     here = process.this_process()
@@ -172,7 +175,14 @@ def _earlier(store: Store, client: MlflowClient, group: Group) -> Run | None:
         owner = process.from_tags(run.data.tags)
         if run.info.status != "RUNNING" or (owner is not None and process.is_dead(owner, here)):
             free.append(run)
-    return max(free, key=lambda run: run.info.start_time, default=None)
+    same = [run for run in free if _is_of(run, group)]
+    return max(same, key=lambda run: run.info.start_time, default=None)
+
+
+def _is_of(run: Run, group: Group) -> bool:
+    """Whether a run is the parent of what the group asks for."""
+    tags = run.data.tags
+    return (tags.get(KEY_TAG), tags.get(POINTS_TAG, "")) == (group.key, group.points) and runs.RECORD_TAG not in tags
 
 
 def log_part(opened: Session, group: Group, part: Part | None, folder: Path) -> sync.Outcome:
@@ -304,6 +314,7 @@ def _own_tags(group: Group) -> dict[str, str]:
         runs.GROUP_TAG: group.id,
         KEY_TAG: group.key,
         runs.EXPERIMENT_TAG: group.experiment,
+        **({POINTS_TAG: group.points} if group.points else {}),
     }
 
 
@@ -315,7 +326,7 @@ def _known(store: Store, client: MlflowClient, folder: Path, group: Group) -> Ru
     """
     with explained(store, "searched"), quiet():
         found = runs.search(client, f"tags.`{runs.GROUP_TAG}` = '{group.id}'")
-    same = [run for run in found if run.data.tags.get(KEY_TAG) == group.key and runs.RECORD_TAG not in run.data.tags]
+    same = [run for run in found if _is_of(run, group)]
     same.sort(key=lambda run: (run.info.status != "FINISHED", run.info.run_id))
     if same and same[0].info.status == "FINISHED":
         return same[0]
