@@ -85,6 +85,11 @@ class Measures:
         return self._per_step(self.window.device_duration_us)
 
     @property
+    def per(self) -> str:
+        """What figures "per step" are per, in words: a trace without steps counts as one."""
+        return "a step" if self.steps else "in all"
+
+    @property
     def launches_per_step(self) -> float:
         """Launches inside the steps; without steps, all."""
         if not self.per_step:

@@ -106,7 +106,8 @@ def _bar(share: float, room: int) -> str:
 
 def _parts(out: Console, heading: str, record: Record) -> None:
     """The window's exclusive parts, and idle time by cause."""
-    for title, parts in ((heading, split_parts(record)), ("GPU idle a step, by cause (profiled):", idle_parts(record))):
+    idle = f"GPU idle{' a step' if record.window.steps else ''}, by cause (profiled):"
+    for title, parts in ((heading, split_parts(record)), (idle, idle_parts(record))):
         if parts:
             out.print()
             out.print(Text(title))

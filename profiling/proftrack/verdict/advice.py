@@ -51,17 +51,17 @@ def _launching(measures: Measures) -> list[str]:
         out.append("The step already replays a graph: put more work into one replay (more steps, a larger batch).")
     elif any(re.search(r"Torch-Compiled Region|CompiledFxGraph|CompiledFunction", name) for name in names):
         lookups = sum(op.self_cpu_time_us for op in measures.ops if "Cache Lookup" in op.name) / steps
-        cost = f" (guards alone cost {lookups:.0f} us a step in the trace)" if lookups else ""
+        cost = f" (guards alone cost {lookups:.0f} us {measures.per} in the trace)" if lookups else ""
         out.append(
             f"The step is compiled already{cost}: replay it as a CUDA graph (mode='reduce-overhead'), and measure "
             "whether eager is faster at this size."
         )
     else:
         out.append(
-            f"{launches:.0f} launches a step: replay the step as a CUDA graph, or let torch.compile fuse its operators "
-            "and measure whether that wins."
+            f"{launches:.0f} launches {measures.per}: replay the step as a CUDA graph, or let torch.compile fuse its "
+            "operators and measure whether that wins."
             if launches > 1
-            else "One launch a step: a larger batch is all that gives the GPU more to do."
+            else f"One launch {measures.per}: a larger batch is all that gives the GPU more to do."
         )
     return _optimizer(measures) + out
 
@@ -78,7 +78,8 @@ def _optimizer(measures: Measures) -> list[str]:
         foreach = any(op.name.startswith("aten::_foreach_") for op in measures.ops)
         remedy = "fused=True" if foreach else "foreach=True or fused=True"
         name = region.name.removeprefix("Optimizer.step#")
-        return [f"{name} makes {region.launches / steps:.0f} of {total / steps:.0f} launches a step: give it {remedy}."]
+        launches = f"{region.launches / steps:.0f} of {total / steps:.0f} launches {measures.per}"
+        return [f"{name} makes {launches}: give it {remedy}."]
     return []
 
 
@@ -86,11 +87,13 @@ def _waiting(measures: Measures) -> list[str]:
     steps = max(measures.steps, 1)
     reads = sum(op.calls for op in measures.ops if op.name == "aten::_local_scalar_dense") / steps
     if reads:
-        return [f".item() or its like reads {reads:.0f} values a step from the GPU: keep them there, read them rarely."]
+        values = f"{reads:.0f} values {measures.per}"
+        return [f".item() or its like reads {values} from the GPU: keep them there, read them rarely."]
     waits = [op for op in measures.ops if re.search(r"(?:Device|Stream|Event)Synchronize", op.name)]
     if waits:
         worst = max(waits, key=lambda op: op.self_cpu_time_us)
-        return [f"{worst.name} is called {worst.calls / steps:.3g} times a step: find its caller and take it out."]
+        times = f"{worst.calls / steps:.3g} times {measures.per}"
+        return [f"{worst.name} is called {times}: find its caller and take it out."]
     return []
 
 
@@ -121,7 +124,8 @@ def _moving(measures: Measures) -> list[str]:
     steps = max(measures.steps, 1)
     pointwise = sum(k.calls for k in measures.kernels if k.kind == "elementwise") / steps * measures.own_share
     if pointwise >= 3:
-        return [f"{pointwise:.0f} elementwise kernels a step each move their data again: let torch.compile fuse them."]
+        kernels = f"{pointwise:.0f} elementwise kernels {measures.per}"
+        return [f"{kernels} each move their data again: let torch.compile fuse them."]
     return []
 
 

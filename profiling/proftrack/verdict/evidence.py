@@ -41,9 +41,9 @@ _REGIME_TEXT = {
 }
 
 
-def summary(name: str, facts: StepFacts) -> str:
-    """The verdict in one plain sentence."""
-    share = f"the GPU works {us(facts.gpu_busy_us)} of a {us(facts.step_time_us)} step ({facts.busy_fraction:.0%})"
+def summary(name: str, facts: StepFacts, *, what: str = "step") -> str:
+    """The verdict in one plain sentence; `what` the times are of."""
+    share = f"the GPU works {us(facts.gpu_busy_us)} of a {us(facts.step_time_us)} {what} ({facts.busy_fraction:.0%})"
     return f"{name.capitalize()}: {share}; {_REGIME_TEXT[name]}."
 
 
@@ -51,9 +51,10 @@ def collect(
     measures: Measures, facts: StepFacts, context: Context, roofline: float | None, limits: Thresholds
 ) -> list[Evidence]:
     """All figures that speak for or against the verdict, the three times first."""
+    whole = "A step" if measures.steps else "The recording"
     kind = "without the profiler" if context.unprofiled_us is not None else "in the trace"
     out = [
-        item("step_time_us", facts.step_time_us, "us", f"A step takes {us(facts.step_time_us)} {kind}."),
+        item("step_time_us", facts.step_time_us, "us", f"{whole} takes {us(facts.step_time_us)} {kind}."),
         item("gpu_busy_per_step_us", facts.gpu_busy_us, "us", f"The GPU is busy {us(facts.gpu_busy_us)} of it."),
         *_headrooms(facts, context, measures, roofline),
         *_idle(measures, facts, limits),
@@ -87,9 +88,10 @@ def _factor(value: float) -> str:
 def _idle(measures: Measures, facts: StepFacts, limits: Thresholds) -> list[Evidence]:
     if facts.busy_fraction >= limits.gpu_bound_from:
         return []
+    per = measures.per
     causes = sorted(measures.idle.by_cause_us_per_step.items(), key=lambda kv: -kv[1])
     out = [
-        item(f"idle_{cause}_us", time, "us", f"The GPU idles {us(time)} a step in the trace: {CAUSE_TEXT[cause]}.")
+        item(f"idle_{cause}_us", time, "us", f"The GPU idles {us(time)} {per} in the trace: {CAUSE_TEXT[cause]}.")
         for cause, time in causes[:3]
     ]
     launch = measures.launch
@@ -100,7 +102,7 @@ def _idle(measures: Measures, facts: StepFacts, limits: Thresholds) -> list[Evid
         text = f"A launch every {between} in the trace brings {us(work)} of GPU work: the launch rate is {limit}."
         out.append(item("launch_interval_us", launch.interval_median_us, "us", text))
     if facts.sync_us:
-        text = f"The host waits {us(facts.waits_over_gpu_us)} a step while the GPU works."
+        text = f"The host waits {us(facts.waits_over_gpu_us)} {per} while the GPU works."
         out.append(item("waits_over_gpu_us", facts.waits_over_gpu_us, "us", text))
     return out
 

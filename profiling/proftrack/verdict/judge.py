@@ -137,7 +137,7 @@ class _Outcome:
             confidence=confidence,
             basis=basis,
             gpu_busy_fraction=self.facts.busy_fraction,
-            summary=evidence.summary(name, self.facts),
+            summary=evidence.summary(name, self.facts, what="step" if self.measures.steps else "recording"),
             evidence=evidence.collect(self.measures, self.facts, self.context, self.roofline, self.limits),
             advice=advise(name, self.measures, self.facts, self.roofline),
             reasons=[*undermined, *(text for _, text in doubts)],
