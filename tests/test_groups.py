@@ -16,7 +16,7 @@ from proftrack.cli import main
 from proftrack.errors import ProftrackError
 from proftrack.sweep import point
 from proftrack.tracking import group as groups
-from proftrack.tracking import runs, store, sync
+from proftrack.tracking import runs, spool, store, sync
 from proftrack.tracking.group import Group, Part
 
 PARENT_TAG = "mlflow.parentRunId"
@@ -236,10 +236,10 @@ def test_a_point_that_was_measured_before_sigkill_is_synced(
         groups.save(killed, msgspec.structs.replace(group, parts=[]))
     (killed / "points" / "half" / "trace").mkdir(parents=True)
     (killed / "points" / "half" / "trace" / "t.json").write_text("{}")
-    spool = killed.parent / "spool"
-    spool.mkdir()
-    killed.rename(spool / "left")
-    monkeypatch.setenv("PROFTRACK_SPOOL", str(spool))
+    root = killed.parent / "spool"
+    root.mkdir()
+    killed.rename(root / "left")
+    monkeypatch.setenv("PROFTRACK_SPOOL", str(root))
     assert call("sync") == 0
     ((parent, (child,)),) = by_parent().items()
     tags = store.connect(store.resolve()).get_run(child).data.tags
@@ -249,7 +249,7 @@ def test_a_point_that_was_measured_before_sigkill_is_synced(
     client = store.connect(store.resolve())
     assert [item.path for item in client.list_artifacts(parent, "points")] == ["points/half"]
     assert client.get_run(parent).info.status == "FAILED"
-    assert not spool.exists()
+    assert not root.exists()
 
 
 def test_a_point_that_was_measured_before_sigkill_is_not_measured_again(killed: Path, asked: list[str]) -> None:
@@ -261,20 +261,20 @@ def test_a_folder_that_could_not_be_logged_whole_is_kept(
     store_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A point that is not whole; and files beside those of a parent run that is whole."""
-    spool = tmp_path / "spool"
-    monkeypatch.setenv("PROFTRACK_SPOOL", str(spool))
-    group = group_folder(spool / "one", parts=[])
-    (spool / "one" / "points" / "p0" / "events.parquet").unlink()
+    root = tmp_path / "spool"
+    monkeypatch.setenv("PROFTRACK_SPOOL", str(root))
+    group = group_folder(root / "one", parts=[])
+    (root / "one" / "points" / "p0" / "events.parquet").unlink()
     assert call("sync") == 1
-    assert (spool / "one" / "points" / "p0" / "record.json").is_file()
+    assert (root / "one" / "points" / "p0" / "record.json").is_file()
     assert [len(children) for children in by_parent().values()] == [1]
-    (spool / "one" / "points" / "p0" / "events.parquet").write_bytes(b"PAR1")
+    (root / "one" / "points" / "p0" / "events.parquet").write_bytes(b"PAR1")
     assert call("sync") == 0
-    assert not spool.exists()
-    group_folder(spool / "two", 1, id=group.id)
-    (spool / "two" / "more.md").write_text("not in the store")
+    assert not root.exists()
+    group_folder(root / "two", 1, id=group.id)
+    (root / "two" / "more.md").write_text("not in the store")
     assert call("sync") == 0
-    assert (spool / "two" / "more.md").is_file()
+    assert (root / "two" / "more.md").is_file()
 
 
 # ---- which parent run ------------------------------------------------------------------------------------------------
@@ -345,3 +345,65 @@ def test_sweeps_stay_together_when_a_store_moves(
     asked.clear()
     assert call("sweep", "small", "-P", "n=8,128") == 0
     assert asked == []
+
+
+# ---- sizes, and one that fails among others --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["group.json", "logged.json"])
+def test_notes_have_a_largest_size_and_the_others_are_logged(
+    store_uri: str, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file of 6 GB, which is a hole on the disk."""
+    group_folder(tmp_path / "all" / "b", 1)
+    hostile = tmp_path / "all" / "a"
+    if name == "group.json":
+        hostile.mkdir()
+    else:
+        run_of(hostile, 1)
+    with (hostile / name).open("wb") as file:
+        file.truncate(6 << 30)
+    assert call("sync", str(tmp_path / "all")) == 1
+    said = capsys.readouterr()
+    assert said.err == (
+        f"proftrack: {hostile / name}: more than 16777216 bytes, proftrack writes none so large; remove it\n"
+    )
+    assert [len(children) for children in by_parent().values()] == [1]
+
+
+def test_a_group_nested_without_end_is_one_sentence(
+    store_uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "group.json").write_text('{"x":' + "[" * 200_000)
+    assert call("sync", str(tmp_path / "a")) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "not the file of a sweep or of variants" in said
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), MemoryError(), ProftrackError("no")])
+def test_one_folder_that_fails_keeps_no_other_from_the_store(
+    store_uri: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+) -> None:
+    group_folder(tmp_path / "all" / "b", 1)
+    run_of(tmp_path / "all" / "c", 1)
+    load = spool.load
+
+    def failing(folder: Path) -> Any:
+        if folder.name == "c":
+            raise error
+        return load(folder)
+
+    monkeypatch.setattr(spool, "load", failing)
+    assert call("sync", str(tmp_path / "all")) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    assert len(all_runs()) == 2
+    # Nor does a part that fails keep the other parts.
+    group_folder(tmp_path / "more", parts=[])
+    (tmp_path / "more" / "points" / "p0").rename(tmp_path / "more" / "points" / "c")
+    assert call("sync", str(tmp_path / "more")) == 1
+    assert sorted(len(children) for children in by_parent().values()) == [1, 1]

@@ -35,7 +35,7 @@ def command(folder: Path | None) -> None:
     store = stores.resolve()
     client = stores.connect(store)
     runs.close_dead_runs(store, client)
-    failures: list[ProftrackError] = []
+    exit_codes: list[int] = []
     last: syncing.Outcome | None = None
     for each in found:
         try:
@@ -52,15 +52,20 @@ def command(folder: Path | None) -> None:
             click.echo(f"proftrack: stopped by {stop.reason}; sync goes on from here", err=True)
             sys.exit(stop.exit_code)
         except ProftrackError as error:
-            failures.append(error)
+            exit_codes.append(error.exit_code)
             click.echo(f"proftrack: {error}", err=True)
+            continue
+        except (OSError, MemoryError) as error:
+            exit_codes.append(1)
+            why = "too large for this machine's memory" if isinstance(error, MemoryError) else error.strerror or error
+            click.echo(f"proftrack: {each}: cannot be logged ({why}); the others are", err=True)
             continue
         click.echo(f"{_SAID[last.did]}: {each} as run {last.run_id}")
         if folder is None:
             spool.discard(each)
     _show(store, last)
-    if failures:
-        sys.exit(max(error.exit_code for error in failures))
+    if exit_codes:
+        sys.exit(max(exit_codes))
 
 
 def _alone(root: Path, grouped: list[Path]) -> list[Path]:

@@ -118,10 +118,10 @@ def load(folder: Path) -> Group:
     """Read group.json. Raises ProftrackError where it is missing or is none."""
     path = folder / FILE
     try:
-        group = msgspec.json.decode(path.read_bytes(), type=Group)
+        group = msgspec.json.decode(spool.read_bounded(path), type=Group)
     except OSError as error:
         raise ProftrackError(f"{path}: cannot be read ({error.strerror})") from error
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ProftrackError(f"{path}: not the file of a sweep or of variants ({error})") from error
     if not re.fullmatch(r"[0-9a-f]{32}", group.id):
         raise ProftrackError(f"{path}: id {group.id[:80]!r} is not one of proftrack's (32 hex digits); copy it again")
@@ -279,7 +279,7 @@ def sync_group(
     """
     group = load(folder)
     _refuse_parts_elsewhere(folder, group)
-    mark = hashlib.sha256((folder / FILE).read_bytes()).hexdigest()[:32]
+    mark = hashlib.sha256(spool.read_bounded(folder / FILE)).hexdigest()[:32]
     known = _known(store, client, folder, group)
     if known is not None and _as_it_is_to_be(known, group, mark):
         opened = Session(store, client, known)
@@ -395,9 +395,9 @@ def _refuse_parts_elsewhere(folder: Path, group: Group) -> None:
 
 def _sync_parts(
     opened: Session, group: Group, folder: Path, moved: Mapping[str, Path]
-) -> tuple[list[sync.Outcome], list[ProftrackError]]:
+) -> tuple[list[sync.Outcome], list[Exception]]:
     """Log the parts, and run folders that no part names: their process was killed before it could write them down."""
-    outcomes, failures = [], list[ProftrackError]()
+    outcomes, failures = [], list[Exception]()
     inside = {(folder / path).resolve(): path for path in _run_folders(folder)}
     todo: list[tuple[Part | None, Path]] = []
     for part in group.parts:
@@ -412,7 +412,7 @@ def _sync_parts(
     for each, path in todo:
         try:
             outcomes.append(log_part(opened, group, each, path))
-        except ProftrackError as error:
+        except (ProftrackError, OSError, MemoryError) as error:
             failures.append(error)
     return outcomes, failures
 

@@ -34,6 +34,8 @@ LOGGED = "logged.json"
 TABLES = ("tables/ops.json", "tables/kernels.json")
 REQUIRED = (RECORD, "tables/key_averages.txt", *TABLES, "events.parquet")
 LEAST_FREE_BYTES = 64 << 20
+MAX_NOTE_BYTES = 16 << 20
+"""Of logged.json, and of a group's group.json."""
 _SEARCH_DEPTH = 4
 _LEFT_AFTER_S = 86_400
 
@@ -182,11 +184,25 @@ def identity(folder: Path) -> str:
     return hashlib.sha256((folder / RECORD).read_bytes()).hexdigest()[:32]
 
 
+def read_bounded(path: Path) -> bytes:
+    """A note that a folder holds about itself. Raises OSError, ProftrackError where it is larger than any of ours."""
+    with path.open("rb") as file:
+        data = file.read(MAX_NOTE_BYTES + 1)
+    if len(data) > MAX_NOTE_BYTES:
+        raise ProftrackError(f"{path}: more than {MAX_NOTE_BYTES} bytes, proftrack writes none so large; remove it")
+    return data
+
+
 def logged(folder: Path) -> list[Logged]:
-    """The stores that this folder was logged to; empty where that is not known."""
+    """The stores that this folder was logged to; empty where that is not known.
+
+    Raises ProftrackError where the file is larger than proftrack writes any.
+    """
+    if not (folder / LOGGED).is_file():  # a pipe would be waited for
+        return []
     try:
-        return msgspec.json.decode((folder / LOGGED).read_bytes(), type=_LoggedFile).logged
-    except (OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(read_bounded(folder / LOGGED), type=_LoggedFile).logged
+    except (OSError, msgspec.MsgspecError, RecursionError):
         return []
 
 
