@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from pathlib import Path
@@ -275,6 +276,28 @@ def test_a_folder_that_could_not_be_logged_whole_is_kept(
     (root / "two" / "more.md").write_text("not in the store")
     assert call("sync") == 0
     assert (root / "two" / "more.md").is_file()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="locks as POSIX has them")
+def test_what_is_being_measured_is_not_synced_away(
+    store_uri: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "spool"
+    monkeypatch.setenv("PROFTRACK_SPOOL", str(root))
+    synced = []
+
+    def measure(reference: str, overrides: dict[str, str], folder: Path, log: Path) -> Any:
+        run_of(folder, int(overrides["n"]))
+        synced.append(call("sync"))
+        return records.load(folder / "record.json")
+
+    monkeypatch.setattr(point, "measure", measure)
+    assert call("sweep", "small", "-P", "n=8,64", "--no-mlflow") == 0
+    assert synced == [1, 1]
+    assert all_runs() == []
+    assert call("sync") == 0
+    assert [len(children) for children in by_parent().values()] == [2]
+    assert not root.exists()
 
 
 # ---- which parent run ------------------------------------------------------------------------------------------------

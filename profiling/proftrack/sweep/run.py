@@ -21,6 +21,7 @@ from proftrack.sweep import crossover, plan, point, result, shown
 from proftrack.sweep.code import key_of, part_key, points_key, surroundings
 from proftrack.sweep.plan import Plan
 from proftrack.sweep.result import Crossover, Point, Sweep
+from proftrack.tracking import spool
 from proftrack.tracking.group import Group, Part, save
 
 POINTS = "points"
@@ -63,7 +64,14 @@ class Runner:
         )
 
     def run(self, *, find_crossover: bool, tolerance: float) -> Sweep:
-        """All points, then the crossover where it is asked for. A point that fails does not end it."""
+        """All points, then the crossover where it is asked for. A point that fails does not end it.
+
+        Raises StoreError where another process is at the folder: a sync would discard what is being measured.
+        """
+        with spool.locked(self.folder):
+            return self._run(find_crossover=find_crossover, tolerance=tolerance)
+
+    def _run(self, *, find_crossover: bool, tolerance: float) -> Sweep:
         for number, each in enumerate(self.asked.points, 1):
             self.point(each, counted=f"({number} of {len(self.asked.points)})")
         if find_crossover:

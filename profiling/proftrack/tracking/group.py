@@ -272,18 +272,22 @@ def sync_group(
     """Log a group's folder: each part as a child of one parent run, each once; the parent's outcome comes last.
 
     `moved`: run id -> run folder of the store that the group was logged to, where that is what is synced.
-
     The parent is FINISHED where everything that was asked for is there, else FAILED with why not. One that is in the
     store as it is to be stays as it is; parts that are missing there go below it. Raises StoreError, ProftrackError
-    for a part that cannot be logged, after the others were.
+    for a part that cannot be logged, after the others were; StoreError where another process is at the folder.
     """
+    with spool.locked(folder):
+        return _sync_group(store, client, folder, moved or {})
+
+
+def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping[str, Path]) -> list[sync.Outcome]:
     group = load(folder)
     _refuse_parts_elsewhere(folder, group)
     mark = hashlib.sha256(spool.read_bounded(folder / FILE)).hexdigest()[:32]
     known = _known(store, client, folder, group)
     if known is not None and _as_it_is_to_be(known, group, mark):
         opened = Session(store, client, known)
-        outcomes, failures = _sync_parts(opened, group, folder, moved or {})
+        outcomes, failures = _sync_parts(opened, group, folder, moved)
         if failures:
             raise failures[0]
         return [*outcomes, _outcome(opened, folder, "known", whole=_has_files(opened, folder))]
@@ -297,7 +301,7 @@ def sync_group(
 
     ended = group.ended_ns // 1_000_000 if group.ended_ns else None
     with session.keep(store, client, obtain, end_ms=ended) as opened:
-        outcomes, failures = _sync_parts(opened, group, folder, moved or {})
+        outcomes, failures = _sync_parts(opened, group, folder, moved)
         log_parent(opened, group, folder)
         if failures:
             raise failures[0]

@@ -11,6 +11,7 @@ from pathlib import Path
 from proftrack.errors import UsageError
 from proftrack.sweep.code import key_of, part_key, surroundings
 from proftrack.sweep.keeping import InFolder, InStore
+from proftrack.tracking import spool
 from proftrack.tracking.group import Group, Part, save
 from proftrack.variants import judge, result, shown
 from proftrack.variants.changes import changes
@@ -65,7 +66,8 @@ def run(
         mode=base.timing.mode,
         how=ISOLATED if isolated else IN_TURNS,
     )
-    measured = measure(lambda variant: folder / RUNS / folder_name(variant))
+    with spool.locked(folder):  # a sync would discard what is being measured
+        measured = measure(lambda variant: folder / RUNS / folder_name(variant))
     first = next((each.record for each in measured if each.record is not None), None)
     for each in measured:
         entry = _entry(each)
