@@ -15,7 +15,7 @@ from run_folders import make_record, write_folder
 from proftrack import record as records
 from proftrack.cli import main
 from proftrack.errors import ProftrackError
-from proftrack.sweep import point
+from proftrack.sweep import keeping, point
 from proftrack.tracking import group as groups
 from proftrack.tracking import runs, spool, store, sync
 from proftrack.tracking.group import Group, Part
@@ -297,6 +297,35 @@ def test_what_is_being_measured_is_not_synced_away(
     assert all_runs() == []
     assert call("sync") == 0
     assert [len(children) for children in by_parent().values()] == [2]
+    assert not root.exists()
+
+
+def test_what_sigkill_left_goes_below_the_sweep_that_went_on(
+    store_uri: str, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command goes on with the run, in another folder; the first folder has a point that was not logged."""
+    root, left = tmp_path / "spool", tmp_path / "left"
+    monkeypatch.setenv("PROFTRACK_SPOOL", str(root))
+    done = keeping.InStore.done
+
+    def killed(self: keeping.InStore, part: Part, folder: Path) -> str | None:
+        if part.name.endswith("64") or left.exists():
+            shutil.copytree(folder.parents[1], left, dirs_exist_ok=True)
+            raise KeyboardInterrupt
+        return done(self, part, folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keeping.InStore, "done", killed)
+        assert call("sweep", "small", "-P", "n=8,64") == 130
+    shutil.rmtree(root)
+    assert call("sweep", "small", "-P", "n=8,64") == 0
+    assert asked == ["8", "64", "64"]
+    assert [len(children) for children in by_parent().values()] == [2]
+    root.mkdir()
+    left.rename(root / "left")
+    assert call("sync") == 0
+    assert [len(children) for children in by_parent().values()] == [3]
+    assert {run.info.status for run in all_runs()} == {"FINISHED"}
     assert not root.exists()
 
 

@@ -123,9 +123,13 @@ def load(folder: Path) -> Group:
         raise ProftrackError(f"{path}: cannot be read ({error.strerror})") from error
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ProftrackError(f"{path}: not the file of a sweep or of variants ({error})") from error
-    if not re.fullmatch(r"[0-9a-f]{32}", group.id):
+    if not _is_id(group.id):
         raise ProftrackError(f"{path}: id {group.id[:80]!r} is not one of proftrack's (32 hex digits); copy it again")
     return group
+
+
+def _is_id(text: str) -> bool:
+    return re.fullmatch(r"[0-9a-f]{32}", text) is not None
 
 
 def find(folder: Path, depth: int = _SEARCH_DEPTH) -> list[Path]:
@@ -143,9 +147,10 @@ def find(folder: Path, depth: int = _SEARCH_DEPTH) -> list[Path]:
 
 @contextlib.contextmanager
 def open_parent(group: Group, *, fresh: bool, parent: Parent | None = None) -> Iterator[Session]:
-    """The parent run: under `mlflow run` that run, else the earlier one of the same key, else a new one.
+    """The parent run: under `mlflow run` that run, else the earlier one of the same key and points, else a new one.
 
-    `fresh` never takes an earlier one. Raises StoreError as `session.open_run` does.
+    `fresh` never takes an earlier one; where one is taken, the group gets its id. Raises StoreError as
+    `session.open_run` does.
     """
     earlier = None
     if not os.environ.get(RUN_ID_VARIABLE) and not fresh:
@@ -160,6 +165,9 @@ def open_parent(group: Group, *, fresh: bool, parent: Parent | None = None) -> I
                 runs.set_tags(opened.client, opened.run_id, _own_tags(group))
             yield opened
     else:
+        # What an interrupted process has left in another folder goes on belonging to this run.
+        if _is_id(begun := earlier.data.tags.get(runs.GROUP_TAG, "")):
+            group.id = begun
         tags = {**runs.owner_tags(), **_own_tags(group)}
         with session.keep(store, client, lambda: runs.reopen(store, client, earlier, tags)) as opened:
             yield opened
@@ -246,7 +254,7 @@ def _run_folders(folder: Path) -> list[Path]:
 def of_runs(folders: Iterable[Path]) -> dict[str, Path]:
     """Run id -> run folder, of those in the tree of a local store: mlruns/EXPERIMENT/RUN/artifacts."""
     named = {folder.parent.name: folder for folder in folders if folder.name == "artifacts"}
-    return {run_id: folder for run_id, folder in named.items() if re.fullmatch(r"[0-9a-f]{32}", run_id)}
+    return {run_id: folder for run_id, folder in named.items() if _is_id(run_id)}
 
 
 def in_order(folders: Sequence[Path], moved: Mapping[str, Path]) -> dict[Path, set[Path]]:
@@ -290,7 +298,7 @@ def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping
         outcomes, failures = _sync_parts(opened, group, folder, moved)
         if failures:
             raise failures[0]
-        return [*outcomes, _outcome(opened, folder, "known", whole=_has_files(opened, folder))]
+        return [*outcomes, _outcome(opened, folder, "known", whole=_has_files(opened, group, folder))]
 
     def obtain() -> Run:
         tags = {**runs.owner_tags(), **_own_tags(group)}
@@ -357,13 +365,15 @@ def _as_it_is_to_be(known: Run, group: Group, mark: str) -> bool:
     return to_fail and known.info.status == "FAILED" and known.data.tags.get(LOGGED_TAG) == mark
 
 
-def _has_files(opened: Session, folder: Path) -> bool:
-    """Whether the parent run has the files about the whole group, in their sizes."""
+def _has_files(opened: Session, group: Group, folder: Path) -> bool:
+    """Whether the parent run has the files about the whole group: in their sizes, or in later states of them."""
     own = {path.as_posix(): (folder / path).stat().st_size for path in files(folder)}
     there: dict[str, int | None] = {}
     with explained(opened.store, "asked for the run's artifacts"), quiet():
         for below in {path.rpartition("/")[0] for path in own}:
             there |= {item.path: item.file_size for item in opened.client.list_artifacts(opened.run_id, below or None)}
+    if group.ended_ns is None:
+        return own.keys() <= there.keys()
     return all(there.get(path, -1) in (size, None) for path, size in own.items())
 
 
