@@ -45,7 +45,9 @@ def command(folder: Path | None) -> None:
                 if folder is None and last is not None and last.whole:
                     spool.discard(each)
                 elif folder is None:
-                    click.echo(f"kept: {each} holds files that its run in the store has not, or has otherwise")
+                    click.echo(
+                        f"kept: {each} has files that its run has not, or has otherwise; remove it if you need none"
+                    )
                 continue
             last = syncing.sync_folder(store, client, each)
         except Interrupted as stop:
