@@ -244,6 +244,11 @@ def test_sync_of_several_folders(
     assert len(all_runs()) == 2
 
 
+def test_with_nothing_to_log_sync_says_so_and_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("sync") == 0
+    assert capsys.readouterr().out.startswith("Nothing waits to be logged in ")
+
+
 def test_sync_of_what_is_no_run_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("sync", str(tmp_path)) == 2
     assert "no run folder (no record.json in it)" in capsys.readouterr().err

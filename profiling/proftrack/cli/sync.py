@@ -28,7 +28,13 @@ def command(folder: Path | None) -> None:
     """
     root = folder if folder is not None else spool.spool_root()
     grouped = groups.find(root)
-    alone = _alone(root, grouped)
+    try:
+        alone = _alone(root, grouped)
+    except UsageError:
+        if folder is not None:
+            raise
+        click.echo(f"Nothing waits to be logged in {root}.")
+        return
     moved = groups.of_runs(alone)
     parts = groups.in_order(grouped, moved)
     found = [*parts, *(each for each in alone if not any(each in below for below in parts.values()))]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from proftrack.errors import StoreError, UsageError
+from proftrack.errors import ProftrackError, StoreError, UsageError
 from proftrack.tracking import process, runs, spool
 from proftrack.tracking import store as stores
 from proftrack.tracking.faults import explained, quiet
@@ -111,10 +111,17 @@ def spooled() -> Spooled:
     whole = []
     with contextlib.suppress(UsageError):
         whole = spool.find(root)  # also the points of a sweep, which lie deeper
-    waiting = [path for path in whole if not any(entry.complete for entry in spool.logged(path))]
+    waiting = [path for path in whole if not _is_logged(path)]
     unfinished = [path for path in folders if path not in whole and spool.holds_measurements(path) and _free(path)]
     size = sum(file.stat().st_size for path in waiting for file in path.rglob("*") if file.is_file())
     return Spooled(waiting=waiting, waiting_bytes=size, unfinished=unfinished)
+
+
+def _is_logged(folder: Path) -> bool:
+    try:
+        return any(entry.complete for entry in spool.logged(folder))
+    except ProftrackError:  # what it says of itself cannot be read: `sync` will tell
+        return False
 
 
 def _free(folder: Path) -> bool:
