@@ -38,7 +38,9 @@ store: $(RUNTIME)
 ui: $(RUNTIME)
 	@$(WITH_VENV) $(BIN)/python -m proftrack.cli.store --serve $(PORT)
 
+# Compiled once: hundreds of the tests' processes would else do it again, each for itself, where none may write bytecode.
 test: $(DEV)
+	@$(BIN)/python -m compileall -q profiling
 	@$(BIN)/python -m pytest $(TESTS) -q
 
 check: $(DEV)

@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "profiling"))
 
 QUICK = ["--n", "64", "--device", "cpu", "--min-seconds", "0.05", "--min-steps", "5", "--max-seconds", "1"]
+QUICK += ["--no-calibrate"]
 
 
 def main() -> None:
@@ -51,7 +52,6 @@ def main() -> None:
 
 
 def kill_runs(kills: int, chance: random.Random, folder: Path) -> dict[str, Any]:
-    run(folder)  # measures the ceilings, and makes the store
     lasts, logs = run(folder)
     at: Counter[str] = Counter()
     for _ in range(kills):
@@ -167,7 +167,7 @@ def wait_for_record(process: subprocess.Popen[bytes]) -> bool:
     while set(root.glob("*/record.json")) <= before:
         if process.poll() is not None:
             return False
-        time.sleep(0.002)
+        time.sleep(0.01)
     return True
 
 

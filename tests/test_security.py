@@ -28,7 +28,7 @@ from team import ALICE, BOB, DEPLOY, ROOT, Postgres, Server, as_user
 
 from proftrack import record as records
 from proftrack.cli import main
-from proftrack.errors import ProftrackError, StoreError
+from proftrack.errors import NotFoundError, ProftrackError
 from proftrack.git import git_diff, scrub
 from proftrack.program import without_secrets
 from proftrack.record import Record
@@ -415,7 +415,7 @@ def test_a_run_that_one_may_not_read_is_not_shown(
     alice.forbid(BOB, done.experiment_id)
     assert find.connect().search({"proftrack.experiment": "closed"}) == []
     assert runs_cache.search(find.connect(), "closed") == []
-    with pytest.raises(StoreError, match="this user may not do that"):
+    with pytest.raises(NotFoundError, match="that can be read here"):
         find.connect().get(done.run_id)
 
 
