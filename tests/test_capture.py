@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from team import missing
 
 from proftrack import experiment
 from proftrack.capture import profiling, timing, trace
@@ -524,7 +525,7 @@ def test_a_gpu_that_is_not_there_is_refused_with_a_remedy(run: Any, monkeypatch:
 def test_a_compiled_step(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     if shutil.which("c++") is None and shutil.which("g++") is None:
-        pytest.skip("torch.compile needs a C++ compiler on the CPU")
+        missing("torch.compile needs a C++ compiler on the CPU", "install g++")
     from proftrack.capture import capture
 
     loaded = experiment.load("matmul_add", {"n": "8", "compile": "default", "min_seconds": "0.02", "device": "cpu"})

@@ -280,7 +280,7 @@ def test_without_mlflow_mlflow_is_not_imported(tmp_path: Path) -> None:
     assert (tmp_path / "kept" / "record.json").is_file()
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["sync"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["sync"], ["doctor"]])
 def test_help_is_quick_and_imports_little(command: list[str]) -> None:
     code = (
         f"import sys; sys.path[:0] = {sys.path!r}\n"

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from run_folders import make_record
+from team import missing
 
 from proftrack.capture import compilation, outputs, rounds
 from proftrack.capture.timing import Stopwatch
@@ -539,7 +540,7 @@ def test_everything_is_closed_when_one_cannot_be_opened(project: Path, tmp_path:
 @pytest.mark.slow
 def test_a_compiled_step_is_counted_and_costs_more_to_set_up(project: Path, tmp_path: Path) -> None:
     if shutil.which("c++") is None and shutil.which("g++") is None:
-        pytest.skip("torch.compile needs a C++ compiler on the CPU")
+        missing("torch.compile needs a C++ compiler on the CPU", "install g++")
     (project / "experiments" / "small.py").write_text(
         "import torch\n"
         "def build(device, n, scale, times):\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
 from numbers import Real
 from pathlib import Path
@@ -35,10 +36,11 @@ LONGEST_STEP_US = 1e12
 
 
 class Analysis(NamedTuple):
-    """A record, and the event tables that it was made from (one a cycle)."""
+    """A record, the event tables that it was made from (one a cycle), and the collectives in them."""
 
     record: Record
     tables: list[EventTable]
+    collectives: Sequence[Collective] = ()
 
 
 class RankAnalysis(NamedTuple):
@@ -60,7 +62,7 @@ def analyze_trace(
     Raises TraceError where it cannot be read or holds no events.
     """
     [found] = analyze_traces([path], step_time_us=step_time_us, salvage=salvage, max_bytes=max_bytes)
-    return Analysis(found.record, found.tables)
+    return Analysis(found.record, found.tables, found.collectives)
 
 
 def analyze_traces(
@@ -136,7 +138,7 @@ def analyze_capture(capture: Capture, experiment: Experiment, environment: Envir
     judged = judge(measures, context)
     run = _run_facts(capture, experiment, environment)
     record = _record(measures, judged, traces, kind="run", environment=environment, run=run, capture=capture)
-    return Analysis(record, [t.table for t in traces])
+    return Analysis(record, [t.table for t in traces], measures.collectives)
 
 
 def _record(

@@ -43,12 +43,7 @@ class PacedStopwatch(Stopwatch):
 
     def block(self, steps: int) -> float:
         """Rank 0's seconds for so many steps and one synchronisation; every rank has run them."""
-        step, device, clock = self.step, self.device, time.perf_counter_ns
-        begin = clock()
-        for _ in range(steps):
-            step()
-        device.synchronize()
-        self.own.append((clock() - begin) / 1e9)
+        self.own.append(self._seconds(steps, time.perf_counter_ns))
         agreed = self._pace.agree(self.own[-1])
         self._elapsed += agreed
         self.tick()

@@ -51,14 +51,17 @@ class Stopwatch:
 
     def block(self, steps: int) -> float:
         """Seconds for `steps` steps back to back and one synchronisation."""
-        step, device, clock = self.step, self.device, self.clock
+        seconds = self._seconds(steps, self.clock)
+        self.tick()
+        return seconds
+
+    def _seconds(self, steps: int, clock: Callable[[], int]) -> float:
+        step, device = self.step, self.device
         begin = clock()
         for _ in range(steps):
             step()
         device.synchronize()
-        seconds = (clock() - begin) / 1e9
-        self.tick()
-        return seconds
+        return (clock() - begin) / 1e9
 
 
 class WarmUp(Struct, frozen=True, kw_only=True):

@@ -6,11 +6,26 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
 import click
 
 from proftrack.errors import UsageError
+
+device = click.option(
+    "--device", metavar="auto|cuda|cpu", help="Where the workload runs, instead of what its file says."
+)
+no_mlflow = click.option(
+    "--no-mlflow", is_flag=True, help="Keep everything in a folder; `proftrack sync` logs it later."
+)
+
+
+def output(folder: str = "this new folder, whether it is logged or not") -> Callable[[Any], Any]:
+    """`--output FOLDER` of a command that measures; `folder` says which it may be."""
+    kind = click.Path(path_type=Path, file_okay=False)
+    return click.option("--output", type=kind, metavar="FOLDER", help=f"Keep everything in {folder}.")
 
 
 class ParameterCommand(click.Command):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from proftrack.cli import options
 from proftrack.cli.options import ParameterCommand, parameters
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.git import NO_DIFF_VARIABLE
@@ -20,6 +21,7 @@ from proftrack.tracking.signals import Interrupted, Interrupts
 
 if TYPE_CHECKING:
     from proftrack.experiment import Experiment
+    from proftrack.joint import Joint
     from proftrack.record import Record
 
 
@@ -62,14 +64,9 @@ def _split(args: list[str], flags: set[str]) -> tuple[list[str], tuple[str, list
 @click.option("--step", metavar="MODULE:FUNCTION", help="Of a program: each call of this is a step.")
 @click.option("--stop", is_flag=True, help="End the program once its steps are recorded.")
 @click.option("--list", "listed", is_flag=True, help="Show the experiments, their parameters and sweeps.")
-@click.option("--device", metavar="auto|cuda|cpu", help="Where the workload runs, instead of what its file says.")
-@click.option("--no-mlflow", is_flag=True, help="Keep everything in a folder; `proftrack sync` logs it later.")
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="FOLDER",
-    help="Keep everything in this new folder, whether it is logged or not.",
-)
+@options.device
+@options.no_mlflow
+@options.output()
 @click.option("--no-calibrate", is_flag=True, help="Leave the device's ceilings, and so the roofline time R, out.")
 @click.option("--no-diff", is_flag=True, help="Record that the code differs from its commit, but not how.")
 @click.pass_context
@@ -181,7 +178,6 @@ def _run_program(
 
 def _run_as_rank(asked: Experiment, output: Path | None, *, no_mlflow: bool, calibrate: bool) -> None:
     """One rank of several, started by torchrun; rank 0 alone shows what came of it."""
-    from proftrack.ranks import parts
     from proftrack.ranks import run as running
     from proftrack.ranks.team import join_team
 
@@ -195,7 +191,7 @@ def _run_as_rank(asked: Experiment, output: Path | None, *, no_mlflow: bool, cal
         with _kept(folder, temporary=output is None):
             found = running.lead(team, asked, folder, no_mlflow=no_mlflow, calibrate=calibrate)
             lines = _where(found.session, folder, output)
-    _show(found.record, [*parts.lines(found.joint), *lines])
+    _show(found.record, lines, found.joint)
 
 
 def _measure_and_log(
@@ -243,10 +239,15 @@ def _kept(folder: Path, *, temporary: bool) -> Iterator[None]:
         raise
 
 
-def _show(record: Record, lines: list[str]) -> None:
+def _show(record: Record, lines: list[str], joint: Joint | None = None) -> None:
     from proftrack.report.terminal import print_result
 
     print_result(record)
+    if joint is not None:
+        from proftrack.report.joint import print_joint
+
+        print_joint(joint)
+        click.echo()
     for line in lines:
         click.echo(line)
     git = record.environment.git

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from proftrack.cli import grouped
+from proftrack.cli import grouped, options
 from proftrack.cli.options import ParameterCommand, parameters
 from proftrack.errors import ProftrackError
 from proftrack.tracking import process, session
@@ -21,7 +21,7 @@ from proftrack.tracking import process, session
 )
 @click.argument("experiment", default="matmul_add", metavar="[EXPERIMENT]")
 @click.option("-P", "--param", "pairs", multiple=True, metavar="KEY=VALUE,...", help="Values; also as --KEY VALUE,...")
-@click.option("--device", metavar="auto|cuda|cpu", help="Where the workload runs, instead of what its file says.")
+@options.device
 @click.option("--find-crossover", is_flag=True, help="Bisect to where B reaches half of T.")
 @click.option(
     "--tolerance",
@@ -31,13 +31,8 @@ from proftrack.tracking import process, session
     help="How far apart, as a factor, the two sides of the crossover may be.",
 )
 @click.option("--fresh", is_flag=True, help="Measure points again that are done.")
-@click.option("--no-mlflow", is_flag=True, help="Keep everything in a folder; `proftrack sync` logs it later.")
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="FOLDER",
-    help="Keep everything in this folder: a new one, or that of an interrupted sweep, which goes on.",
-)
+@options.no_mlflow
+@options.output("this folder: a new one, or that of an interrupted sweep, which goes on")
 def command(
     experiment: str,
     pairs: tuple[str, ...],

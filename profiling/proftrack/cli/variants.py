@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from proftrack.cli import grouped
+from proftrack.cli import grouped, options
 from proftrack.cli.options import ParameterCommand, parameters
 from proftrack.errors import ProftrackError
 from proftrack.tracking import process, session
@@ -38,14 +38,9 @@ from proftrack.tracking import process, session
 )
 @click.option("--rounds", type=click.IntRange(min=3), default=20, show_default=True, help="Turns that each takes.")
 @click.option("--isolate", is_flag=True, help="Each in five fresh processes instead of all in one.")
-@click.option("--device", metavar="auto|cuda|cpu", help="Where the workload runs, instead of what its file says.")
-@click.option("--no-mlflow", is_flag=True, help="Keep everything in a folder; `proftrack sync` logs it later.")
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="FOLDER",
-    help="Keep everything in this new folder, whether it is logged or not.",
-)
+@options.device
+@options.no_mlflow
+@options.output()
 @click.option("--alone", is_flag=True, hidden=True, help="One variant will do: what --isolate runs.")
 def command(
     experiment: str,

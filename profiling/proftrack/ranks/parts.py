@@ -11,19 +11,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from proftrack import record as records
 from proftrack.joint import Joint, Part, in_company, join
 from proftrack.keep import analysed, write
-from proftrack.measures.collectives import Collective, collectives
+from proftrack.measures.collectives import Collective
 from proftrack.ranks.team import RANKS, Team
 from proftrack.record import Record
 
 if TYPE_CHECKING:
-    from proftrack.analysis import Analysis
     from proftrack.capture.result import Capture
     from proftrack.experiment import Experiment
     from proftrack.measures.results import Flag
@@ -35,7 +34,7 @@ def keep_part(team: Team, captured: Capture, asked: Experiment, folder: Path) ->
     """Another rank: analyse, and put trace and record into the folder of rank 0. Its traces are in `folder`/ranks/N."""
     analysis = analysed(captured, asked, code=asked.path.parent)
     own = part_folder(folder, team.rank)
-    (own / "collectives.json").write_bytes(msgspec.json.encode(_collectives(analysis)))
+    (own / "collectives.json").write_bytes(msgspec.json.encode(analysis.collectives))
     records.save(analysis.record, own / "record.json.part")
     (own / "record.json.part").replace(own / "record.json")
     team.done()
@@ -57,7 +56,7 @@ def keep_all(
     """
     analysis = analysed(captured, asked, code=asked.path.parent)
     others = team.wait_for_others(joined=joined)
-    parts = [Part(rank=0, record=analysis.record, collectives=_collectives(analysis))]
+    parts = [Part(rank=0, record=analysis.record, collectives=list(analysis.collectives))]
     parts += [_gather(folder, rank) for rank in others]
     joint = join(parts)
     (folder / SUMMARY).write_bytes(msgspec.json.format(msgspec.json.encode(joint), indent=1) + b"\n")
@@ -81,12 +80,6 @@ def part_folder(folder: Path, rank: int) -> Path:
     return folder / RANKS / str(rank)
 
 
-def _collectives(analysis: Analysis) -> list[Collective]:
-    from proftrack.measures.view import view
-
-    return [each for table in analysis.tables for each in collectives(view(table))]
-
-
 def _gather(folder: Path, rank: int) -> Part:
     """A rank's part: its traces go beside rank 0's, its record stays as ranks/N.record.json."""
     own = part_folder(folder, rank)
@@ -97,23 +90,3 @@ def _gather(folder: Path, rank: int) -> Part:
     shutil.move(own / "record.json", folder / RANKS / f"{rank}.record.json")
     shutil.rmtree(own)
     return Part(rank=rank, record=record, collectives=[Collective(*each) for each in found])
-
-
-def table(joint: Joint) -> list[list[str]]:
-    """The ranks side by side, as cells with the heads first."""
-    from proftrack.report.units import duration
-
-    rows = [["rank", "T", "B", "collectives", "exposed", "waiting", "regime"]]
-    for each in joint.ranks:
-        times: list[Any] = [each.step_time_us, each.gpu_busy_us, each.communication_us]
-        times += [each.exposed_communication_us, each.waiting_us]
-        rows.append([str(each.rank), *(duration(us) for us in times), each.regime])
-    return rows
-
-
-def lines(joint: Joint) -> list[str]:
-    """The ranks side by side and what that means, for the terminal."""
-    rows = table(joint)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    shown = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return ["", *shown, *joint.findings, ""]
