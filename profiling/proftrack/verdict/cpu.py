@@ -62,8 +62,11 @@ def _judged(measures: Measures, cpu: CpuWork, context: Context, time: float, lim
         cause = "python" if between >= limits.cause_share * gap else "dispatch"
     reasons = ["A CPU's working time is an estimate: roofline time, and self time beyond the price of a call."]
     unsteady = _unsteady(cpu, context, time, steps)
+    summary = _summary(name, busy, time)
     if cpu.operators_us / steps > 2 * time + _OTHER_CONDITIONS_US:
         name = "inconclusive"
+        inside = us(cpu.operators_us / steps)
+        summary = f"Inconclusive (CPU): operators that take {inside} in the trace do not fit into a step of {us(time)}."
     near = [limit for limit in (limits.overhead_bound_to, limits.gpu_bound_from) if abs(u - limit) < limits.near]
     reasons += [f"{u:.2f} of the step is work: close to the limit {limit}." for limit in near]
     return Verdict(
@@ -72,7 +75,7 @@ def _judged(measures: Measures, cpu: CpuWork, context: Context, time: float, lim
         confidence="low" if near or unsteady or name == "inconclusive" else "medium",
         basis="unprofiled",
         gpu_busy_fraction=None,
-        summary=_summary(name, busy, time),
+        summary=summary,
         evidence=_evidence(measures, cpu, context, time, working),
         advice=advise_cpu(name),
         reasons=[*reasons, *unsteady],
@@ -136,17 +139,15 @@ _LIMIT = {"arithmetic": "arithmetic", "bandwidth": "memory bandwidth", "unknown"
 
 def _top_operators(measures: Measures) -> list[Evidence]:
     total = measures.totals.self_cpu_time_total_us
-    top = sorted(measures.ops, key=lambda o: -o.self_cpu_time_us)[:5]
-    return [
-        item(
-            "self_cpu_time_us",
-            op.self_cpu_time_us,
-            "us",
-            f"{op.name}: {us(op.self_cpu_time_us)} self CPU in {op.calls} calls ({op.self_cpu_time_us / total:.0%}).",
-        )
-        for op in top
-        if total
-    ]
+    if not total:
+        return []
+    named = [op for op in measures.ops if not op.name.startswith("ProfilerStep")]
+    out = []
+    for op in sorted(named, key=lambda o: -o.self_cpu_time_us)[:5]:
+        calls = "1 call" if op.calls == 1 else f"{op.calls} calls"
+        text = f"{op.name}: {us(op.self_cpu_time_us)} self CPU in {calls} ({op.self_cpu_time_us / total:.0%})."
+        out.append(item("self_cpu_time_us", op.self_cpu_time_us, "us", text))
+    return out
 
 
 def _inconclusive(measures: Measures, basis: str, limits: Thresholds, what: str, reason: str) -> Verdict:
