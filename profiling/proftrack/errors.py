@@ -4,6 +4,7 @@ ProftrackError               one sentence: the thing, its value, the remedy
 ├── UsageError               the command or the experiment asks for something that cannot be (exit 2)
 ├── WorkloadError            the user's own code raised, or is not what a workload must be
 ├── CaptureError             the profiler did not give what the schedule promised
+│   └── BudgetError          not even the least measurement ends within the time budget
 ├── TraceError               a trace cannot be read: file, byte offset and line are named
 │   └── NotATraceError       sound JSON that is no trace
 ├── StoreError               MLflow's store cannot be reached, read or written
@@ -34,6 +35,10 @@ class WorkloadError(ProftrackError):
 
 class CaptureError(ProftrackError):
     """The profiler recorded less than the schedule promised, or could not run."""
+
+
+class BudgetError(CaptureError):
+    """The measurement cannot end within timing.budget_seconds."""
 
 
 class TraceError(ProftrackError):

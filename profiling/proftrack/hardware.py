@@ -37,6 +37,8 @@ class StepWork(Struct, frozen=True, kw_only=True):
     """Least: each external input, parameter and output of the step once."""
     source: str
     """counted: by running one step under a dispatch counter; shapes: from the operators' shapes in the trace."""
+    dtypes: list[str] = []
+    """Floating types that the step's operators take, by torch's names; empty where they were not counted."""
     uncounted_ops: list[str] = []
     """Operators that the counter knows no FLOPs of (they may have none)."""
 

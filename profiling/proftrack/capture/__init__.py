@@ -4,6 +4,8 @@
     timing     warm-up, and steps timed without a profiler
     profiling  the scheduled profiler, one trace a cycle
     trace      a cycle's trace: counted, compressed, named
+    dtype      what a workload computes in, and what this device only emulates
+    budget     how long all of it may take, and what fits
     subject    a workload under measurement, stage by stage
     session    the order of these, and what is left behind: result.Capture
     loop       the same for a loop that the user runs

@@ -1,8 +1,11 @@
 """Attainable rates of this very device, measured in seconds and kept in the user's cache.
 
 Arithmetic: square matmuls of random values (zeros run faster: they switch fewer transistors), the best of several
-sizes. Traffic: a copy far larger than any cache, bytes read plus bytes written. Best of several repeats, since a
-ceiling is what the device can do undisturbed.
+sizes, small ones first, for the dtypes that are asked for. Traffic: a copy far larger than any cache, bytes read plus
+bytes written. Best of several repeats, since a ceiling is what the device can do undisturbed.
+
+No figure takes more than CEILING_SECONDS: a dtype that is emulated, such as bfloat16 on a CPU without instructions for
+it, is measured by products that are small enough.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import hashlib
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +24,11 @@ import msgspec
 from proftrack.capture.device import Device
 from proftrack.hardware import Ceilings
 
-_GPU_SIZES = {"bfloat16": (4096, 8192), "float16": (4096, 8192), "float32": (4096, 8192), "float64": (2048, 4096)}
-_CPU_SIZES = {"bfloat16": (1024, 2048), "float32": (1024, 2048), "float64": (1024,)}
+DTYPES = ("bfloat16", "float16", "float32", "float64")
+"""Those that have a ceiling."""
+CEILING_SECONDS = 2.0
+_GPU_SIZES = (1024, 4096, 8192)
+_CPU_SIZES = (256, 512, 1024, 2048)
 _GPU_COPY_BYTES = 1 << 30
 _CPU_COPY_BYTES = 256 << 20
 _REPEATS = 5
@@ -31,13 +37,18 @@ _REPEAT_SECONDS = 0.03
 _DISPATCHES = 2000
 
 
-def ceilings_of(device: Device, *, fresh: bool = False) -> Ceilings:
-    """The device's ceilings, from the cache where they were measured before (`fresh` measures again)."""
+def ceilings_of(device: Device, dtypes: Iterable[str] = DTYPES, *, fresh: bool = False) -> Ceilings:
+    """The device's ceilings for at least these dtypes, from the cache where they were measured before.
+
+    `fresh` measures again. A dtype that has no ceiling (see DTYPES), or no product on this device, is left out.
+    """
     facts = _facts(device)
     path = cache_folder() / f"{_digest(facts)}.json"
-    if not fresh and (known := _cached(path)) is not None:
+    known = None if fresh else _cached(path)
+    missing = [dtype for dtype in DTYPES if dtype in set(dtypes) and (known is None or dtype not in known.flops_per_s)]
+    if known is not None and not missing:
         return known
-    measured = measure(device)
+    measured = measure(device, missing, known)
     _keep(path, facts, measured)
     return measured
 
@@ -54,7 +65,7 @@ def _facts(device: Device) -> dict[str, Any]:
 
     from proftrack.environment import driver_version
 
-    facts: dict[str, Any] = {"device": device.name, "torch": str(torch.__version__), "type": device.type, "format": 1}
+    facts: dict[str, Any] = {"device": device.name, "torch": str(torch.__version__), "type": device.type, "format": 2}
     if device.is_gpu:
         properties = torch.cuda.get_device_properties(device.torch_device)
         facts |= {
@@ -64,7 +75,12 @@ def _facts(device: Device) -> dict[str, Any]:
             "float32_matmul": torch.get_float32_matmul_precision(),
         }
     else:
-        facts |= {"threads": torch.get_num_threads(), "machine": platform.machine(), "cores": os.cpu_count()}
+        facts |= {
+            "threads": torch.get_num_threads(),
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+            "instructions": [torch.backends.cpu.get_cpu_capability(), os.environ.get("ONEDNN_MAX_CPU_ISA")],
+        }
     return facts
 
 
@@ -88,13 +104,17 @@ def _keep(path: Path, facts: dict[str, Any], ceilings: Ceilings) -> None:
         part.replace(path)
 
 
-def measure(device: Device) -> Ceilings:
-    """Measure arithmetic rates, bandwidth and, on a CPU, what one dispatch costs."""
+def measure(device: Device, dtypes: Iterable[str], known: Ceilings | None = None) -> Ceilings:
+    """Measure the arithmetic rate of each dtype and, unless `known` has them, bandwidth and the cost of a dispatch.
+
+    Returns what is known and what was measured, together.
+    """
     import torch
 
     with torch.no_grad():
-        sizes = _GPU_SIZES if device.is_gpu else _CPU_SIZES
-        rates = {dtype: rate for dtype in sizes if (rate := _matmul_rate(device, dtype, sizes[dtype])) is not None}
+        rates = {dtype: rate for dtype in dtypes if (rate := _matmul_rate(device, dtype, CEILING_SECONDS)) is not None}
+        if known is not None:
+            return msgspec.structs.replace(known, flops_per_s={**known.flops_per_s, **rates})
         bandwidth = _copy_rate(device)
         plain, profiled = (None, None) if device.is_gpu else _dispatch(device)
     return Ceilings(
@@ -107,20 +127,27 @@ def measure(device: Device) -> Ceilings:
     )
 
 
-def _matmul_rate(device: Device, dtype: str, sizes: tuple[int, ...]) -> float | None:
-    """FLOP/s of the best size; None where the device has no matmul of this type or no room for it."""
+def _matmul_rate(device: Device, dtype: str, within: float) -> float | None:
+    """FLOP/s of the best size that can be measured `within` so many seconds.
+
+    None where the device has no matmul of this type or no room for it.
+    """
     import torch
 
-    best = None
-    for n in sizes:
+    best: float | None = None
+    end = time.perf_counter() + within
+    for n in _GPU_SIZES if device.is_gpu else _CPU_SIZES:
+        left = end - time.perf_counter()
+        # Warm-up and two timed products, at the rate seen so far.
+        if best is not None and 3 * 2 * n**3 / best > left:
+            break
         try:
             x, w = (torch.randn(n, n, device=device.torch_device).to(getattr(torch, dtype)) for _ in range(2))
             out = torch.empty_like(x)
-            seconds = _best(device, lambda x=x, w=w, out=out: torch.mm(x, w, out=out))  # type: ignore[misc]
+            seconds = _best(device, lambda x=x, w=w, out=out: torch.mm(x, w, out=out), left)  # type: ignore[misc]
         except RuntimeError:  # out of memory, or not implemented
             continue
-        rate = 2 * n**3 / seconds
-        best = rate if best is None else max(best, rate)
+        best = max(2 * n**3 / seconds, best or 0.0)
     return best
 
 
@@ -135,20 +162,24 @@ def _copy_rate(device: Device) -> float:
             break
         except RuntimeError:  # a small or a full device
             size //= 4
-    return 2 * size / _best(device, lambda: target.copy_(source))
+    return 2 * size / _best(device, lambda: target.copy_(source), CEILING_SECONDS)
 
 
-def _best(device: Device, work: Callable[[], Any]) -> float:
-    """Seconds of one call: the best of several repeats of many calls, after a warm-up."""
-    calls = 1
-    for _ in range(2):
-        work()
-    device.synchronize()
-    while (elapsed := _timed(device, work, calls)) < _REPEAT_SECONDS and calls < 1 << 16:
+def _best(device: Device, work: Callable[[], Any], within: float) -> float:
+    """Seconds of one call: the best of several repeats of many calls, of as many as end `within` so many seconds."""
+    end = time.perf_counter() + within
+    calls, elapsed = 1, _timed(device, work, 1)  # also the warm-up; nothing else where it takes all the time
+    best = elapsed
+    while time.perf_counter() + 2 * elapsed < end and elapsed < _REPEAT_SECONDS and calls < 1 << 16:
         calls *= 2
-    if elapsed > 1.0:  # a slow device: once is enough
-        return elapsed / calls
-    return min([elapsed, *(_timed(device, work, calls) for _ in range(_REPEATS))]) / calls
+        elapsed = _timed(device, work, calls)
+        best = min(best, elapsed / calls)
+    for _ in range(_REPEATS):
+        if time.perf_counter() + elapsed > end:
+            break
+        elapsed = _timed(device, work, calls)
+        best = min(best, elapsed / calls)
+    return best
 
 
 def _timed(device: Device, work: Callable[[], Any], calls: int) -> float:
@@ -167,7 +198,7 @@ def _dispatch(device: Device) -> tuple[float, float]:
     from proftrack.capture.profiling import quiet
 
     x = torch.ones(1, device=device.torch_device)
-    plain = _best(device, lambda: torch.add(x, x)) * 1e6
+    plain = _best(device, lambda: torch.add(x, x), CEILING_SECONDS) * 1e6
     with quiet(), profile(activities=device.activities()) as profiler:
         for _ in range(_DISPATCHES):
             torch.add(x, x)

@@ -38,6 +38,9 @@ class Device(Protocol):
     def release_memory(self) -> None:
         """Give back what torch's allocator holds and does not use."""
 
+    def has_bfloat16(self) -> bool:
+        """Whether bfloat16 is what to compute in here: a GPU with instructions for it."""
+
     def peak_memory_bytes(self) -> int | None:
         """Largest memory that torch's allocator held on one device; None where torch does not count it."""
 
@@ -76,6 +79,10 @@ class CpuDevice:
 
     def release_memory(self) -> None:
         """Nothing is held."""
+
+    def has_bfloat16(self) -> bool:
+        """False: some CPUs have instructions for it, others emulate it a hundred times slower."""
+        return False
 
     def peak_memory_bytes(self) -> int | None:
         """Not counted by torch."""
@@ -127,6 +134,10 @@ class CudaDevice:
     def release_memory(self) -> None:
         """Empty the caching allocator."""
         self._cuda.empty_cache()
+
+    def has_bfloat16(self) -> bool:
+        """Instructions for it, not an emulation."""
+        return bool(self._cuda.is_bf16_supported(including_emulation=False))
 
     def peak_memory_bytes(self) -> int | None:
         """Of the fullest GPU."""

@@ -22,12 +22,14 @@ from proftrack.capture.pace import Pace
 from proftrack.capture.profiling import Recording, no_other_profiler, quiet, refuse_running_profiler
 from proftrack.capture.result import Capture, Cycle, Timing
 from proftrack.capture.session import trace_folder
-from proftrack.capture.subject import Progress, ready, recorded_notes, state_of
+from proftrack.capture.subject import Progress, calibrated, ready, recorded_notes, state_of
 from proftrack.capture.timing import BLOCKS, STEPS_PER_BLOCK, percentile
 from proftrack.experiment import Experiment
 
 FEWEST_STEPS = 10
 """Unrecorded steps from which on they are timed: with fewer, T is the trace's own."""
+GPU_DTYPES, CPU_DTYPES = ("bfloat16", "float16", "float32"), ("float32",)
+"""Whose ceilings are looked up for a loop."""
 _FEWEST_BLOCKS = 3
 _SINGLES_FROM = 20
 _MOST_SINGLES = 50
@@ -91,7 +93,10 @@ class LoopCapture:
     def start(self, progress: Progress, *, calibrate: bool, pace: Pace | None = None) -> None:
         """Load the profiler, look the ceilings up, start the clock: the loop's first step begins when this returns."""
         self._started_ns = time.time_ns()
-        self._bench = ready(self._device, self._notes, progress, calibrate=calibrate, pace=pace)
+        self._bench = ready(self._device, self._notes, progress, calibrate=calibrate)
+        # What the loop computes in is known when it is over, and nothing may be timed then.
+        dtypes = GPU_DTYPES if self._device.is_gpu else CPU_DTYPES
+        self._ceilings = calibrated(self._device, dtypes, progress, pace) if calibrate else None
         if self._before == 0:
             self._record()
         self._last = time.perf_counter_ns()
@@ -123,13 +128,14 @@ class LoopCapture:
         if not cycles:
             return None
         return Capture(
+            experiment=self.experiment,
             timing=self._timing(),
             cycles=cycles,
             peak_memory_bytes=self._device.peak_memory_bytes(),
             started_ns=self._started_ns,
             ended_ns=time.time_ns(),
             device=self._device.type,
-            ceilings=self._bench.ceilings,
+            ceilings=self._ceilings,
             gpu=self._gpu,
             notes=[*self._bench.notes, *self._own_notes(), *recorded_notes(recorded, self._device, self.experiment)],
         )

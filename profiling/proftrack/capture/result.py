@@ -8,6 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from proftrack.capture.gpu_state import GpuState
+from proftrack.experiment import Experiment
 from proftrack.hardware import Ceilings, StepWork
 
 
@@ -49,6 +50,8 @@ class Cycle(Struct, frozen=True, kw_only=True):
 class Capture(Struct, frozen=True, kw_only=True):
     """Everything `capture` measured; the analysis takes it from here."""
 
+    experiment: Experiment
+    """What was measured: the experiment that was asked for, with what `auto` became."""
     timing: Timing | None
     """None where a user's loop has too few steps before the recorded ones."""
     cycles: list[Cycle]

@@ -1,7 +1,7 @@
 """The order of a capture. Each part is there for the next, and nothing is timed once the profiler has run.
 
-throw-away profiler   ceilings   build   first step   counted step   warm-up   timing without a profiler   profiler
-|-------- ready ---------------| |------- opened ----------------|  |-- time_alone ----------------|  |- profiled -|
+throw-away profiler   build   first step   counted step   ceilings   warm-up   timing without a profiler   profiler
+|----- ready ------|  |------- opened -------------------------|  |-- time_alone ---------------|   |- profiled -|
 """
 
 from __future__ import annotations
@@ -14,23 +14,30 @@ from proftrack.capture.device import open_device
 from proftrack.capture.pace import Pace
 from proftrack.capture.profiling import no_other_profiler, refuse_running_profiler
 from proftrack.capture.result import Capture
-from proftrack.capture.subject import Progress, opened, profiled, ready, result, time_alone
+from proftrack.capture.subject import OnOverrun, Progress, opened, profiled, ready, result, time_alone
 from proftrack.capture.trace import file_name
 from proftrack.errors import UsageError
 from proftrack.experiment import Experiment
 
 
 def capture(
-    experiment: Experiment, *, output: Path, progress: Progress, calibrate: bool = True, pace: Pace | None = None
+    experiment: Experiment,
+    *,
+    output: Path,
+    progress: Progress,
+    calibrate: bool = True,
+    pace: Pace | None = None,
+    on_overrun: OnOverrun | None = None,
 ) -> Capture:
     """Run an experiment: its timing, and a trace for each cycle in `output`/trace.
 
     With `calibrate` the device's ceilings are measured (or taken from the user's cache) and one step's work is counted.
-    With `pace` this is one rank of several, which run equally many steps.
+    With `pace` this is one rank of several, which run equally many steps. `on_overrun` is called where the first step
+    outlasts the experiment's time budget; see `proftrack.capture.budget`.
     The user's code runs in this process and thread. Raises UsageError (a GPU that is not there, a parameter that the
-    workload refuses, traces in `output` already), WorkloadError (the user's code raised), CaptureError (the profiler
-    cannot run or recorded less than one whole cycle). Ctrl-C passes; the profiler is stopped and the workload closed in
-    every case.
+    workload refuses, traces in `output` already), WorkloadError (the user's code raised), BudgetError (the measurement
+    cannot end in its time), CaptureError (the profiler cannot run or recorded less than one whole cycle). Ctrl-C
+    passes; the profiler is stopped and the workload closed in every case.
     """
     started = time.time_ns()
     refuse_running_profiler()
@@ -38,9 +45,10 @@ def capture(
     device, notes = open_device(experiment.device)
     rank = pace.rank if pace is not None else None
     folder = trace_folder(output, experiment, rank)
-    bench = ready(device, notes, progress, calibrate=calibrate, pace=pace)
+    bench = ready(device, notes, progress, calibrate=calibrate)
     # The guard not before the first step: autotuning may profile while it compiles.
-    with opened(build, experiment, bench, progress) as subject, no_other_profiler(experiment):
+    opening = opened(build, experiment, bench, progress, pace=pace, on_overrun=on_overrun)
+    with opening as subject, no_other_profiler(experiment):
         timed = time_alone(subject, progress, pace)
         recorded = profiled(subject, folder, timed.agreed_step_us, progress, rank)
     return result(subject, timed, recorded, started)

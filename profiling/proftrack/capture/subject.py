@@ -6,7 +6,7 @@ import contextlib
 import gc
 import inspect
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -15,25 +15,33 @@ import msgspec
 from msgspec import Struct
 
 from proftrack import workload
+from proftrack.capture.budget import Budget, Plan, guarded
 from proftrack.capture.ceilings import ceilings_of
 from proftrack.capture.device import Device
+from proftrack.capture.dtype import declared, emulated, resolved
 from proftrack.capture.gpu_state import GpuState, gpu_state
 from proftrack.capture.pace import Pace, PacedStopwatch
 from proftrack.capture.profiling import Recorded, profile_steps, throw_away_session, windows
 from proftrack.capture.result import Capture, Cycle, Timing
 from proftrack.capture.timing import CPU_WARM_UP, GPU_WARM_UP, Stopwatch, Warm, time_steps, warm_up
 from proftrack.capture.work import count_step
-from proftrack.errors import CaptureError, WorkloadError
+from proftrack.errors import BudgetError, CaptureError, WorkloadError
 from proftrack.experiment import Experiment
 from proftrack.hardware import Ceilings, StepWork
 from proftrack.workload import Step
+
+OnOverrun = Callable[[BudgetError], Any]
+"""Ends the measurement of a step that hangs; called in another thread."""
 
 
 class Progress(Protocol):
     """Where capture says what it is doing; see proftrack.report.progress."""
 
-    def phase(self, text: str, total: int | None = None) -> AbstractContextManager[Any]:
-        """A stretch of work; entered when it begins, left when it is over."""
+    def phase(self, text: str, total: int | None = None, *, live: bool = False) -> AbstractContextManager[Any]:
+        """A stretch of work; entered when it begins, left when it is over. `live`: it is not timed."""
+
+    def expect(self, seconds: float) -> None:
+        """All of it will be over in about so many seconds."""
 
     def advance(self, amount: int = 1) -> None:
         """Some more of the present phase is done. Called only where time is not measured."""
@@ -43,7 +51,8 @@ class Bench(Struct):
     """What steps run on, made ready once a process: see `ready`."""
 
     device: Device
-    ceilings: Ceilings | None
+    calibrate: bool
+    """Whether ceilings and a step's work are asked for."""
     notes: list[str]
     """What could not be had."""
 
@@ -52,13 +61,19 @@ class Subject(Struct):
     """A workload that is built and has run its first step."""
 
     experiment: Experiment
+    """With what `auto` became on this device."""
     bench: Bench
     step: Step
     build_us: float
     first_us: float
-    work: StepWork | None
+    plan: Plan
+    """What of the measurement fits into its time."""
     notes: list[str]
     """The bench's, and those that are added."""
+    work: StepWork | None = None
+    ceilings: Ceilings | None = None
+    steps_run: int = 1
+    """Steps that have been run so far."""
 
     @property
     def device(self) -> Device:
@@ -76,12 +91,20 @@ class Timed(NamedTuple):
     """The step time that all ranks go by; the timing's own where there is but one."""
 
 
-def ready(device: Device, notes: list[str], progress: Progress, *, calibrate: bool, pace: Pace | None = None) -> Bench:
-    """The device with its profiler started once, and its ceilings where `calibrate` asks for them."""
-    with progress.phase("start the profiler"):
+def ready(device: Device, notes: list[str], progress: Progress, *, calibrate: bool) -> Bench:
+    """The device with its profiler started once. `calibrate`: ceilings and a step's work will be asked for."""
+    with progress.phase("start the profiler", live=True):
         throw_away_session(device)
-    with pace.in_turn("ceilings") if pace is not None and calibrate else contextlib.nullcontext():
-        return Bench(device, _ceilings(device, progress) if calibrate else None, notes)
+    return Bench(device, calibrate, notes)
+
+
+def calibrated(device: Device, dtypes: Iterable[str], progress: Progress, pace: Pace | None = None) -> Ceilings:
+    """The device's ceilings for these dtypes; of several ranks on a machine one measures, the others read."""
+    with pace.in_turn("ceilings") if pace is not None else contextlib.nullcontext():
+        with progress.phase("ceilings of the device", live=True):
+            ceilings = ceilings_of(device, dtypes)
+            device.release_memory()
+        return ceilings
 
 
 @contextlib.contextmanager
@@ -91,24 +114,37 @@ def opened(
     bench: Bench,
     progress: Progress,
     transform: Callable[[Step, Device], Step] | None = None,
+    *,
+    pace: Pace | None = None,
+    on_overrun: OnOverrun | None = None,
 ) -> Iterator[Subject]:
-    """Build the workload, run its first step, count a step's work; the workload is closed at the end.
+    """Build the workload, run its first step, plan the rest, count a step's work; the workload is closed at the end.
 
-    `transform` makes the step that is run and timed from the workload's own; its time counts as the first step's. Work
-    is counted where the bench has ceilings to hold it against.
+    `transform` makes the step that is run and timed from the workload's own; its time counts as the first step's. The
+    experiment's budget of time begins here; `on_overrun` ends a first step that takes longer, see `budget.guarded`.
+    Raises BudgetError where the least that must be measured does not fit.
     """
-    device = bench.device
+    device, notes = bench.device, list(bench.notes)
+    experiment = resolved(experiment, device)
+    budget = Budget(experiment)
     with contextlib.ExitStack() as stack:
-        with progress.phase("build"):
+        with progress.phase("build", live=True):
             begin = time.perf_counter_ns()
             own = stack.enter_context(workload.open_step(build, device.torch_device, experiment.params))
             with workload.failing(f"{experiment.name}: building"):
                 device.synchronize()
             build_us = (time.perf_counter_ns() - begin) / 1e3
-        step, first_us = _first_step(own, transform, device, experiment, progress)
-        notes = list(bench.notes)
-        work = _work(own, device, progress, notes) if bench.ceilings is not None else None
-        yield Subject(experiment, bench, step, build_us, first_us, work, notes)
+        if (slow := emulated(experiment, device)) is not None:
+            budget.emulated = slow
+            notes.append(slow.sentence())
+        first = _FirstSteps(experiment, device, budget, progress, pace, on_overrun)
+        step, first_us = first.run(own, transform)
+        plan = first.plan(step, first_us / 1e6)
+        subject = Subject(experiment, bench, step, build_us, first_us, plan, notes, steps_run=first.steps)
+        if bench.calibrate:
+            _count(own, subject, progress, pace)
+        progress.expect(plan.expected_seconds)
+        yield subject
 
 
 def time_alone(subject: Subject, progress: Progress, pace: Pace | None = None) -> Timed:
@@ -116,7 +152,7 @@ def time_alone(subject: Subject, progress: Progress, pace: Pace | None = None) -
     step, device = subject.step, subject.device
     paced = PacedStopwatch(step, device, pace, tick=progress.advance) if pace is not None else None
     watch = paced or Stopwatch(step, device, tick=progress.advance)
-    timing, peak = _timed(watch, subject.experiment, progress, subject.notes)
+    timing, peak = _timed(watch, subject, progress)
     own = paced.own_timing(timing) if paced is not None else timing
     return Timed(own, peak, state_of(device), timing.step_time_us)
 
@@ -147,64 +183,110 @@ def result(subject: Subject, timed: Timed, recorded: list[Recorded], started_ns:
     notes = [*subject.notes, *recorded_notes(recorded, subject.device, experiment)]
     times = {"build_time_us": subject.build_us, "first_step_time_us": subject.first_us}
     return Capture(
+        experiment=experiment,
         timing=msgspec.structs.replace(timed.timing, **times),
         cycles=_whole(recorded, experiment, notes),
         peak_memory_bytes=timed.peak_memory_bytes,
         started_ns=started_ns,
         ended_ns=time.time_ns(),
         device=subject.device.type,
-        ceilings=subject.bench.ceilings,
+        ceilings=subject.ceilings,
         work=subject.work,
         gpu=timed.gpu,
         notes=notes,
     )
 
 
-def _ceilings(device: Device, progress: Progress) -> Ceilings:
-    with progress.phase("ceilings of the device"):
-        ceilings = ceilings_of(device)
-        device.release_memory()
-    return ceilings
+# ---- before it is timed --------------------------------------------------------------------------------------------
 
 
-def _work(step: Step, device: Device, progress: Progress, notes: list[str]) -> StepWork | None:
-    with progress.phase("count a step's work"):
-        work, note = count_step(step, device)
-    notes += [note] if note else []
-    return work
+class _FirstSteps:
+    """The first step, and the plan that is made from its time; a second one where the first may have compiled."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        device: Device,
+        budget: Budget,
+        progress: Progress,
+        pace: Pace | None,
+        on_overrun: OnOverrun | None,
+    ) -> None:
+        self.steps = 0
+        self._experiment, self._device, self._budget = experiment, device, budget
+        self._progress, self._pace, self._on_overrun = progress, pace, on_overrun
+
+    def run(self, own: Step, transform: Callable[[Step, Device], Step] | None) -> tuple[Step, float]:
+        """The step, and the microseconds of its first call: it compiles, tunes and initialises what is left to it."""
+        with _phase(self._progress, self._experiment, "first step", live=True), self._guarded():
+            begin = time.perf_counter_ns()
+            step = transform(own, self._device) if transform is not None else own
+            result = step()
+            self._device.synchronize()
+            elapsed = (time.perf_counter_ns() - begin) / 1e3
+            _check_result(result, self._experiment)
+        self.steps = 1
+        return step, elapsed
+
+    def plan(self, step: Step, first_seconds: float) -> Plan:
+        """What fits; where the first step leaves little time, a second one tells how long a step really is."""
+        seconds, left = self._agreed(first_seconds), self._agreed(self._budget.left)
+        if not self._budget.is_ample(seconds, left):
+            if self._budget.least_steps * seconds > left + self._budget.seconds:
+                return self._budget.plan(seconds, left)  # not even a tenth of it was compilation
+            with _phase(self._progress, self._experiment, "second step", live=True), self._guarded():
+                begin = time.perf_counter_ns()
+                step()
+                self._device.synchronize()
+                again = (time.perf_counter_ns() - begin) / 1e9
+            self.steps = 2
+            seconds, left = min(seconds, self._agreed(again)), self._agreed(self._budget.left)
+        return self._budget.plan(seconds, left)
+
+    def _guarded(self) -> AbstractContextManager[None]:
+        return guarded(self._budget, on_overrun=self._on_overrun)
+
+    def _agreed(self, seconds: float) -> float:
+        """Rank 0's figure, where there are several ranks: they run equally many steps."""
+        return self._pace.agree(seconds) if self._pace is not None else seconds
+
+
+def _count(own: Step, subject: Subject, progress: Progress, pace: Pace | None) -> None:
+    """Count the step's work and look the ceilings up that it is held against, as far as there is time."""
+    plan, device = subject.plan, subject.device
+    if plan.count:
+        with progress.phase("count a step's work", live=True):
+            subject.work, note = count_step(own, device)
+        subject.notes += [note] if note else []
+        subject.steps_run += 1
+    if plan.ceilings:
+        chosen = declared(subject.experiment)
+        dtypes = {*(subject.work.dtypes if subject.work is not None else ()), *((chosen,) if chosen else ())}
+        subject.ceilings = calibrated(device, dtypes or {"float32"}, progress, pace)
+    if not (plan.count and plan.ceilings):
+        subject.notes.append(
+            "The budget had no time for counting a step's work and measuring the device's ceilings: the roofline time "
+            "R is unknown; --budget allows more."
+        )
 
 
 # ---- without the profiler ------------------------------------------------------------------------------------------
 
 
-def _first_step(
-    own: Step,
-    transform: Callable[[Step, Device], Step] | None,
-    device: Device,
-    experiment: Experiment,
-    progress: Progress,
-) -> tuple[Step, float]:
-    """The step, and the microseconds of its first call: it compiles, tunes and initialises whatever is left to it."""
-    with _phase(progress, experiment, "first step"):
-        begin = time.perf_counter_ns()
-        step = transform(own, device) if transform is not None else own
-        result = step()
-        device.synchronize()
-        elapsed = (time.perf_counter_ns() - begin) / 1e3
-        _check_result(result, experiment)
-    return step, elapsed
-
-
-def _timed(watch: Stopwatch, experiment: Experiment, progress: Progress, notes: list[str]) -> tuple[Timing, int | None]:
-    """Warm-up and timing; with the peak memory of the timed steps."""
-    device = watch.device
-    with _phase(progress, experiment, "warm-up"):
-        warm = warm_up(watch, GPU_WARM_UP if device.is_gpu else CPU_WARM_UP)
+def _timed(watch: Stopwatch, subject: Subject, progress: Progress) -> tuple[Timing, int | None]:
+    """Warm-up and timing, as long as the plan has time for; with the peak memory of the timed steps."""
+    device, experiment, plan = watch.device, subject.experiment, subject.plan
+    limits = GPU_WARM_UP if device.is_gpu else CPU_WARM_UP
+    warm = Warm(steps=0, step_seconds=plan.step_seconds, settled=True)
+    if plan.warm_up_seconds:
+        limits = msgspec.structs.replace(limits, max_seconds=min(limits.max_seconds, plan.warm_up_seconds))
+        with _phase(progress, experiment, "warm-up"):
+            warm = warm_up(watch, limits)
     gc.collect()
     device.reset_peak_memory()
     with _phase(progress, experiment, "timing without the profiler"):
-        timing, short = time_steps(watch, experiment.timing, warm.step_seconds)
-    notes += [*_warm_up_notes(warm), *short]
+        timing, short = time_steps(watch, experiment.timing, warm.step_seconds, at_most=plan.timing_seconds)
+    subject.notes += [*_warm_up_notes(warm), *short]
     return msgspec.structs.replace(timing, warmup_steps=warm.steps), device.peak_memory_bytes()
 
 
@@ -224,9 +306,11 @@ def _warm_up_notes(warm: Warm) -> list[str]:
 
 
 @contextlib.contextmanager
-def _phase(progress: Progress, experiment: Experiment, text: str, total: int | None = None) -> Iterator[None]:
+def _phase(
+    progress: Progress, experiment: Experiment, text: str, total: int | None = None, *, live: bool = False
+) -> Iterator[None]:
     """A phase in which the user's step runs: its errors name the phase."""
-    with progress.phase(text, total), workload.failing(f"{experiment.name}: {text}: the step"):
+    with progress.phase(text, total, live=live), workload.failing(f"{experiment.name}: {text}: the step"):
         yield
 
 

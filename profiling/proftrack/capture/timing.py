@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from proftrack.capture.device import Device
@@ -123,11 +124,17 @@ def plan(step_seconds: float, options: TimingOptions) -> tuple[int, int]:
     return (blocks, per_block) if per_block > 1 else (affordable, 1)
 
 
-def time_steps(watch: Stopwatch, options: TimingOptions, step_seconds: float) -> tuple[Timing, list[str]]:
+def time_steps(
+    watch: Stopwatch, options: TimingOptions, step_seconds: float, *, at_most: float | None = None
+) -> tuple[Timing, list[str]]:
     """Time warm steps in both ways; `step_seconds` is the warm-up's guess.
 
+    `at_most`: seconds for each of the two that the budget has, where that is less than the options' max_seconds.
     Returns the timing, and a note for each thing that had to be left short.
     """
+    asked = options
+    if at_most is not None and at_most < options.max_seconds:
+        options = msgspec.structs.replace(options, max_seconds=at_most, min_seconds=min(options.min_seconds, at_most))
     per_block, blocks = _throughput(watch, options, step_seconds)
     # A block of one step is a step with a synchronisation after it: slow steps are not run again for the same figure.
     latencies = list(blocks) if per_block == 1 else _latencies(watch, options)
@@ -140,7 +147,7 @@ def time_steps(watch: Stopwatch, options: TimingOptions, step_seconds: float) ->
         block_step_times_us=blocks,
         step_latencies_us=latencies,
     )
-    return timing, _notes(timing, options)
+    return timing, _notes(timing, options, "timing.max_seconds" if options is asked else "timing.budget_seconds")
 
 
 def percentile(values: list[float], fraction: float) -> float:
@@ -186,11 +193,11 @@ def _latencies(watch: Stopwatch, options: TimingOptions) -> list[float]:
     return times
 
 
-def _notes(timing: Timing, options: TimingOptions) -> list[str]:
+def _notes(timing: Timing, options: TimingOptions, limit: str) -> list[str]:
     notes = []
     steps = len(timing.block_step_times_us) * timing.steps_per_block
     if steps < options.min_steps:
-        seconds = f"{options.max_seconds:g} s (timing.max_seconds)"
+        seconds = f"{options.max_seconds:.3g} s ({limit})"
         notes.append(f"Only {steps} of {options.min_steps} steps were timed: more would have taken over {seconds}.")
     if timing.steps_per_block == 1:
         notes.append(

@@ -14,6 +14,7 @@ from typing import Any
 from proftrack.capture.device import Device
 from proftrack.hardware import StepWork
 
+_NO_FLOAT = "other"
 # Of these the first argument is looked up in, not read whole: what comes out is what is read.
 _LOOKUPS = ("embedding", "index_select", "gather", "index", "take", "embedding_bag")
 
@@ -63,12 +64,14 @@ def _counter_class() -> Any:
             self.flops: dict[str, float] = {}
             self.traffic = _Traffic(device_type)
             self.unknown: set[str] = set()
+            self.dtypes: set[str] = set()
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
             out = func(*args, **kwargs)
             self.calls += 1
             self.traffic.operator(func, args, kwargs, out)
+            self.dtypes.add(_dtype(args))
             self._count_flops(func, args, kwargs, out)
             return out
 
@@ -88,6 +91,7 @@ def _counter_class() -> Any:
                 bytes=float(self.traffic.total()),
                 source="counted",
                 uncounted_ops=sorted(self.unknown)[:50],
+                dtypes=sorted(self.dtypes - {_NO_FLOAT}),
             )
 
     return Counter
@@ -97,7 +101,7 @@ def _dtype(args: Any) -> str:
     for tensor in _tensors(args):
         if tensor.is_floating_point() or tensor.is_complex():
             return str(tensor.dtype).removeprefix("torch.")
-    return "other"
+    return _NO_FLOAT
 
 
 def _tensors(tree: Any) -> list[Any]:

@@ -17,6 +17,12 @@ from proftrack.errors import UsageError
 device = click.option(
     "--device", metavar="auto|cuda|cpu", help="Where the workload runs, instead of what its file says."
 )
+budget = click.option(
+    "--budget",
+    type=click.FloatRange(min=1),
+    metavar="SECONDS",
+    help="Time that the measurement may take (60, or timing.budget_seconds of its file).",
+)
 no_mlflow = click.option(
     "--no-mlflow", is_flag=True, help="Keep everything in a folder; `proftrack sync` logs it later."
 )
@@ -26,6 +32,15 @@ def output(folder: str = "this new folder, whether it is logged or not") -> Call
     """`--output FOLDER` of a command that measures; `folder` says which it may be."""
     kind = click.Path(path_type=Path, file_okay=False)
     return click.option("--output", type=kind, metavar="FOLDER", help=f"Keep everything in {folder}.")
+
+
+def overrides(pairs: Iterable[str], *, device: str | None = None, budget: float | None = None) -> dict[str, str]:
+    """The parameters that a command was given, `--device` and `--budget` among them.
+
+    Raises UsageError as `parameters` does.
+    """
+    own = {"device": device, "budget_seconds": None if budget is None else f"{budget:g}"}
+    return parameters([*pairs, *(f"{key}={value}" for key, value in own.items() if value is not None)])
 
 
 class ParameterCommand(click.Command):

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import click
 
 from proftrack.cli import options
-from proftrack.cli.options import ParameterCommand, parameters
+from proftrack.cli.options import ParameterCommand, overrides
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.git import NO_DIFF_VARIABLE
 from proftrack.tracking import process, session, spool, where
-from proftrack.tracking.signals import Interrupted, Interrupts
+from proftrack.tracking.signals import Interrupted, Interrupts, abort, farewell
 
 if TYPE_CHECKING:
     from proftrack.experiment import Experiment
@@ -65,6 +65,7 @@ def _split(args: list[str], flags: set[str]) -> tuple[list[str], tuple[str, list
 @click.option("--stop", is_flag=True, help="End the program once its steps are recorded.")
 @click.option("--list", "listed", is_flag=True, help="Show the experiments, their parameters and sweeps.")
 @options.device
+@options.budget
 @options.no_mlflow
 @options.output()
 @click.option("--no-calibrate", is_flag=True, help="Leave the device's ceilings, and so the roofline time R, out.")
@@ -79,6 +80,7 @@ def command(
     stop: bool,
     listed: bool,
     device: str | None,
+    budget: float | None,
     no_mlflow: bool,
     output: Path | None,
     no_calibrate: bool,
@@ -99,8 +101,7 @@ def command(
         sys.exit(
             _run_program(
                 program,
-                pairs,
-                device,
+                overrides(pairs, device=device, budget=budget),
                 step=step,
                 stop=stop,
                 no_mlflow=no_mlflow,
@@ -113,7 +114,7 @@ def command(
     # Before the slow imports: what happens to the parent meanwhile is seen.
     parent = process.Parent()
     try:
-        asked = _load(experiment, pairs, device)
+        asked = _load(experiment, overrides(pairs, device=device, budget=budget))
         if int(os.environ.get("WORLD_SIZE") or 1) > 1:
             _run_as_rank(asked, output, no_mlflow=no_mlflow, calibrate=not no_calibrate)
             return
@@ -144,21 +145,19 @@ def _where(run: session.Session | None, folder: Path, output: Path | None) -> li
     return lines
 
 
-def _load(reference: str, pairs: tuple[str, ...], device: str | None) -> Experiment:
+def _load(reference: str, given: dict[str, str]) -> Experiment:
     from proftrack import experiment
 
-    overrides = parameters([*pairs, *([f"device={device}"] if device is not None else [])])
     if ":" in reference and not Path(reference).exists():
         from proftrack import workload
 
-        return workload.described(reference, overrides)
-    return experiment.load(reference, overrides)
+        return workload.described(reference, given)
+    return experiment.load(reference, given)
 
 
 def _run_program(
     asked: tuple[str, list[str], bool],
-    pairs: tuple[str, ...],
-    device: str | None,
+    given: dict[str, str],
     *,
     step: str | None,
     stop: bool,
@@ -170,9 +169,8 @@ def _run_program(
     from proftrack import program
 
     target, arguments, is_module = asked
-    overrides = parameters([*pairs, *([f"device={device}"] if device is not None else [])])
     found = program.Program(target, arguments, is_module=is_module)
-    profile = program.profile_of(found, overrides, output=output, mlflow=not no_mlflow, calibrate=calibrate)
+    profile = program.profile_of(found, given, output=output, mlflow=not no_mlflow, calibrate=calibrate)
     return program.run(found, profile, step=step, stop=stop)
 
 
@@ -215,16 +213,15 @@ def _measure(asked: Experiment, folder: Path, *, calibrate: bool) -> Record:
     from proftrack.keep import keep
     from proftrack.report.progress import progress
 
-    captured = capture(asked, output=folder, progress=progress(), calibrate=calibrate)
-    return keep(captured, asked, folder, code=asked.path.parent)
+    captured = capture(asked, output=folder, progress=progress(), calibrate=calibrate, on_overrun=abort)
+    return keep(captured, captured.experiment, folder, code=asked.path.parent)
 
 
 @contextmanager
 def _kept(folder: Path, *, temporary: bool) -> Iterator[None]:
     """Say where the measurements are when something fails after they were taken; remove a folder without any."""
-    try:
-        yield
-    except BaseException as error:
+
+    def say(error: BaseException) -> None:
         if (folder / spool.RECORD).is_file():
             text = f"proftrack: nothing is lost, everything measured is in {folder}; log it later with: proftrack sync "
             click.echo(text + shlex.quote(str(folder)), err=True)
@@ -235,6 +232,18 @@ def _kept(folder: Path, *, temporary: bool) -> Iterator[None]:
             click.echo(f"proftrack: the traces recorded so far are in {folder / 'trace'}", err=True)
         if isinstance(error, Interrupted):
             click.echo(f"proftrack: stopped by {error.reason}", err=True)
+
+    def say_all(error: BaseException) -> None:
+        say(error)
+        if isinstance(error, ProftrackError):  # otherwise the command line says it
+            click.echo(f"proftrack: {error}", err=True)
+
+    try:
+        with farewell(say_all):
+            yield
+    except BaseException as error:
+        say(error)
+        if isinstance(error, Interrupted):
             sys.exit(error.exit_code)
         raise
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from proftrack.cli import grouped, options
-from proftrack.cli.options import ParameterCommand, parameters
+from proftrack.cli.options import ParameterCommand, overrides
 from proftrack.errors import ProftrackError
 from proftrack.tracking import process, session
 
@@ -22,6 +22,7 @@ from proftrack.tracking import process, session
 @click.argument("experiment", default="matmul_add", metavar="[EXPERIMENT]")
 @click.option("-P", "--param", "pairs", multiple=True, metavar="KEY=VALUE,...", help="Values; also as --KEY VALUE,...")
 @options.device
+@options.budget
 @click.option("--find-crossover", is_flag=True, help="Bisect to where B reaches half of T.")
 @click.option(
     "--tolerance",
@@ -37,6 +38,7 @@ def command(
     experiment: str,
     pairs: tuple[str, ...],
     device: str | None,
+    budget: float | None,
     find_crossover: bool,
     tolerance: float,
     fresh: bool,
@@ -49,7 +51,7 @@ def command(
         from proftrack.sweep import plan
         from proftrack.sweep.run import new_group
 
-        given = parameters([*pairs, *([f"device={device}"] if device is not None else [])])
+        given = overrides(pairs, device=device, budget=budget)
         asked = plan.plan(experiment, given)
         group = new_group(asked, find_crossover=find_crossover)
     except ProftrackError as error:

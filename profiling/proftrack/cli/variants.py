@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from proftrack.cli import grouped, options
-from proftrack.cli.options import ParameterCommand, parameters
+from proftrack.cli.options import ParameterCommand, overrides
 from proftrack.errors import ProftrackError
 from proftrack.tracking import process, session
 
@@ -39,6 +39,7 @@ from proftrack.tracking import process, session
 @click.option("--rounds", type=click.IntRange(min=3), default=20, show_default=True, help="Turns that each takes.")
 @click.option("--isolate", is_flag=True, help="Each in five fresh processes instead of all in one.")
 @options.device
+@options.budget
 @options.no_mlflow
 @options.output()
 @click.option("--alone", is_flag=True, hidden=True, help="One variant will do: what --isolate runs.")
@@ -50,6 +51,7 @@ def command(
     rounds: int,
     isolate: bool,
     device: str | None,
+    budget: float | None,
     no_mlflow: bool,
     output: Path | None,
     alone: bool,
@@ -60,7 +62,7 @@ def command(
         from proftrack.variants import names as naming
         from proftrack.variants.run import need_two, new_group
 
-        given = parameters([*pairs, *([f"device={device}"] if device is not None else [])])
+        given = overrides(pairs, device=device, budget=budget)
         asked = naming.variants(experiment, names, given, sets)
         if not alone:
             need_two(asked)

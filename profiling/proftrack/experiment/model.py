@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Struct
 
 _DISPLAY_LIMIT = 200
-_SAYS_NOTHING_ALONE = ("", "none", "default", "auto", "true", "false")
+_SAYS_NOTHING_ALONE = ("", "none", "default", "true", "false")
+_AUTO = "auto"
 
 
 class Schedule(Struct, frozen=True, kw_only=True):
@@ -48,6 +49,8 @@ class TimingOptions(Struct, frozen=True, kw_only=True):
     min_seconds: float = 0.5
     max_seconds: float = 20.0
     """Goes before `min_steps`: slow steps are timed fewer times, three at the least."""
+    budget_seconds: float = 60.0
+    """For the whole measurement, from the start to the report, imports apart; see `proftrack.capture.budget`."""
 
 
 class Experiment(Struct, frozen=True, kw_only=True):
@@ -74,9 +77,11 @@ class Experiment(Struct, frozen=True, kw_only=True):
     def display_name(self) -> str:
         """Name and parameters on one line: `matmul_add n=4096 bfloat16 eager`.
 
-        Numbers are written key=value, strings alone unless they say nothing without their key; the seed is left out.
+        Numbers are written key=value, strings alone unless they say nothing without their key; the seed is left out,
+        and what is still to be chosen (auto).
         """
-        words = [self.name, *(_word(key, value) for key, value in self.params.items() if key != "seed")]
+        said = {key: value for key, value in self.params.items() if key != "seed" and value != _AUTO}
+        words = [self.name, *(_word(key, value) for key, value in said.items())]
         text = " ".join(words)
         return text if len(text) <= _DISPLAY_LIMIT else text[: _DISPLAY_LIMIT - 3] + "..."
 

@@ -55,6 +55,7 @@ RULES: dict[str, Rule] = {
     "timing.min_steps": Rule(int, 3),
     "timing.min_seconds": Rule(float, 0),
     "timing.max_seconds": Rule(float, 0.001),
+    "timing.budget_seconds": Rule(float, 1),
     "device": Rule(str, choices=("auto", "cuda", "cpu")),
 }
 BARE = {setting.rpartition(".")[2]: setting for setting in RULES}

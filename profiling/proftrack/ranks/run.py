@@ -15,7 +15,7 @@ from proftrack.ranks.team import Team
 from proftrack.record import Record
 from proftrack.report.progress import Progress, Silent, progress
 from proftrack.tracking.session import Session
-from proftrack.tracking.signals import Interrupts
+from proftrack.tracking.signals import Interrupts, abort
 
 
 class Result(NamedTuple):
@@ -57,22 +57,24 @@ def follow(team: Team, asked: Experiment, *, calibrate: bool = True) -> Record:
 
     run_id: str | None = None
 
-    def close(reason: str) -> None:
+    def close(error: BaseException) -> None:
         if run_id is not None and team.leads_now():
             from proftrack.tracking import session
 
-            session.end_for_another(run_id, reason)
+            session.end_for_another(run_id, str(error))
 
     with _others_failing(team), Interrupts(close, team) as interrupts:
         try:
             with told(team):
                 folder, run_id = team.place()
                 own = part_folder(folder, team.rank)
-                captured = capture(asked, output=own, progress=Silent(), pace=team, calibrate=calibrate)
-                return keep_part(team, captured, asked, folder)
+                captured = capture(
+                    asked, output=own, progress=Silent(), pace=team, calibrate=calibrate, on_overrun=abort
+                )
+                return keep_part(team, captured, captured.experiment, folder)
         except BaseException as error:
             with interrupts.shield():  # torchrun ends the ranks that are left
-                close(str(team.failure() or error))
+                close(team.failure() or error)
             raise
 
 
@@ -80,9 +82,9 @@ def _measured(team: Team, asked: Experiment, folder: Path, calibrate: bool) -> t
     from proftrack.capture import capture
 
     shown: Progress = progress()
-    captured = capture(asked, output=folder, progress=shown, pace=team, calibrate=calibrate)
+    captured = capture(asked, output=folder, progress=shown, pace=team, calibrate=calibrate, on_overrun=abort)
     with shown.phase("the other ranks"):
-        return keep_all(team, captured, asked, folder)
+        return keep_all(team, captured, captured.experiment, folder)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,9 @@
-"""What a capture is doing, for whoever waits: a bar for each phase on a terminal, a line for each in a log."""
+"""What a capture is doing, for whoever waits: a bar for each phase on a terminal, a line for each in a log.
+
+Each shows how long it has taken and, once `expect` was told, about how much is left in all. A phase that is not timed
+(`live`) is redrawn by a thread; nothing else is drawn but by `phase` and `advance`, since a thread would take the
+interpreter's lock from the steps that are being timed.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any, Protocol
 
 _REDRAW_SECONDS = 0.1
@@ -16,8 +21,13 @@ _PATIENCE_SECONDS = 2.0
 class Progress(Protocol):
     """Phases, one after the other; `advance` says that some more of the present one is done."""
 
-    def phase(self, text: str, total: int | None = None) -> contextlib.AbstractContextManager[None]:
-        """A stretch of work, of `total` parts where that is known."""
+    def phase(
+        self, text: str, total: int | None = None, *, live: bool = False
+    ) -> contextlib.AbstractContextManager[None]:
+        """A stretch of work, of `total` parts where that is known. `live`: no step is timed in it."""
+
+    def expect(self, seconds: float) -> None:
+        """All of it will be over in about so many seconds."""
 
     def advance(self, amount: int = 1) -> None:
         """`amount` more parts are done. Cheap: it is called between steps that are timed."""
@@ -27,44 +37,58 @@ class Silent:
     """Says nothing."""
 
     @contextlib.contextmanager
-    def phase(self, text: str, total: int | None = None) -> Iterator[None]:
+    def phase(self, text: str, total: int | None = None, *, live: bool = False) -> Iterator[None]:
         """Do nothing around the phase."""
         yield
+
+    def expect(self, seconds: float) -> None:
+        """Do nothing."""
 
     def advance(self, amount: int = 1) -> None:
         """Do nothing."""
 
 
 class Lines:
-    """One line for each phase when it is over: its name and how long it took."""
+    """One line for each phase when it is over: its name and how long it took. A long one is announced."""
 
     def __init__(self, stream: IO[str] | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
+        self._end = _End()
 
     @contextlib.contextmanager
-    def phase(self, text: str, total: int | None = None) -> Iterator[None]:
+    def phase(self, text: str, total: int | None = None, *, live: bool = False) -> Iterator[None]:
         """Write the line; a phase that raised is said to have failed."""
         begin = time.perf_counter()
         ending = "failed after "
-        try:
-            yield
-            ending = ""
-        finally:
-            with contextlib.suppress(OSError, ValueError):  # a closed stream must not end the run
-                print(
-                    f"proftrack: {text:<28} {ending}{time.perf_counter() - begin:.1f} s", file=self._stream, flush=True
-                )
+        with contextlib.ExitStack() as stack:
+            if live:
+                stack.enter_context(_threaded(lambda over: self._announce(text, over)))
+            try:
+                yield
+                ending = ""
+            finally:
+                stack.close()
+                left = "" if ending else self._end.text()
+                self._print(f"{text:<28} {ending}{time.perf_counter() - begin:.1f} s{left and f', {left}'}")
+
+    def expect(self, seconds: float) -> None:
+        """Lines from now on say what is left."""
+        self._end.set(seconds)
+
+    def _announce(self, text: str, over: threading.Event) -> None:
+        if not over.wait(_PATIENCE_SECONDS):
+            self._print(f"{text} ...")
+
+    def _print(self, line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # a closed stream must not end the run
+            print(f"proftrack: {line}", file=self._stream, flush=True)
 
     def advance(self, amount: int = 1) -> None:
         """Do nothing."""
 
 
 class Bars:
-    """A bar for each phase on a terminal.
-
-    Nothing is drawn but by `phase` and `advance`: a thread that redraws on its own would take the interpreter's lock
-    from the steps that are being timed.
-    """
+    """A bar for each phase on a terminal."""
 
     def __init__(self, console: Any = None) -> None:
         from rich.console import Console
@@ -74,23 +98,26 @@ class Bars:
             SpinnerColumn(finished_text="[green]\u2713"),
             TextColumn("{task.description:<28}", markup=False),
             BarColumn(bar_width=24),
-            TextColumn("{task.elapsed:.1f} s"),
+            TextColumn("{task.elapsed:.1f} s{task.fields[left]}"),
             console=console or Console(stderr=True),
             auto_refresh=False,
         )
         self._task: Any = None
         self._pending = 0
         self._drawn = 0.0
+        self._end = _End()
 
     @contextlib.contextmanager
-    def phase(self, text: str, total: int | None = None) -> Iterator[None]:
+    def phase(self, text: str, total: int | None = None, *, live: bool = False) -> Iterator[None]:
         """Show the phase while it runs, and leave its bar full and its time behind it."""
         with self._bars:
-            task = self._bars.add_task(text, total=total)
+            task = self._bars.add_task(text, total=total, left=self._left())
             self._task, self._pending = task, 0
             self._bars.refresh()
             try:
-                yield
+                with _threaded(self._redraw) if live else contextlib.nullcontext():
+                    yield
+                self._bars.update(task, left="")
                 self._bars.update(task, total=total or 1, completed=total or 1)
             except BaseException:
                 self._bars.update(task, description=f"{text} failed")
@@ -100,15 +127,55 @@ class Bars:
                 self._bars.refresh()
         self._bars.remove_task(task)
 
+    def expect(self, seconds: float) -> None:
+        """Bars from now on show what is left."""
+        self._end.set(seconds)
+
+    def _left(self) -> str:
+        text = self._end.text()
+        return f" ({text})" if text else ""
+
+    def _redraw(self, over: threading.Event) -> None:
+        while not over.wait(_REDRAW_SECONDS):
+            self._bars.refresh()
+
     def advance(self, amount: int = 1) -> None:
         """Redraw, at most ten times a second."""
         self._pending += amount
         now = time.perf_counter()
         if self._task is None or now - self._drawn < _REDRAW_SECONDS:
             return
-        self._bars.advance(self._task, self._pending)
+        self._bars.update(self._task, advance=self._pending, left=self._left())
         self._bars.refresh()
         self._pending, self._drawn = 0, now
+
+
+class _End:
+    """When all of it is expected to be over."""
+
+    def __init__(self) -> None:
+        self._at: float | None = None
+
+    def set(self, seconds: float) -> None:
+        self._at = time.perf_counter() + seconds
+
+    def text(self) -> str:
+        """`about 12 s left`; nothing where it is not known, or less than a second."""
+        left = (self._at or 0.0) - time.perf_counter()
+        return f"about {left:.0f} s left" if left >= 1 else ""
+
+
+@contextlib.contextmanager
+def _threaded(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run `work` in a thread beside the block; the event it gets is set at the block's end."""
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=(over,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def progress() -> Progress:
@@ -123,14 +190,8 @@ def waiting(text: str) -> Iterator[None]:
     On a terminal the line is redrawn and goes away at the end; elsewhere there is one line. Not for what is timed: a
     thread draws it.
     """
-    over = threading.Event()
-    thread = threading.Thread(target=_tell, args=(text, over), daemon=True)
-    thread.start()
-    try:
+    with _threaded(lambda over: _tell(text, over)):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def _tell(text: str, over: threading.Event) -> None:

@@ -106,7 +106,8 @@ def _log_figures(session: Session, record: Record) -> None:
     set_tags(client, run_id, {**_source_tags(session, run, record), **mapping.tags(record), **own})
     client.set_tag(run_id, TABLES_TAG, _tables(run))
     client.set_tag(run_id, NOTE_TAG, note(record))
-    if session.is_project and is_generated(run.info.run_name):
+    ours = session.named is not None and run.info.run_name == session.named
+    if ours or (session.is_project and is_generated(run.info.run_name)):
         client.update_run(run_id, name=mapping.run_name(record))
 
 

@@ -44,6 +44,8 @@ class Session:
         self.experiment_id = str(run.info.experiment_id)
         self.artifact_uri = str(run.info.artifact_uri)
         self.is_project = run.data.tags.get("mlflow.source.type") == "PROJECT"
+        self.named: str | None = None
+        """The name that we gave the run before it was measured."""
         self._end_ms = end_ms
         self._complete = False
         self._why_not = "ended without a result"
@@ -101,6 +103,7 @@ def open_run(
         with keep(
             store, client, lambda: runs.create(store, client, experiment_id, name, tags), watched=peers
         ) as session:
+            session.named = name
             yield session
 
 
@@ -120,9 +123,9 @@ def keep(
     """
     session: Session | None = None
 
-    def last_resort(reason: str) -> None:
+    def last_resort(error: BaseException) -> None:
         if session is not None:
-            session.end((watched.failure() if watched else None) or Interrupted(reason, 1))
+            session.end((watched.failure() if watched else None) or error)
 
     with Interrupts(last_resort, watched) as interrupts:
         try:

@@ -1,12 +1,14 @@
 """Signals and the parent's death as an exception in the main thread, so that a run always gets its last status.
 
     SIGTERM, SIGINT, SIGHUP ─┐
-                             ├─> Interrupted in the main thread ──> the run ends as KILLED
-    the parent ended ────────┘          │
-                                        └─ not within GRACE_S (stuck in native code): `last_resort`, then exit
+    the parent ended ────────┼─> an exception in the main thread ──> the run ends as KILLED, or FAILED after `abort`
+    abort(error) ────────────┘          │
+                                        ├─ not raised within STUCK_S (native code)  ─┐
+                                        └─ not over within GRACE_S                  ─┴─> `last_resort`, then exit
 
-Python runs its handlers in the main thread between two bytecodes only: a hung kernel or a long compilation would keep a
-signal waiting for ever. Therefore a thread reads the signal's byte from the wakeup descriptor as well.
+Python runs its handlers in the main thread between two bytecodes only: a step of minutes, a hung kernel or a long
+compilation would keep a signal waiting. Therefore a thread reads the signal's byte from the wakeup descriptor as well,
+and ends the process where the main thread cannot.
 """
 
 from __future__ import annotations
@@ -25,8 +27,10 @@ from typing import Any
 
 from proftrack.tracking.process import Watched
 
+STUCK_S = 0.5
 GRACE_S = 10.0
 _POLL_S = 0.5
+_POLL_SIGNALLED_S = 0.1
 _PR_SET_PDEATHSIG = 1
 PARENT_EXIT = "parent exit"
 _WATCHED = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGBREAK") if hasattr(signal, name))
@@ -45,18 +49,24 @@ class Interrupted(KeyboardInterrupt):
 class Interrupts:
     """While this context is entered, signals raise Interrupted in the main thread; leaving it restores the handlers.
 
-    `parent`: whose end counts as an interruption too. `last_resort` is called with the reason, in another thread, when
-    the main thread has not come back GRACE_S after an interruption; the process then exits. Outside the main thread
-    signals are left alone, and so are those that the caller ignores (nohup).
+    `parent`: whose end counts as an interruption too. `last_resort` is called with what is to be raised, in another
+    thread, where the main thread cannot raise it, or has not come to an end GRACE_S later; the process then exits.
+    Outside the main thread signals are left alone, and so are those that the caller ignores (nohup).
     """
 
-    def __init__(self, last_resort: Callable[[str], None] = lambda _: None, parent: Watched | None = None) -> None:
+    def __init__(
+        self, last_resort: Callable[[BaseException], None] = lambda _: None, parent: Watched | None = None
+    ) -> None:
         self._last_resort = last_resort
         self._parent = parent
-        self._reason: str | None = None
-        self._code = 1
+        self._error: BaseException | None = None
+        """What ends the block."""
+        self._aborted: BaseException | None = None
+        """What `abort` was given; the main thread has not heard of it yet."""
         self._raised = False
         self._shields = 0
+        self._number = int(signal.SIGTERM)
+        """Of the last signal that the thread has seen."""
         self._late: int | None = None
         """A signal that came when the block was over already."""
         self._told = False
@@ -116,45 +126,58 @@ class Interrupts:
         if self._done.is_set():
             self._late = None if self._told else number
             return
-        if self._reason is None:
+        if self._error is None:
             by_parent = self._parent is not None and self._parent.is_gone()
-            self._reason = PARENT_EXIT if by_parent else signal.Signals(number).name
-            self._code = 128 + number
+            reason = PARENT_EXIT if by_parent else signal.Signals(number).name
+            self._error = self._aborted or Interrupted(reason, 128 + number)
         self._raise_if_due()
 
     def _raise_if_due(self) -> None:
-        if self._reason is not None and not self._raised and self._shields == 0:
+        if self._error is not None and not self._raised and self._shields == 0:
             self._raised = True
-            raise Interrupted(self._reason, self._code)
+            raise self._error
+
+    def abort(self, error: BaseException) -> None:
+        """Raise `error` in the main thread, from any other."""
+        self._aborted = error
+        os.kill(self._owner, signal.SIGTERM)
 
     def _watch(self) -> None:
         """The thread: looks at the parent, and ends the process where the main thread cannot."""
         signalled_at: float | None = None
         while not self._done.is_set():
             # Without a parent to look at, this thread sleeps: it takes nothing from the steps that are being timed.
-            self._reader.settimeout(_POLL_S if self._parent or signalled_at else None)
+            waiting = _POLL_SIGNALLED_S if signalled_at else _POLL_S if self._parent else None
+            self._reader.settimeout(waiting)
             if self._received() and signalled_at is None:
                 signalled_at = time.monotonic()
             if signalled_at is None and self._parent is not None and self._parent.is_gone():
                 signalled_at = time.monotonic()
                 self._told = True
                 os.kill(self._owner, signal.SIGTERM)
-            if signalled_at is not None and time.monotonic() - signalled_at > GRACE_S:
+            grace = STUCK_S if self._error is None else GRACE_S
+            if signalled_at is not None and time.monotonic() - signalled_at > grace:
                 self._give_up()
 
     def _received(self) -> bool:
         with contextlib.suppress(OSError):  # a timeout is one
-            numbers = self._reader.recv(64)
-            return any(number in numbers for number in self._before)
+            numbers = [number for number in self._reader.recv(64) if number in self._before]
+            self._number = numbers[0] if numbers else self._number
+            return bool(numbers)
         return False
 
     def _give_up(self) -> None:
-        reason, code = self._reason or "SIGTERM", self._code if self._reason else 143
-        ending = threading.Thread(target=self._last_resort, args=(reason,), daemon=True)
+        error = self._error or self._aborted or Interrupted(signal.Signals(self._number).name, 128 + self._number)
+        ending = threading.Thread(target=self._end, args=(error,), daemon=True)
         ending.start()
         ending.join(GRACE_S)
         if not self._done.is_set():
-            os._exit(code)
+            os._exit(getattr(error, "exit_code", 1))
+
+    def _end(self, error: BaseException) -> None:
+        self._last_resort(error)
+        for farewell in reversed(_farewells):
+            farewell(error)
 
     def listen(self) -> None:
         """Have the bytes of signals sent to the thread, unless an event loop of the caller's lives on them."""
@@ -166,6 +189,30 @@ class Interrupts:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._fd_before)
+
+
+def abort(error: BaseException) -> bool:
+    """End what runs in the innermost block of Interrupts with `error`, from another thread than the main one.
+
+    Where the main thread is in native code, the process ends. False where no block is entered: nothing happens then.
+    """
+    if not _entered:
+        return False
+    _entered[-1].abort(error)
+    return True
+
+
+@contextlib.contextmanager
+def farewell(say: Callable[[BaseException], None]) -> Iterator[None]:
+    """Have `say` called where the process ends inside the block without the main thread; see Interrupts."""
+    _farewells.append(say)
+    try:
+        yield
+    finally:
+        _farewells.remove(say)
+
+
+_farewells: list[Callable[[BaseException], None]] = []
 
 
 def _die_with_parent(number: int) -> None:

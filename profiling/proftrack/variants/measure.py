@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct
 
 from proftrack import workload
@@ -107,9 +108,14 @@ class Named:
     def __init__(self, progress: Progress, name: str) -> None:
         self._progress, self._name = progress, name
 
-    def phase(self, text: str, total: int | None = None) -> contextlib.AbstractContextManager[Any]:
+    def phase(
+        self, text: str, total: int | None = None, *, live: bool = False
+    ) -> contextlib.AbstractContextManager[Any]:
         """A phase with the variant's name before it."""
-        return self._progress.phase(f"{self._name}: {text}", total)
+        return self._progress.phase(f"{self._name}: {text}", total, live=live)
+
+    def expect(self, seconds: float) -> None:
+        """Do nothing: one variant does not know about the others."""
 
     def advance(self, amount: int = 1) -> None:
         """Some more of it is done."""
@@ -142,17 +148,19 @@ def _open_one(
 
 def _opened(variant: Variant, bench: Bench, progress: Progress, stack: contextlib.ExitStack) -> _Open:
     from proftrack.capture import compilation, outputs
+    from proftrack.capture.dtype import resolved
     from proftrack.capture.subject import opened
     from proftrack.capture.transform import steps_before
 
     started = time.time_ns()
+    variant = msgspec.structs.replace(variant, experiment=resolved(variant.experiment, bench.device))
     # Loaded anew for each: its functions are other objects then, with compiled code of their own.
     build = workload.load(variant.experiment)
     before = compilation.read()
     subject = stack.enter_context(opened(build, variant.experiment, bench, progress, _transform(variant)))
     first = compilation.read().since(before)
     before = compilation.read()
-    done = 1 + steps_before(subject.step) + (bench.ceilings is not None)
+    done = subject.steps_run + steps_before(subject.step)
     with workload.failing(f"{variant.experiment.name}: {variant.name}: the step"):
         for _ in range(max(1, CHECKED_STEP - done)):
             result = subject.step()
@@ -201,7 +209,9 @@ def _timed(opened: Sequence[_Open], base: Experiment, rounds: int, progress: Pro
     limits = GPU_WARM_UP if device.is_gpu else CPU_WARM_UP
     with progress.phase("warm-up"), workload.failing(f"{base.name}: warm-up: the step"):
         seconds = [warm_up(watch, limits).step_seconds for watch in watches]
-    rounds, per_block = plan(seconds, base.timing, rounds)
+    affordable = min(each.subject.plan.timing_seconds for each in opened)
+    options = msgspec.structs.replace(base.timing, max_seconds=min(base.timing.max_seconds, affordable))
+    rounds, per_block = plan(seconds, options, rounds)
     text = f"timing in {rounds} rounds"
     with progress.phase(text, rounds), workload.failing(f"{base.name}: {text}: the step"):
         return take_turns(watches, per_block, rounds, tick=progress.advance)

@@ -1,0 +1,205 @@
+"""How long a measurement may take (timing.budget_seconds), and what of it fits.
+
+    start                                                                                        budget
+    | device | build | first step | counted | ceilings | warm-up | timing | recorded steps | report |
+                                  ^ the plan is made here, from the first step's time
+
+What must be done: the first step, FEWEST_STEPS timed ones and the schedule's. What is done where there is time:
+counting a step's work, ceilings, warm-up, more timed steps. A measurement of which not even the least fits is refused,
+before it takes the time. What is nearly through is never thrown away: a rest of a tenth of the budget may overrun it.
+
+A first step that would take many times the budget does not run to its end, see `guarded`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from msgspec import Struct
+
+from proftrack.capture.dtype import Emulated
+from proftrack.capture.timing import FEWEST_STEPS
+from proftrack.errors import BudgetError
+from proftrack.experiment import Experiment
+
+_REPORT_SHARE = 0.05
+"""Of the budget, for reading the trace and writing the report."""
+_OVERRUN = 0.1
+_WARM_UP_SHARE = 0.2
+_TIMING_SHARE = 0.4
+"""Of the time to spare, for each of the two timings."""
+_COUNTED_STEPS = 2
+"""What a counted step costs, in steps: each operator passes through Python."""
+_CEILINGS_SECONDS = 2.0
+_CERTAIN = 2.0
+"""By how much an estimate from small products must be over the budget to refuse a step that has not run."""
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What fits into the budget, made after the first step. Times in seconds."""
+
+    step_seconds: float
+    """What a step is taken to last."""
+    count: bool
+    ceilings: bool
+    warm_up_seconds: float
+    """At most."""
+    timing_seconds: float
+    """At most, for each of the two timings."""
+    expected_seconds: float
+    """What all of it is expected to take from now on."""
+
+
+class Budget:
+    """The time that a measurement may take, running since this was made. `clock` gives seconds."""
+
+    def __init__(self, experiment: Experiment, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.experiment, self.seconds = experiment, experiment.timing.budget_seconds
+        self.emulated: Emulated | None = None
+        """A type that this CPU only emulates, once that is known."""
+        self._clock, self._start = clock, clock()
+
+    @property
+    def left(self) -> float:
+        """Seconds until the budget is over, the report's share set aside; may be negative."""
+        return self.seconds * (1 - _REPORT_SHARE) - (self._clock() - self._start)
+
+    @property
+    def least_steps(self) -> int:
+        """Steps that must be run after the first one."""
+        return FEWEST_STEPS + self.experiment.schedule.total_steps
+
+    def is_ample(self, step_seconds: float, left: float) -> bool:
+        """Whether steps of this length leave time for all there is to do."""
+        spare = left - self.least_steps * step_seconds
+        return spare >= _CEILINGS_SECONDS * 3 and _WARM_UP_SHARE * spare >= step_seconds
+
+    def plan(self, step_seconds: float, left: float) -> Plan:
+        """The use of the `left` seconds for steps of this length.
+
+        Raises BudgetError where not even the least that must be done fits.
+        """
+        least = self.least_steps * step_seconds
+        spare = left - least
+        if spare < 0 and least > _OVERRUN * self.seconds:
+            raise BudgetError(self._refusal(step_seconds, f"a step takes about {_duration(step_seconds)}"))
+        spare = max(spare, 0.0)
+        counted = _COUNTED_STEPS * step_seconds
+        count = counted <= spare / 2
+        ceilings = spare - counted * count >= 2 * _CEILINGS_SECONDS
+        spare -= counted * count + _CEILINGS_SECONDS * ceilings
+        options = self.experiment.timing
+        warm_up, timing = _WARM_UP_SHARE * spare, min(options.max_seconds, _TIMING_SHARE * spare)
+        a_timing = min(timing, max(options.min_seconds, options.min_steps * step_seconds))
+        return Plan(
+            step_seconds=step_seconds,
+            count=count,
+            ceilings=ceilings,
+            warm_up_seconds=warm_up if warm_up >= step_seconds else 0.0,
+            timing_seconds=timing,
+            expected_seconds=least + counted * count + 2 * a_timing + min(warm_up, 1.0) + _REPORT_SHARE * self.seconds,
+        )
+
+    def refuse_before(self, predicted_seconds: float) -> None:
+        """Raise BudgetError where a step that has not run is certain to take too long."""
+        if (1 + self.least_steps) * predicted_seconds > _CERTAIN * self.seconds:
+            what = f"a step takes over {_duration(predicted_seconds)}"
+            raise BudgetError(self._refusal(predicted_seconds, what, _CERTAIN))
+
+    def overrun(self, elapsed: float) -> BudgetError:
+        """What is said of a first step that is not over after so many seconds."""
+        return BudgetError(self._refusal(elapsed, f"the first step is not over after {_duration(elapsed)}"))
+
+    def _refusal(self, step_seconds: float, what: str, uncertainty: float = 1.0) -> str:
+        """`what` is known of a step that takes at least so long, and at most `uncertainty` times that."""
+        plan = self.experiment.schedule
+        total = (1 + self.least_steps) * step_seconds / (1 - _REPORT_SHARE)
+        shorter = 1 + FEWEST_STEPS + 2
+        remedies = []
+        if self.emulated is not None:
+            remedies.append(self.emulated.sentence().rstrip(".").replace(": ", ", so "))
+        elif shorter * step_seconds < self.seconds * (1 - _REPORT_SHARE) and shorter < 1 + self.least_steps:
+            remedies.append("a shorter schedule fits (--skip_first 0 --wait 0 --warmup 1 --active 1 --repeat 1)")
+        else:
+            remedies.append("a smaller problem is quicker")
+        remedies.append(f"--budget {_rounded_up(total * uncertainty)} allows it")
+        return (
+            f"{self.experiment.name}: {what}, and the least measurement (1 first, {FEWEST_STEPS} timed and "
+            f"{plan.total_steps} scheduled steps) {_duration(total)} or more, over the budget of "
+            f"{_duration(self.seconds)}: {', or '.join(remedies)}"
+        )
+
+
+@contextlib.contextmanager
+def guarded(budget: Budget, *, on_overrun: Callable[[BudgetError], Any] | None = None) -> Iterator[None]:
+    """Around a step of unknown length: it ends, one way or another, when the budget is over.
+
+    On a CPU that only emulates the workload's type, an operator that is certain to take too long is refused before it
+    runs (BudgetError). `on_overrun` is called, in another thread, when the budget is over and the step is not: it has
+    to end the measurement, for which a step that hangs in native code leaves no other way.
+    """
+    with contextlib.ExitStack() as stack:
+        if on_overrun is not None:
+            stack.enter_context(_watched(budget, on_overrun))
+        if budget.emulated is not None and budget.experiment.params.get("compile", "none") == "none":
+            stack.enter_context(_predicting(budget, budget.emulated))
+        yield
+
+
+@contextlib.contextmanager
+def _watched(budget: Budget, on_overrun: Callable[[BudgetError], Any]) -> Iterator[None]:
+    over = threading.Event()
+    seconds = max(budget.left, _OVERRUN * budget.seconds)
+
+    def watch() -> None:
+        if not over.wait(seconds):
+            on_overrun(budget.overrun(seconds))
+
+    thread = threading.Thread(target=watch, name="proftrack-budget", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _predicting(budget: Budget, emulated: Emulated) -> Any:
+    """A dispatch mode that adds up what the operators of a step will take, each before it runs.
+
+    Not around compiled code, which would not be compiled under it.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.flop_counter import flop_registry
+
+    class Predicting(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed
+        """Refuses the operator with which the step becomes too long."""
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            formula = flop_registry.get(func._overloadpacket)
+            if formula is not None and any(str(getattr(a, "dtype", "")) == f"torch.{emulated.dtype}" for a in args):
+                with contextlib.suppress(TypeError):  # a formula that needs the result's shape
+                    predicted = formula(*args, **(kwargs or {})) / emulated.best_rate
+                    budget.refuse_before(time.perf_counter() - begin + predicted)
+            return func(*args, **(kwargs or {}))
+
+    begin = time.perf_counter()
+    return Predicting()
+
+
+def _duration(seconds: float) -> str:
+    if seconds >= 120:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
+
+
+def _rounded_up(seconds: float) -> int:
+    """A value to type: two digits, with a tenth to spare."""
+    seconds *= 1.1
+    unit: int = 10 ** max(0, math.floor(math.log10(seconds)) - 1)
+    return math.ceil(seconds / unit) * unit

@@ -1,0 +1,111 @@
+"""The type that a workload computes in: what `dtype: auto` becomes, and types that this CPU only emulates."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from proftrack.capture.ceilings import DTYPES
+from proftrack.capture.device import Device
+from proftrack.experiment import Experiment
+
+PARAM, AUTO = "dtype", "auto"
+_NARROW = ("bfloat16", "float16")
+_WIDE = "float32"
+_SLOW = 2.0
+"""How many times slower than float32 a narrower type must be to be spoken of: by rights it is faster."""
+_SIZES = (256, 512)
+"""An emulated product gets slower as it leaves the caches; larger ones than these would take seconds."""
+_REPEATS = 3
+_PROBE_SECONDS = 0.5
+
+
+def resolved(experiment: Experiment, device: Device) -> Experiment:
+    """The experiment with `dtype: auto` replaced: bfloat16 on a GPU that computes in it, else float32."""
+    if experiment.params.get(PARAM) != AUTO:
+        return experiment
+    chosen = "bfloat16" if device.has_bfloat16() else _WIDE
+    return msgspec.structs.replace(experiment, params={**experiment.params, PARAM: chosen})
+
+
+def declared(experiment: Experiment) -> str | None:
+    """The type that the experiment's `dtype` names; None where it has none, or another one."""
+    value: Any = experiment.params.get(PARAM)
+    return value if isinstance(value, str) and value in DTYPES else None
+
+
+class Emulated(Struct, frozen=True):
+    """A narrower type that is slower than float32 on this CPU. Rates in FLOP/s of a small product on one thread."""
+
+    dtype: str
+    rate: float
+    wide_rate: float
+    threads: int
+
+    @property
+    def ratio(self) -> float:
+        """How many times slower than float32."""
+        return self.wide_rate / self.rate
+
+    @property
+    def best_rate(self) -> float:
+        """FLOP/s at the very most, if all threads were as fast as one alone."""
+        return self.rate * self.threads
+
+    def sentence(self) -> str:
+        """What there is to know about it, with its figures."""
+        return (
+            f"{self.dtype} is {self.ratio:.0f} times slower than {_WIDE} on this CPU ({self.rate / 1e9:.2g} against "
+            f"{self.wide_rate / 1e9:.3g} GFLOP/s on one thread): {PARAM}={_WIDE} is quicker here."
+        )
+
+
+def emulated(experiment: Experiment, device: Device) -> Emulated | None:
+    """Whether the CPU is slow at the experiment's type, measured by small products (tenths of a second)."""
+    import torch
+
+    dtype = declared(experiment)
+    if device.is_gpu or dtype not in _NARROW:
+        return None
+    wide, rate = _thread_rate(_WIDE), _thread_rate(dtype)
+    if rate is None or wide is None or wide < _SLOW * rate:
+        return None
+    return Emulated(dtype, rate, wide, torch.get_num_threads())
+
+
+def _thread_rate(dtype: str) -> float | None:
+    """FLOP/s of a small product on one thread, by the thread's own clock: other programs do not matter to it.
+
+    None where there is no product of this type.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        rate = None
+        for n in _SIZES:
+            if rate is None or 2 * n**3 / rate < _PROBE_SECONDS:
+                rate = _product_rate(n, getattr(torch, dtype))
+        return rate
+    except RuntimeError:  # not implemented
+        return None
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _product_rate(n: int, dtype: Any) -> float:
+    import torch
+
+    x, w = (torch.randn(n, n).to(dtype) for _ in range(2))
+    best, end = 0.0, time.thread_time() + _PROBE_SECONDS
+    for _ in range(_REPEATS):
+        begin = time.thread_time()
+        torch.mm(x, w)
+        best = max(best, 2 * n**3 / max(time.thread_time() - begin, 1e-9))
+        if time.thread_time() > end:
+            break
+    return best
