@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -359,8 +360,9 @@ def test_the_phases_come_in_order_and_nothing_is_timed_after_profiling(run: Any,
     stream = io.StringIO()
     found = run(code, progress=Lines(stream))
     lines = [re.sub(r"\s+", " ", line).strip() for line in stream.getvalue().splitlines()]
-    phases = [line.removeprefix("proftrack: ").rpartition(" ")[0].rpartition(" ")[0] for line in lines]
-    before = ["start the profiler", "ceilings of the device", "build", "first step", "count a step's work"]
+    over = [re.match(r"proftrack: (.*?) [0-9.]+ s(, |$)", line) for line in lines]  # a slow one is announced, too
+    phases = [match[1] for match in over if match]
+    before = ["start the profiler", "build", "first step", "count a step's work", "ceilings of the device"]
     assert phases == [*before, "warm-up", "timing without the profiler", "profiling"]
     seen = (tmp_path / "seen").read_text().split()
     latencies = len(found.timing.step_latencies_us)
@@ -572,8 +574,6 @@ def test_progress_in_a_log_is_a_line_a_phase() -> None:
 
 
 def test_progress_on_a_terminal_draws_only_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
-
     from rich.console import Console
 
     stream = io.StringIO()
@@ -586,6 +586,33 @@ def test_progress_on_a_terminal_draws_only_when_told(monkeypatch: pytest.MonkeyP
         progress.advance()
         assert len(stream.getvalue()) > drawn
     assert "profiling [1]" in stream.getvalue()
+
+
+def test_progress_says_what_is_left_once_it_is_known() -> None:
+    stream = io.StringIO()
+    progress = Lines(stream)
+    progress.expect(1000)
+    with progress.phase("warm-up"):
+        pass
+    assert re.fullmatch(r"proftrack: warm-up +\d+\.\d s, about \d+ s left\n", stream.getvalue())
+
+
+def test_a_long_phase_is_announced_where_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proftrack.report.progress._PATIENCE_SECONDS", 0.0)
+    announced = threading.Event()
+
+    class Stream(io.StringIO):
+        def write(self, text: str) -> int:
+            if "..." in text:
+                announced.set()
+            return super().write(text)
+
+    stream = Stream()
+    with Lines(stream).phase("first step", live=True):
+        assert announced.wait(60)
+    first, second = stream.getvalue().splitlines()
+    assert first == "proftrack: first step ..."
+    assert second.startswith("proftrack: first step  ")
 
 
 def test_progress_survives_a_closed_stream() -> None:

@@ -20,25 +20,67 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes that take milliseconds: what is measured here is the mechanism."""
-    monkeypatch.setattr(ceilings, "_CPU_SIZES", {"float32": (64, 128)})
+    monkeypatch.setattr(ceilings, "_CPU_SIZES", (64, 128))
     monkeypatch.setattr(ceilings, "_CPU_COPY_BYTES", 1 << 20)
     monkeypatch.setattr(ceilings, "_REPEAT_SECONDS", 0.001)
     monkeypatch.setattr(ceilings, "_DISPATCHES", 50)
 
 
 def test_measured_once_then_read(cache: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = ceilings.ceilings_of(CpuDevice())
+    first = ceilings.ceilings_of(CpuDevice(), ["float32"])
     assert set(first.flops_per_s) == {"float32"}
     assert first.flops_per_s["float32"] > 0 and first.bytes_per_s > 0
     assert first.dispatch_us is not None and first.dispatch_profiled_us is not None
-    monkeypatch.setattr(ceilings, "measure", lambda device: pytest.fail("measured again"))
-    assert ceilings.ceilings_of(CpuDevice()) == first
+    monkeypatch.setattr(ceilings, "measure", lambda *_: pytest.fail("measured again"))
+    assert ceilings.ceilings_of(CpuDevice(), ["float32", "int64"]) == first
     assert len(list(cache.glob("*.json"))) == 1
+
+
+def test_a_further_type_is_measured_and_the_others_stay(cache: Path, small: None) -> None:
+    first = ceilings.ceilings_of(CpuDevice(), ["float32"])
+    both = ceilings.ceilings_of(CpuDevice(), ["float32", "float64"])
+    assert set(both.flops_per_s) == {"float32", "float64"}
+    assert both.flops_per_s["float32"] == first.flops_per_s["float32"]
+    assert (both.bytes_per_s, both.dispatch_us) == (first.bytes_per_s, first.dispatch_us)
+    assert ceilings.ceilings_of(CpuDevice(), ["float32"]) == both
+
+
+class Clock:
+    """Products that take `seconds_at(n)` on a clock of their own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, flops_per_s: float) -> None:
+        self.now, self.rate, self.sizes = 0.0, flops_per_s, list[int]()
+        monkeypatch.setattr(ceilings.time, "perf_counter", lambda: self.now)
+        torch = pytest.importorskip("torch")
+        monkeypatch.setattr(torch, "randn", lambda n, _, device: torch.empty(n, 1))
+        monkeypatch.setattr(torch, "mm", self.mm)
+
+    def mm(self, x: object, _w: object, out: object) -> None:
+        n = len(x)  # type: ignore[arg-type]
+        self.sizes.append(n)
+        self.now += 2 * n**3 / self.rate
+
+
+@pytest.mark.parametrize(
+    ("flops_per_s", "sizes"),
+    [
+        (150e9, {256, 512, 1024, 2048}),  # 2048: 0.11 s a product
+        (0.7e9, {256, 512}),  # emulated: 48 ms at 256, 0.38 s at 512, 3.1 s at 1024
+        (0.01e9, {256}),  # 3.4 s: one product, and no more
+    ],
+)
+def test_a_slow_type_costs_no_more_than_its_seconds(
+    monkeypatch: pytest.MonkeyPatch, flops_per_s: float, sizes: set[int]
+) -> None:
+    clock = Clock(monkeypatch, flops_per_s)
+    assert ceilings._matmul_rate(CpuDevice(), "bfloat16", ceilings.CEILING_SECONDS) == pytest.approx(flops_per_s)
+    assert set(clock.sizes) == sizes
+    assert clock.now <= ceilings.CEILING_SECONDS or len(clock.sizes) == 1
 
 
 def test_another_torch_is_another_ceiling(cache: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     known = Ceilings(device="x", flops_per_s={}, bytes_per_s=1.0)
-    monkeypatch.setattr(ceilings, "measure", lambda device: known)
+    monkeypatch.setattr(ceilings, "measure", lambda *_: known)
     ceilings.ceilings_of(CpuDevice())
     import torch
 
@@ -49,16 +91,16 @@ def test_another_torch_is_another_ceiling(cache: Path, small: None, monkeypatch:
 
 def test_fresh_measures_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([Ceilings(device="x", flops_per_s={}, bytes_per_s=float(n)) for n in (1, 2)])
-    monkeypatch.setattr(ceilings, "measure", lambda device: next(answers))
-    assert ceilings.ceilings_of(CpuDevice()).bytes_per_s == 1
-    assert ceilings.ceilings_of(CpuDevice(), fresh=True).bytes_per_s == 2
-    assert ceilings.ceilings_of(CpuDevice()).bytes_per_s == 2
+    monkeypatch.setattr(ceilings, "measure", lambda *_: next(answers))
+    assert ceilings.ceilings_of(CpuDevice(), []).bytes_per_s == 1
+    assert ceilings.ceilings_of(CpuDevice(), [], fresh=True).bytes_per_s == 2
+    assert ceilings.ceilings_of(CpuDevice(), []).bytes_per_s == 2
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"ceilings": {"device": 3}}'])
 def test_a_damaged_cache_is_measured_over(cache: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes) -> None:
     known = Ceilings(device="x", flops_per_s={}, bytes_per_s=1.0)
-    monkeypatch.setattr(ceilings, "measure", lambda device: known)
+    monkeypatch.setattr(ceilings, "measure", lambda *_: known)
     ceilings.ceilings_of(CpuDevice())
     [file] = cache.glob("*.json")
     file.write_bytes(damage)
@@ -70,7 +112,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch:
     blocked.write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
     known = Ceilings(device="x", flops_per_s={}, bytes_per_s=1.0)
-    monkeypatch.setattr(ceilings, "measure", lambda device: known)
+    monkeypatch.setattr(ceilings, "measure", lambda *_: known)
     assert ceilings.ceilings_of(CpuDevice()) == known
 
 
@@ -81,6 +123,6 @@ def test_a_gpu_has_ceilings() -> None:
         pytest.skip("no CUDA device")
     from proftrack.capture.device import CudaDevice
 
-    found = ceilings.measure(CudaDevice())
+    found = ceilings.measure(CudaDevice(), ceilings.DTYPES)
     assert found.flops_per_s["bfloat16"] > found.flops_per_s["float32"] > 0
     assert found.bytes_per_s > 1e10

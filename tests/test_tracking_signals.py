@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from proftrack.tracking import runs, store
+from proftrack.tracking import runs, signals, store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -28,15 +28,16 @@ pytestmark = [
 
 # `proftrack run` with a wait in place of the capture; the file says when it waits.
 DRIVER = """
-import hashlib, os, pathlib, sys, time
+import hashlib, os, pathlib, sys, threading, time
 sys.path[:0] = {path!r}
 from proftrack.cli import main, run
+from proftrack.errors import BudgetError
 from proftrack.tracking import signals
-
-signals.GRACE_S = 1.0
 
 def wait(asked, folder, **_):
     pathlib.Path({waiting!r}).write_text(str(os.getpid()))
+    if asked.params["over"]:
+        threading.Timer(0.1, signals.abort, [BudgetError("too long; make it shorter")]).start()
     if asked.params["how"] == "native":
         hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # no bytecode runs, the GIL is free, as in a hung kernel
     time.sleep(120)
@@ -53,7 +54,7 @@ class Bench:
         self.folder = folder
         self.client = client
         self.waiting = folder / "waiting"
-        (folder / "wait.yaml").write_text("workload: wait.py:build\nparams: {how: python}\n")
+        (folder / "wait.yaml").write_text("workload: wait.py:build\nparams: {how: python, over: false}\n")
         (folder / "driver.py").write_text(DRIVER.format(path=sys.path, waiting=str(self.waiting)))
         self.project(f'"{sys.executable}" driver.py {{experiment}}')
 
@@ -118,14 +119,36 @@ def test_without_mlflow_nothing_half_is_left(bench: Bench) -> None:
     assert not Path(os.environ["PROFTRACK_SPOOL"]).exists()
 
 
-def test_a_signal_while_native_code_runs(bench: Bench) -> None:
-    """No handler of Python's can run then; the run gets its status all the same."""
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_while_native_code_runs(bench: Bench, number: signal.Signals, code: int) -> None:
+    """No handler of Python's can run then; the process ends at once, and the run gets its status all the same."""
     process = bench.start("driver.py", "wait.yaml", "--how", "native")
-    os.kill(bench.wait_for_child(process), signal.SIGTERM)
-    process.communicate(timeout=30)
-    assert process.returncode == 143
+    os.kill(bench.wait_for_child(process), number)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (code, f"proftrack: stopped by {number.name}\n")
     found = bench.run()
-    assert (found.info.status, found.data.tags["proftrack.ended_by"]) == ("KILLED", "SIGTERM")
+    assert (found.info.status, found.data.tags["proftrack.ended_by"]) == ("KILLED", number.name)
+    assert not Path(os.environ["PROFTRACK_SPOOL"]).exists(), "an empty run folder was left"
+
+
+def test_native_code_has_no_grace() -> None:
+    """Ctrl-C inside a step of minutes: a second is what a user waits."""
+    assert signals.STUCK_S + signals._POLL_SIGNALLED_S < 1 < signals.GRACE_S
+
+
+@pytest.mark.parametrize("how", ["python", "native"])
+def test_what_outlasts_its_budget_is_a_failed_run(bench: Bench, how: str) -> None:
+    process = bench.start("driver.py", "wait.yaml", "--how", how, "--over", "true")
+    _, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors) == (1, "proftrack: too long; make it shorter\n")
+    found = bench.run()
+    assert found.info.status == "FAILED"
+    assert found.data.tags["proftrack.error"] == "too long; make it shorter"
+    assert not Path(os.environ["PROFTRACK_SPOOL"]).exists(), "an empty run folder was left"
+
+
+def test_outside_of_a_run_there_is_nothing_to_end() -> None:
+    assert not signals.abort(KeyError())
 
 
 def test_what_sigkill_leaves_is_closed_by_the_next_start(bench: Bench) -> None:
