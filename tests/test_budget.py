@@ -133,9 +133,17 @@ def test_a_step_that_outlasts_the_budget_is_ended() -> None:
         told.append(error)
         heard.set()
 
-    with budget.guarded(made(1, now=iter([0.0, 10.0, 10.0]).__next__), on_overrun=end):
+    with budget.guarded(made(1, now=iter([0.0, 10.0]).__next__), on_overrun=end):
         assert heard.wait(60)
     assert str(told[0]).startswith("matmul_add: the first step is not over after 0.1 s, and the least measurement")
+
+
+def test_only_the_first_step_may_take_all_the_time() -> None:
+    """The second shows what a step takes: nine more of them must fit, or the tenth of a budget that may overrun."""
+    asked = made(now=iter([0.0, 21.0, 21.0, 100.0]).__next__)
+    assert asked.allowed(first=True) == pytest.approx(57 - 21)
+    assert asked.allowed(first=False) == pytest.approx((57 - 21) / 9)
+    assert asked.allowed(first=False) == pytest.approx(6 / 9)
 
 
 def test_a_step_that_ends_in_time_is_not() -> None:

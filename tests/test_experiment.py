@@ -201,7 +201,7 @@ def test_bare_names_are_found_here_first_and_then_in_the_project(
     monkeypatch.chdir(tmp_path)
     project = experiment.load("matmul_add")
     assert project.path.parent.name == "experiments"
-    assert project.params == {"n": 64, "dtype": "bfloat16", "compile": "none", "seed": 0}
+    assert project.params == {"n": 64, "dtype": "auto", "compile": "none", "seed": 0}
     (tmp_path / "experiments").mkdir()
     own = tmp_path / "experiments" / "matmul_add.yaml"
     own.write_text(MINIMAL)

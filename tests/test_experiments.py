@@ -13,6 +13,8 @@ import yaml
 
 from proftrack import experiment, workload
 from proftrack import record as records
+from proftrack.capture.device import CpuDevice
+from proftrack.capture.dtype import resolved
 from proftrack.cli import main
 from proftrack.errors import UsageError, WorkloadError
 from proftrack.tracking import runs, store
@@ -42,7 +44,7 @@ def call(*arguments: str) -> int:
 
 def steps_of(name: str, count: int = 1, **params: str) -> list[Any]:
     """The results of some steps of a small version of an experiment."""
-    asked = experiment.load(str(FOLDER / f"{name}.yaml"), {**SMALL[name], **params})
+    asked = resolved(experiment.load(str(FOLDER / f"{name}.yaml"), {**SMALL[name], **params}), CpuDevice())
     with workload.open_step(workload.load(asked), CPU, asked.params) as step:
         return [step() for _ in range(count)]
 
@@ -152,7 +154,7 @@ def test_decoding_is_at_the_same_position_in_every_step_and_the_cache_does_not_m
 
 def test_what_must_not_be_captured_says_so() -> None:
     for name, params in [("data_pipeline", {}), ("llm", {"cache": "dynamic"})]:
-        asked = experiment.load(str(FOLDER / f"{name}.yaml"), {**SMALL[name], **params})
+        asked = resolved(experiment.load(str(FOLDER / f"{name}.yaml"), {**SMALL[name], **params}), CpuDevice())
         with workload.open_step(workload.load(asked), CPU, asked.params) as step:
             assert step.not_capturable  # type: ignore[attr-defined]
 

@@ -111,9 +111,18 @@ class Budget:
             what = f"a step takes over {_duration(predicted_seconds)}"
             raise BudgetError(self._refusal(predicted_seconds, what, _CERTAIN))
 
-    def overrun(self, elapsed: float) -> BudgetError:
-        """What is said of a first step that is not over after so many seconds."""
-        return BudgetError(self._refusal(elapsed, f"the first step is not over after {_duration(elapsed)}"))
+    def allowed(self, *, first: bool) -> float:
+        """Seconds after which a step that is not over leaves no way to end in time.
+
+        The first one may compile, so it has all the time there is; after that, the least must fit with such steps.
+        """
+        left = max(self.left, _OVERRUN * self.seconds)
+        return left if first else left / (1 + self.least_steps)
+
+    def overrun(self, elapsed: float, *, first: bool) -> BudgetError:
+        """What is said of a step that is not over after so many seconds."""
+        which = "first" if first else "second"
+        return BudgetError(self._refusal(elapsed, f"the {which} step is not over after {_duration(elapsed)}"))
 
     def _refusal(self, step_seconds: float, what: str, uncertainty: float = 1.0) -> str:
         """`what` is known of a step that takes at least so long, and at most `uncertainty` times that."""
@@ -136,29 +145,31 @@ class Budget:
 
 
 @contextlib.contextmanager
-def guarded(budget: Budget, *, on_overrun: Callable[[BudgetError], Any] | None = None) -> Iterator[None]:
-    """Around a step of unknown length: it ends, one way or another, when the budget is over.
+def guarded(
+    budget: Budget, *, first: bool = True, on_overrun: Callable[[BudgetError], Any] | None = None
+) -> Iterator[None]:
+    """Around a step of unknown length: it ends, one way or another, when it cannot fit any more (`Budget.allowed`).
 
     On a CPU that only emulates the workload's type, an operator that is certain to take too long is refused before it
-    runs (BudgetError). `on_overrun` is called, in another thread, when the budget is over and the step is not: it has
-    to end the measurement, for which a step that hangs in native code leaves no other way.
+    runs (BudgetError). `on_overrun` is called, in another thread, when the time is over and the step is not: it has to
+    end the measurement, for which a step that hangs in native code leaves no other way.
     """
     with contextlib.ExitStack() as stack:
         if on_overrun is not None:
-            stack.enter_context(_watched(budget, on_overrun))
+            stack.enter_context(_watched(budget, on_overrun, first=first))
         if budget.emulated is not None and budget.experiment.params.get("compile", "none") == "none":
             stack.enter_context(_predicting(budget, budget.emulated))
         yield
 
 
 @contextlib.contextmanager
-def _watched(budget: Budget, on_overrun: Callable[[BudgetError], Any]) -> Iterator[None]:
+def _watched(budget: Budget, on_overrun: Callable[[BudgetError], Any], *, first: bool) -> Iterator[None]:
     over = threading.Event()
-    seconds = max(budget.left, _OVERRUN * budget.seconds)
+    seconds = budget.allowed(first=first)
 
     def watch() -> None:
         if not over.wait(seconds):
-            on_overrun(budget.overrun(seconds))
+            on_overrun(budget.overrun(seconds, first=first))
 
     thread = threading.Thread(target=watch, name="proftrack-budget", daemon=True)
     thread.start()

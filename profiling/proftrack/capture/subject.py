@@ -232,9 +232,7 @@ class _FirstSteps:
         """What fits; where the first step leaves little time, a second one tells how long a step really is."""
         seconds, left = self._agreed(first_seconds), self._agreed(self._budget.left)
         if not self._budget.is_ample(seconds, left):
-            if self._budget.least_steps * seconds > left + self._budget.seconds:
-                return self._budget.plan(seconds, left)  # not even a tenth of it was compilation
-            with _phase(self._progress, self._experiment, "second step", live=True), self._guarded():
+            with _phase(self._progress, self._experiment, "second step", live=True), self._guarded(first=False):
                 begin = time.perf_counter_ns()
                 step()
                 self._device.synchronize()
@@ -243,8 +241,8 @@ class _FirstSteps:
             seconds, left = min(seconds, self._agreed(again)), self._agreed(self._budget.left)
         return self._budget.plan(seconds, left)
 
-    def _guarded(self) -> AbstractContextManager[None]:
-        return guarded(self._budget, on_overrun=self._on_overrun)
+    def _guarded(self, *, first: bool = True) -> AbstractContextManager[None]:
+        return guarded(self._budget, first=first, on_overrun=self._on_overrun)
 
     def _agreed(self, seconds: float) -> float:
         """Rank 0's figure, where there are several ranks: they run equally many steps."""
