@@ -19,9 +19,12 @@ __all__ = ["alice", "direct", "postgres", "proxy", "team_server"]
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_mlflow_of_the_machine() -> None:
-    """No variable of the machine's MLflow reaches a test, nor a fixture of a module, made before any test's own."""
+    """No variable of the machine's MLflow reaches a test, nor a fixture of a module, made before any test's own.
+
+    Nor the width of the terminal that they are started from.
+    """
     for name in list(os.environ):
-        if name.startswith(("MLFLOW_", "_MLFLOW_", "PROFTRACK_")):
+        if name.startswith(("MLFLOW_", "_MLFLOW_", "PROFTRACK_")) or name == "COLUMNS":
             del os.environ[name]
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 

@@ -36,7 +36,13 @@ def repository(tmp_path: Path) -> Path:
 
 def test_facts_of_a_cpu_run(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    facts = environment.collect("cpu", code=tmp_path)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        facts = environment.collect("cpu", code=tmp_path)
+    finally:
+        torch.set_num_threads(before)
+    assert (facts.threads, facts.cpu_threads) == (1, 1)
     assert facts.device is not None
     assert facts.device.type == "cpu"
     assert facts.device.name == facts.cpu
@@ -148,7 +154,7 @@ def test_the_report_of_a_run_does_not_make_it_dirty(repository: Path) -> None:
 def test_an_untracked_file_alone_makes_it_dirty(repository: Path) -> None:
     (repository / "new.py").write_text("")
     state = environment.git_state(repository)
-    assert state is not None and state.dirty
+    assert state is not None and state.dirty and state.untracked_only
     assert environment.git_diff(repository, 10_000) == "# untracked files, contents not recorded:\n#   new.py\n"
 
 

@@ -257,6 +257,13 @@ def test_fingerprint_leaves_out_what_may_differ(write: Any) -> None:
     assert len({same, of(n="65"), of(active="9"), of(with_stack="false"), of(mode="throughput"), of("H100")}) == 6
 
 
+def test_threads_belong_to_the_fingerprint_where_they_are_given(write: Any) -> None:
+    """They are given for a CPU alone."""
+    one, two, none = (experiment.fingerprint(experiment.load(write(FULL)), "CPU", cpu_threads=n) for n in (1, 2, None))
+    assert len({one[0], two[0], none[0]}) == 3
+    assert (one[1]["threads"], two[1]["threads"], "threads" in none[1]) == (1, 2, False)
+
+
 def test_fingerprint_keys_are_flat_and_named(write: Any) -> None:
     _, keys = experiment.fingerprint(experiment.load(write(FULL)), "H200")
     assert keys["params.n"] == 64

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 from mlflow_server import serving
-from programs import ADD, MM, TINY, record_of
+from programs import ADD, DEVICE, MM, TINY, Work, record_of
 from stores import call, flat, log
 
 from proftrack.compare import policy
+from proftrack.environment import DeviceFacts
 from proftrack.errors import UsageError
 from proftrack.record import Record
 from proftrack.tracking import find
@@ -249,6 +252,199 @@ def test_the_page_goes_to_a_file(logged: Logged, capsys: pytest.CaptureFixture[s
     assert call(capsys, "gate", candidate, "-o", str(tmp_path / "gate.md")) == (PASS, "")
     assert (tmp_path / "gate.md").read_text().startswith("### proftrack gate: pass")
     assert call(capsys, "gate", candidate, "-o", str(tmp_path / "none" / "gate.md"))[0] == USAGE
+
+
+# ---- noise and threads -----------------------------------------------------------------------------------------------
+
+
+def torn(record: Record) -> Record:
+    """Two blocks of ten took fourteen times as long: the 90th percentile is 14 times the 10th."""
+    assert record.timing is not None
+    time = record.timing.step_time_us
+    blocks = [time] * 8 + [14 * time] * 2
+    return msgspec.structs.replace(record, timing=msgspec.structs.replace(record.timing, block_step_times_us=blocks))
+
+
+@pytest.mark.parametrize("step_time", [2.5, 222, 300])
+def test_a_baseline_that_is_noisy_itself_judges_nothing(
+    step_time: float, logged: Logged, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ninety times as fast, the same, or a third slower: the gate says nothing about a time, and why."""
+    logged(torn(record_of([MM, ADD], 222, commit=A)))
+    code, found = gate(capsys, main_run(logged, step_time, commit=B, started_s=60))
+    assert (code, found["outcome"]) == (INCONCLUSIVE, "inconclusive")
+    assert found["reason"].startswith(
+        "noise: the baseline's own noise is 14x, over 25 % (the timed blocks of one process differ by 14x); profile "
+        "matmul_add again on a quiet machine, or name another one with --baseline; step_time_us: too noisy"
+    )
+    check = next(check for check in found["checks"] if check["name"] == "noise")
+    assert (check["before"], check["after"] < 0.25, check["outcome"]) == (13, True, "inconclusive")
+
+
+def test_a_noisy_candidate_is_named_as_such(logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:
+    main_run(logged)
+    noisy = torn(record_of([MM, ADD], 222, commit=B, started_s=60))
+    code, found = gate(capsys, logged(noisy), "--noise-floor", "2")
+    assert code == INCONCLUSIVE
+    assert "noise: the candidate's own noise is 14x, over 25 %" in found["reason"]
+    assert "with nothing else running" in found["reason"]
+
+
+def test_a_fixed_limit_is_judged_unless_the_candidate_is_noisy(
+    logged: Logged, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    policy = write(tmp_path, "metrics: {step_time_us: {max: 200}}\nregime: any")
+    calm, noisy = record_of([MM, ADD], 222, commit=A), torn(record_of([MM, ADD], 222, commit=B, started_s=60))
+    baselines = [logged(calm), logged(torn(record_of([MM, ADD], 222, commit=C, started_s=1)))]
+    candidate, other = logged(noisy), main_run(logged, commit="d" * 40, started_s=90)
+    assert call(capsys, "gate", candidate, "--baseline", baselines[0], "--policy", policy)[0] == INCONCLUSIVE
+    assert call(capsys, "gate", other, "--baseline", baselines[1], "--policy", policy)[0] == FAIL
+
+
+def test_a_floor_measured_from_runs_of_the_baselines_code(logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:
+    """Logarithms 0, 0.1 and -0.1 of three runs: exp(4.3027 x 0.1 x root of 2) - 1 = 83.8 %."""
+    for number, step_time in enumerate((222, 222 * math.exp(0.1), 222 * math.exp(-0.1))):
+        main_run(logged, step_time, started_s=number)
+    code, found = gate(capsys, main_run(logged, 100, commit=B, started_s=60))
+    assert code == INCONCLUSIVE
+    assert "the baseline's own noise is 83.8 %, over 25 % (two fresh processes may differ by 83.8 %" in found["reason"]
+
+
+def test_counts_are_judged_however_noisy_the_times_are(
+    logged: Logged, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    logged(torn(record_of([MM, ADD], 222, commit=A)))
+    same = main_run(logged, commit=B, started_s=60)
+    limits = "launches_per_step: {exact: true}, gpu_busy_per_step_us: {max_increase_pct: 15}"
+    counts = write(tmp_path, f"metrics: {{{limits}}}\nregime: any")
+    assert call(capsys, "gate", same, "--policy", counts)[0] == PASS
+    more = logged(record_of([MM, ADD, TINY], 222, commit=C, started_s=90))
+    assert call(capsys, "gate", more, "--policy", counts)[0] == FAIL
+    assert call(capsys, "gate", more)[0] == FAIL
+
+
+def of_threads(kind: str, threads: int | None = None, **facts: Any) -> dict[str, Any]:
+    return {"device": DeviceFacts(type=kind, name=DEVICE), "threads": threads, **facts}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (of_threads("cpu", 1), of_threads("cpu", 2), "threads: 1 and 2"),
+        (of_threads("cpu", variables={"OMP_NUM_THREADS": "4"}), of_threads("cpu", 2), "threads: 4 and 2"),
+    ],
+)
+def test_other_threads_on_a_cpu_are_not_comparable(
+    before: dict[str, Any], after: dict[str, Any], said: str, logged: Logged, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main_run(logged, environment=before)
+    candidate = main_run(logged, commit=B, started_s=60, environment=after)
+    code, found = gate(capsys, candidate)
+    assert (code, said in found["reason"], "--across threads" in found["reason"]) == (INCONCLUSIVE, True, True)
+    code, found = gate(capsys, candidate, "--across", "threads")
+    assert code == PASS
+    assert [each["name"] for each in found["comparison"]["across"]] == ["threads"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "note"),
+    [
+        (of_threads("cuda", 8), of_threads("cuda", 16), "torch's threads: 8 in the baseline, 16 in the candidate"),
+        (
+            of_threads("cpu"),
+            of_threads("cpu", 2),
+            "The baseline does not say how many threads torch used, the",
+        ),
+        (of_threads("cpu", 2), of_threads("cpu"), "The candidate does not say how many threads torch used, the"),
+        (of_threads("cpu"), of_threads("cpu"), "Neither run says how many threads torch used"),
+        (of_threads("cuda", 8), of_threads("cuda", 8), None),
+    ],
+)
+def test_threads_that_are_unknown_or_feed_a_gpu_are_a_caveat(
+    before: dict[str, Any],
+    after: dict[str, Any],
+    note: str | None,
+    logged: Logged,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main_run(logged, environment=before)
+    code, found = gate(capsys, main_run(logged, commit=B, started_s=60, environment=after))
+    notes = found["comparison"]["notes"]
+    assert (code, any(each.startswith(note or "torch's threads") for each in notes)) == (PASS, note is not None)
+
+
+# ---- marked baselines ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("marked", "why"),
+    [
+        ({"params": {"n": 128}}, "it is not comparable (params.n: 128 and 64; the candidate's last)."),
+        ({"params": {"compile": "default"}}, "it was run with other parameters (compile: default and none; "),
+        ({"commit": B}, "it is of the candidate's own commit; to compare them all the same: --baseline "),
+    ],
+)
+@pytest.mark.parametrize("other", [False, True], ids=["nothing else", "another baseline"])
+def test_it_says_why_the_marked_run_was_not_used(
+    other: bool, marked: dict[str, Any], why: str, logged: Logged, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = logged(record_of([MM, ADD], 222, **{"commit": A, "branch": "feature", **marked}))
+    assert call(capsys, "baseline", run[:8])[0] == 0
+    if other:
+        main_run(logged, commit=C, started_s=30)
+    code, found = gate(capsys, main_run(logged, commit=B, started_s=60))
+    assert code == (PASS if other else INCONCLUSIVE)
+    said = " ".join([found["reason"], *(found["comparison"]["notes"] if other else [])])
+    assert f"Run {run[:8]}, marked as a baseline, was not used: {why}" in said
+
+
+def test_the_only_marked_run_is_the_candidate(logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:
+    run = main_run(logged)
+    call(capsys, "baseline", run)
+    assert "was not used: it is the candidate itself." in gate(capsys, run)[1]["reason"]
+
+
+def test_a_run_is_named_by_the_first_eight_digits_of_its_id(logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:
+    baseline, candidate = main_run(logged), main_run(logged, 223, commit=B, started_s=60)
+    code, found = gate(capsys, candidate[:8], "--baseline", baseline[:12])
+    assert (code, found["baseline"]) == (PASS, baseline)
+    assert tags(candidate)["gate.outcome"] == "pass"
+    code, shown = call(capsys, "baseline", candidate[:7])
+    assert (code, "the first 8 or more" in flat(shown)) == (USAGE, True)
+    absent = "0" * 8 if not baseline.startswith("0" * 8) else "1" * 8
+    assert "no run 0" in call(capsys, "baseline", absent)[1]
+
+
+# ---- in a terminal ---------------------------------------------------------------------------------------------------
+
+
+def test_eighty_columns_hold(
+    logged: Logged, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Long names, six checks with sentences, a policy with large figures: no line is longer, no sentence is cut."""
+    monkeypatch.setenv("COLUMNS", "80")
+    long = Work("aten::_scaled_dot_product_flash_attention_backward", "void cutlass::Kernel2<" + "x" * 300 + ">", 200)
+    main_run(logged)
+    candidate = logged(record_of([long, ADD, TINY], 282, commit=B, started_s=60))
+    limits = (
+        "metrics: {step_time_us: {max_increase_pct: 5, max: 2e6}, gpu_busy_fraction: {min: 0.5}, "
+        "peak_memory_bytes: {max_increase_pct: 5, max: 60e9}, launches_per_step: {exact: true}, mfu: {min: 0.5, "
+        "required: false}}\nregime: any"
+    )
+    code, shown = call(capsys, "gate", candidate, "--policy", write(tmp_path, limits), "--format", "text")
+    assert code == FAIL
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "at most +5 %, at most 60 GB" in shown
+    assert "    +27.0 % (95 % interval" in shown
+    assert "    the candidate has no mfu" in shown
+
+
+def test_a_terminal_gets_text(
+    logged: Logged, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = main_run(logged)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert call(capsys, "gate", run)[1].startswith("\n\x1b[1;33mINCONCLUSIVE: no baseline for")
 
 
 # ---- through a server ------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from programs import ADD, MM, TINY, Work, record_of
@@ -198,9 +199,41 @@ def test_uncommitted_changes_are_left_out_and_said(logged: Callable[..., str], c
     logged(record_of([MM], 202, commit="a" * 40))
     logged(record_of([MM], 300, commit="a" * 40, dirty=True, started_s=1))
     _, shown = call(capsys, "history", "matmul_add")
-    assert "1 run with uncommitted changes left out" in flat(shown)
+    assert "1 run with uncommitted changes left out; --dirty shows it" in flat(shown)
     _, shown = call(capsys, "history", "matmul_add", "--dirty", "--format", "json")
     assert len(json.loads(shown)["series"][0]["runs"]) == 2
+
+
+def test_runs_that_make_no_series_are_counted_among_those_left_out(logged: Callable[..., str], capsys: Any) -> None:
+    """Two of another n, one of them for an untracked file alone: their series is not shown, they are told of."""
+    logged(record_of([MM], 202, commit="a" * 40))
+    other = record_of([MM], 300, commit="a" * 40, dirty=True, params={"n": 128}, started_s=1)
+    logged(other)
+    git = msgspec.structs.replace(other.environment.git, untracked_only=True)
+    logged(with_environment(record_of([MM], 301, params={"n": 128}, started_s=2), git=git))
+    _, shown = call(capsys, "history", "matmul_add")
+    assert (
+        "2 runs with uncommitted changes left out (1 for untracked files alone: commit them, or name them in "
+        ".gitignore); --dirty shows them"
+    ) in flat(shown)
+    _, shown = call(capsys, "history", "matmul_add", "--dirty")
+    assert "left out" not in shown
+
+
+def with_environment(record: Record, **facts: Any) -> Record:
+    return msgspec.structs.replace(record, environment=msgspec.structs.replace(record.environment, **facts))
+
+
+def test_eighty_columns_hold_and_ids_are_shortened(past: Past, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", past.uri)
+    monkeypatch.chdir(past.repository.folder)
+    monkeypatch.setenv("COLUMNS", "80")
+    _, shown = call(capsys, "history", "matmul_add")
+    assert max(map(len, shown.splitlines())) <= 80
+    assert f" {past.runs[0][:8]}" in shown
+    assert past.runs[0] not in shown
+    monkeypatch.setenv("COLUMNS", "200")
+    assert past.runs[0] in call(capsys, "history", "matmul_add")[1]
 
 
 def test_a_change_without_a_commit_names_the_environment(logged: Callable[..., str], capsys: Any) -> None:

@@ -17,7 +17,7 @@ from proftrack import parallel
 from proftrack.analysis import analyze_traces
 from proftrack.cli.analyze import command
 from proftrack.errors import TraceError, UsageError
-from proftrack.joint import Part, in_company, join, numbered, rank_of, stated_rank, worker_of
+from proftrack.joint import Part, _compared, in_company, join, numbered, rank_of, stated_rank, worker_of
 from proftrack.record import dump
 from proftrack.report.joint import print_joint
 
@@ -55,6 +55,11 @@ def write(path: Path, document: dict[str, Any]) -> Path:
 
 def parts(paths: list[Path]) -> list[Part]:
     return [Part(rank=a.rank or 0, record=a.record, collectives=a.collectives) for a in analyze_traces(paths)]
+
+
+def test_a_spread_of_more_than_ten_times_is_a_factor() -> None:
+    assert _compared([], [], None, 238.07, 8)[0] == "Step times of the 8 ranks differ by 239x."
+    assert _compared([], [], None, 0.123, 8)[0] == "Step times of the 8 ranks differ by 12.3 %."
 
 
 def test_the_rank_that_arrives_last_is_waited_for(tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ from run_folders import make_record
 from traces import TraceBuilder
 
 from proftrack.analysis import analyze_trace
+from proftrack.compare.headline import changes
 from proftrack.measures.results import Flag, Kernel, Op
 from proftrack.record import Record
 from proftrack.report import markdown, sections, terminal, units
 from proftrack.report.html import render
+from proftrack.verdict import evidence
 
 DATA = Path(__file__).parent / "data"
 
@@ -54,6 +56,49 @@ def shown(record: Record, monkeypatch: pytest.MonkeyPatch, columns: int | None) 
 )
 def test_durations(us: float | None, text: str) -> None:
     assert units.duration(us) == text
+
+
+def test_what_rounds_to_a_thousand_has_the_next_unit() -> None:
+    assert [units.duration(us) for us in (999.6, 999_999.0, 0.09999)] == ["1.00 ms", "1.00 s", "0.10 us"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.3333, "0.333"),
+        (1.0, "1"),
+        (12.34, "12.3"),
+        (99.96, "100"),
+        (2650.4, "2,650"),
+        (6e10, "60,000,000,000"),
+        (0.00002, "0.00002"),
+    ],
+)
+def test_numbers_have_no_exponent(value: float, text: str) -> None:
+    assert evidence.number(value) == text
+
+
+def test_figures_of_sentences() -> None:
+    assert [evidence.times(n) for n in (1.0, 0.5, 2.0, 1300.0)] == ["once", "0.5 times", "2 times", "1,300 times"]
+    assert [evidence.difference(f) for f in (0.12, 8.9, 238.07)] == ["12.0 %", "890.0 %", "239x"]
+    assert [evidence.us(us) for us in (2.65e6, 999.6, 2650.0)] == ["2.65 s", "1 ms", "2.65 ms"]
+    assert [evidence.amount("peak_memory_bytes", n) for n in (6e10, 512, 999_960)] == ["60 GB", "512 B", "1 MB"]
+    assert [evidence.amount(name, 2.65e6) for name in ("step_time_us", "kernels")] == ["2.65 s", "2,650,000"]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "texts"),
+    [
+        ((1.05,), ["+5.0 %"]),
+        ((4.5, 0.5, 9.9), ["+350.0 %", "-50.0 %", "+890.0 %"]),
+        ((4.577, 0.019, 1101.1), ["4.58x", "0.019x", "1,101x"]),  # all alike: -98.1 % to 1101.1x is no range
+        ((0.05, 0.04, 0.06), ["0.05x", "0.04x", "0.06x"]),
+        ((0.0,), ["-100.0 %"]),
+    ],
+)
+def test_changes_are_percent_up_to_ten_times(ratios: tuple[float, ...], texts: list[str]) -> None:
+    assert changes(*ratios) == texts
 
 
 def test_other_figures() -> None:

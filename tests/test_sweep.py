@@ -19,7 +19,7 @@ from proftrack import record as records
 from proftrack.cli import main
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.record import Record
-from proftrack.sweep import crossover, plan, point, result
+from proftrack.sweep import crossover, plan, point, result, shown
 from proftrack.sweep.result import Point
 from proftrack.tracking import group as groups
 from proftrack.tracking import runs, store
@@ -496,3 +496,18 @@ def test_real_points_run_in_processes_of_their_own(tmp_path: Path) -> None:
     sweep = result.load(tmp_path / "kept" / "sweep.json")
     assert [point.error is None for point in sweep.ordered()] == [True, False]
     assert (sweep.ordered()[0].step_time_us or 0) > 0
+
+
+def test_a_table_of_long_values_holds_eighty_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    values = {"n": 4096, "attention_backend": "scaled_dot_product_flash"}
+    facts: dict[str, Any] = {"step_time_us": 2.65e6, "busy_us": 1.25e6, "roofline_us": 1e5, "confidence": "medium"}
+    one = Point(key="k", label="l", values=values, regime="compute-bound", **facts)
+    axes = {key: [value] for key, value in values.items()}
+    shown.print_sweep(result.Sweep(experiment="e", title="e", device="d", axes=axes, fixed={}, points=[one]))
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    for cell in ("4096", "2.65 s", "1.25 s", "47.2 %", "100 ms", "compute-bound", "medium"):
+        assert cell in text

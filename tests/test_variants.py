@@ -24,7 +24,7 @@ from proftrack.measures.results import Site
 from proftrack.report.progress import Silent
 from proftrack.tracking import group as groups
 from proftrack.tracking import runs, store
-from proftrack.variants import changes, isolate, judge, names, result
+from proftrack.variants import changes, isolate, judge, names, result, shown
 from proftrack.variants import measure as measuring
 from proftrack.variants.result import Entry, Outputs, Variants
 
@@ -257,6 +257,45 @@ def test_noise_has_no_winner_either() -> None:
     found = judged(entry("a", around(100, 1.0)), entry("b", [*reversed(around(90, 1.0))]))
     assert found.winner is None
     assert found.verdict.startswith("No winner: b and a cannot be told apart")
+
+
+def test_a_winner_that_single_rounds_do_not_show_is_none() -> None:
+    """b is at 0.90 and 0.96 of a in turns: 3 % about the middle, which is 7.5 % off, and b wins. With rounds at 0.75
+    and 1.15 beside many at 0.95 the interval leaves out 1, and yet single rounds say nothing: no winner.
+    """
+    a = [100.0] * 101
+    calm = judged(entry("a", a), entry("b", [93.0, *[90.0, 96.0] * 50]))
+    assert calm.winner == "b"
+    found = judged(entry("a", a), entry("b", [95.0] * 61 + [75.0] * 20 + [115.0] * 20))
+    against = found.entries[1].versus_first
+    assert against is not None
+    assert against.high < 1
+    assert against.noise == pytest.approx(math.sqrt(115 / 75) - 1)
+    assert (found.winner, against.word) == (None, "inconclusive")
+    assert found.verdict.startswith("No winner: b and a cannot be told apart (95.0 us against 100 us a step; 0.950 of")
+    assert found.verdict.endswith(
+        "single rounds vary by 23.8 %, and the difference is no larger than that; measure again on a quieter machine."
+    )
+
+
+def test_an_interval_that_holds_1_is_given_as_the_reason() -> None:
+    found = judged(entry("a", around(100, 1.0)), entry("b", [*reversed(around(90, 1.0))]))
+    assert "the interval holds 1; more rounds (--rounds)" in found.verdict
+
+
+def test_the_table_holds_eighty_columns_and_cuts_no_figure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    facts: dict[str, Any] = {"busy_us": 1.25e6, "launches_per_step": 1547, "first_step_us": 2.1e8}
+    name = "compile-reduce-overhead+cuda-graph+" + "x" * 50
+    first = entry("eager", [2.65e6] * 5, regime="communication-bound", **facts)
+    shown.print_variants(judged(first, entry(name, [2.5e6] * 5, regime="overhead-bound", **facts)))
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    for figure in ("2.65 s", "2.50 s", "1547", "210 s", "50.0 %", "communication-bound", "0.943"):
+        assert figure in text
+    assert text.count("\neager  ") == 2  # columns that do not fit stand in a table below
 
 
 def test_a_wrong_result_cannot_win() -> None:

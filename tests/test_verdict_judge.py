@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from traces import TraceBuilder, clean, table_of
 
 from proftrack.capture.result import Timing
 from proftrack.measures import measure
+from proftrack.measures.results import IdleGap
+from proftrack.verdict import advice
 from proftrack.verdict.context import Context
 from proftrack.verdict.judge import Judgement, judge
 from proftrack.verdict.rules import REGIMES
@@ -303,3 +307,18 @@ def test_times_in_sentences(value: float, text: str) -> None:
     from proftrack.verdict.evidence import us
 
     assert us(value) == text
+
+
+# ---- texts -----------------------------------------------------------------------------------------------------------
+
+
+def test_advice_counts_and_times_as_people_do() -> None:
+    """One wait a step, and the host at work for 2.65 s beside the GPU's 100 us."""
+    trace = steps(each=lambda t, at: t.sync(name="cudaStreamSynchronize", at=at + 5, dur=97))
+    assert advice._waiting(trace.measures()) == [
+        "cudaStreamSynchronize is called once a step: find its caller and take it out."
+    ]
+    found = trace.measures()
+    gap = IdleGap(start_us=0, duration_us=2.65e6, cause="host", during="collate")
+    slow = dataclasses.replace(found, idle=msgspec.structs.replace(found.idle, largest=[gap]))
+    assert advice._hosting(slow) == ["The largest such stretch takes 2.65 s, during collate."]

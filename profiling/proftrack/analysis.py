@@ -218,7 +218,7 @@ def _run_facts(capture: Capture, experiment: Experiment, environment: Environmen
     # A record is read by others: an address among the parameters loses its password.
     experiment = msgspec.structs.replace(experiment, params=_without_credentials(experiment.params))
     device = environment.device.name if environment.device else capture.device
-    digest, keys = fingerprint(experiment, device)
+    digest, keys = fingerprint(experiment, device, cpu_threads=environment.cpu_threads)
     return RunFacts(
         experiment=experiment.name,
         params=experiment.params,

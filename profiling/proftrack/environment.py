@@ -96,10 +96,17 @@ class Environment(Struct, frozen=True, kw_only=True):
     platform: str | None = None
     cpu: str | None = None
     cpu_count: int | None = None
+    threads: int | None = None
+    """torch's threads within an operator (`torch.get_num_threads()`), in the process that ran the workload."""
     hostname: str | None = None
     packages: dict[str, str] = {}
     variables: dict[str, str] = {}
     git: Git | None = None
+
+    @property
+    def cpu_threads(self) -> int | None:
+        """`threads` of a run on the CPU, where they set what a step takes; None on a GPU, and where not known."""
+        return self.threads if self.device is not None and self.device.type == "cpu" else None
 
 
 def collect(device_type: str, *, code: Path) -> Environment:
@@ -116,6 +123,7 @@ def collect(device_type: str, *, code: Path) -> Environment:
         platform=platform.platform(),
         cpu=cpu_model(),
         cpu_count=_usable_cpus(),
+        threads=torch.get_num_threads(),
         hostname=platform.node() or None,
         packages=_packages(torch.version.hip),
         variables=recorded_variables(os.environ),

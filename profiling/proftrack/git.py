@@ -35,6 +35,8 @@ class Git(Struct, frozen=True, kw_only=True):
     commit: str
     branch: str | None = None
     dirty: bool = False
+    untracked_only: bool = False
+    """Whether it is dirty for files alone that Git does not track."""
     remote: str | None = None
     """Without credentials."""
 
@@ -49,18 +51,21 @@ def git_state(code: Path) -> Git | None:
     if root is None or not commit:
         return None
     status = _ask(root, "status", "--porcelain", "--untracked-files=all", *_NOT_OURS)
+    changes = None if status is None else _changes(status)
     remote = _ask(root, "config", "--get", "remote.origin.url")
     return Git(
         commit=commit.strip(),
         branch=(_ask(root, "symbolic-ref", "--short", "--quiet", "HEAD") or "").strip() or None,
-        dirty=status is None or _differs(status),  # a tree that cannot be looked at is not known to be clean
+        dirty=changes is None or bool(changes),  # a tree that cannot be looked at is not known to be clean
+        untracked_only=bool(changes) and all(line.startswith("?? ") for line in changes or ()),
         remote=without_credentials(remote.strip()) if remote and remote.strip() else None,
     )
 
 
-def _differs(status: str) -> bool:
-    """Whether `git status --porcelain` names anything but a report that `proftrack report` put there."""
-    return any(line and not re.fullmatch(r'\?\? "?(?:.*/)?report\.html"?', line) for line in status.splitlines())
+def _changes(status: str) -> list[str]:
+    """The lines of `git status --porcelain`, without a report that `proftrack report` put there."""
+    lines = (line for line in status.splitlines() if line)
+    return [line for line in lines if not re.fullmatch(r'\?\? "?(?:.*/)?report\.html"?', line)]
 
 
 def git_diff(code: Path, max_bytes: int) -> str | None:

@@ -19,6 +19,7 @@ from msgspec import Struct
 from proftrack.errors import UsageError
 from proftrack.measures.collectives import Collective
 from proftrack.record import Record
+from proftrack.verdict.evidence import difference, us
 from proftrack.verdict.result import Evidence
 
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,18})(?!\d)", re.IGNORECASE)
@@ -243,13 +244,13 @@ def _compared(
     """What comes of comparing the ranks whose traces are whole."""
     out = []
     if spread is not None:
-        out.append(f"Step times of the {timed} ranks differ by {spread:.1%}.")
+        out.append(f"Step times of the {timed} ranks differ by {difference(spread)}.")
     if waited_for is not None:
         others = [r for r in ranks if r.rank != waited_for and r.waiting_us]
         worst = max(others, key=lambda r: r.waiting_us or 0.0)
         regime = next(r.regime for r in ranks if r.rank == waited_for)
         out.append(
-            f"The others wait for rank {waited_for}: rank {worst.rank} spends {worst.waiting_us:.0f} us a step in "
+            f"The others wait for rank {waited_for}: rank {worst.rank} spends {us(worst.waiting_us or 0.0)} a step in "
             f"collectives waiting. Look at rank {waited_for} ({regime} by itself), not at the network."
         )
     elif any(r.waiting_us is not None for r in ranks):

@@ -103,14 +103,20 @@ def collect(
     series = [each for each in series if each.runs]
     if not series:
         raise NotFoundError(
-            f"{runs.store.public}: all {len(found)} runs of {experiment} were made with uncommitted changes, so that "
-            "their commits do not say what ran; --dirty takes them in by time"
+            f"{runs.store.public}: all {len(found)} runs of {experiment} were made with uncommitted changes (untracked "
+            "files are such), so that their commits do not say what ran; --dirty takes them in by time"
         )
     series.sort(key=lambda each: (-len(each.runs), each.title))
     by_id = {run.run_id: run for run in found}
     series = [_explained(runs, each, by_id, environments=environments) for each in series]
+    left_out = [run for run in found if run.dirty and not dirty]
     return History(
-        experiment=experiment, metric=metric, series=series, ordered_by="commits" if order is not None else "time"
+        experiment=experiment,
+        metric=metric,
+        series=series,
+        ordered_by="commits" if order is not None else "time",
+        left_out=len(left_out),
+        untracked_only=sum(run.untracked_only for run in left_out),
     )
 
 
@@ -157,7 +163,6 @@ def _series(
         variant=variant,
         runs=points,
         changes=detect(points, metric),
-        left_out=len(found) - len(kept),
     )
 
 

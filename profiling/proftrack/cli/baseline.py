@@ -21,8 +21,8 @@ def command(run: str | None, remove: bool) -> None:
 
     if run is None and remove:
         raise UsageError("--remove needs the id of a run")
-    if run is not None and not find.is_run_id(run):
-        raise UsageError(f"{run}: not a run id; a baseline is marked by its id (32 hex digits)")
+    if run is not None and not find.may_be_run_id(run):
+        raise UsageError(f"{run}: not a run id; a baseline is marked by its id (32 hex digits, or the first 8 or more)")
     runs = Store().runs
     if run is None:
         found = references.baselines(runs)
@@ -35,9 +35,9 @@ def command(run: str | None, remove: bool) -> None:
     chosen = runs.get(run)
     if remove:
         runs.untag(chosen, find.BASELINE_TAG)
-        click.echo(f"Run {run} is no longer a baseline")
+        click.echo(f"Run {chosen.run_id} is no longer a baseline")
         return
     if chosen.status != "FINISHED" or not chosen.fingerprint:
         raise UsageError(f"{run}: is {chosen.status} or holds no profile; only a FINISHED run can be a baseline")
     runs.tag(chosen, {find.BASELINE_TAG: "true"})
-    click.echo(f"Run {run} is a baseline for {plain(chosen.name)} (fingerprint {chosen.fingerprint})")
+    click.echo(f"Run {chosen.run_id} is a baseline for {plain(chosen.name)} (fingerprint {chosen.fingerprint})")

@@ -69,15 +69,11 @@ def command(
         across=across,
         noise=noise,
         commits=sides.commits(baseline.subject, candidate.subject),
+        notes=[baseline.note] if baseline.note else [],
     )
     form = out.form_of(form, output, "text")
     document = page(comparison)
-    if form == "text" and output is None:
-        from proftrack.report.document import print_text
-
-        print_text(document)
-    else:
-        out.write(out.render(document, form, comparison), output)
+    out.show(document, form, comparison, output)
     if candidate.run is not None and (log or (log is None and form == "html")):
         _keep(store, baseline, candidate, out.render(document, "html", comparison))
 
@@ -100,19 +96,13 @@ def _both(
 ) -> tuple[Side, Side]:
     """Both sides; a git ref means the runs that are like the other side's."""
     baseline = None
-    if named is not None and (sides.is_file(named) or _is_run(named)):
+    if named is not None and (sides.is_file(named) or sides.is_run(store, named)):
         baseline = sides.load(store, named, step_time_us=step_times[0], experiment=experiment)
     like = baseline.like if baseline else None
     candidate = sides.load(store, candidate_name, step_time_us=step_times[1], experiment=experiment, like=like)
     if baseline is None and named is not None:
         baseline = sides.load(store, named, experiment=experiment, like=candidate.like)
     return baseline or sides.default_baseline(store, candidate, branch), candidate
-
-
-def _is_run(name: str) -> bool:
-    from proftrack.tracking.find import is_run_id
-
-    return is_run_id(name)
 
 
 def _keep(store: Store, baseline: Side, candidate: Side, text: str) -> None:

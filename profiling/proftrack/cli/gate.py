@@ -33,7 +33,9 @@ _FORMS = click.Choice(["markdown", "text", "html", "json"])
 @click.argument("candidate")
 @click.option("--baseline", metavar="REF", help="Run id, git ref or path [default: the last comparable run].")
 @click.option("--policy", "policy_file", type=click.Path(path_type=Path), metavar="FILE", help="Limits as YAML.")
-@click.option("--format", "form", type=_FORMS, help="Default: what the file's name ends in, else markdown.")
+@click.option(
+    "--format", "form", type=_FORMS, help="Default: what the file's name ends in, else text (markdown in a pipe)."
+)
 @click.option("-o", "--output", metavar="FILE", help="Write to this file instead of stdout.")
 @click.option("--noise-floor", type=click.FloatRange(0, 1000), metavar="PCT", help="How far two processes may differ.")
 @click.option("--experiment", metavar="NAME", help="Which experiment's runs, where a git ref has several.")
@@ -52,15 +54,15 @@ def command(
     across: tuple[str, ...],
     tag: bool,
 ) -> None:
-    """Hold a run against its baseline: exit 0 pass, 3 fail, 4 inconclusive. Prints Markdown for a pull request."""
+    """Hold a run against its baseline: exit 0 pass, 3 fail, 4 inconclusive. Markdown for a pull request."""
     from proftrack.report.gate_page import page
 
     policy = _policy(policy_file, branch)
     store = Store()
     side = sides.load(store, candidate, experiment=experiment, like=_like(store, baseline))
     gate = _held(store, side, baseline, policy, across, noise_floor)
-    form = out.form_of(form, output, "markdown")
-    out.write(out.render(page(gate), form, gate), output)
+    form = out.form_of(form, output, "text" if output is None and sys.stdout.isatty() else "markdown")
+    out.show(page(gate), form, gate, output)
     if tag and side.run is not None:
         store.runs.tag(side.run, _tags(gate))
     sys.exit(EXIT_CODES[gate.outcome])
@@ -76,9 +78,7 @@ def _policy(path: Path | None, branch: str | None) -> Policy:
 
 def _like(store: Store, baseline: str | None) -> Found | None:
     """What a candidate that is named by a commit must be like: a baseline that is named by its id or a file."""
-    from proftrack.tracking.find import is_run_id
-
-    if baseline is None or not (sides.is_file(baseline) or is_run_id(baseline)):
+    if baseline is None or not (sides.is_file(baseline) or sides.is_run(store, baseline)):
         return None
     try:
         return sides.load(store, baseline).like
@@ -115,6 +115,7 @@ def _held(
             across=across,
             noise=sides.noise(store, baseline, percent=noise_floor, otherwise=policy.noise_floor_pct),
             commits=sides.commits(held, subject),
+            notes=[baseline.note] if baseline.note else [],
         )
     except IncomparableError as error:
         return gates.undecided(label, policy, str(error), held.run_id or held.label)

@@ -67,12 +67,8 @@ def _write(found: History, form: str, output: str | None) -> None:
         from proftrack.series import rows
 
         out.write(history_page.as_csv(rows(found)), output)
-    elif form == "text" and output is None:
-        from proftrack.report.document import print_text
-
-        print_text(history_page.page(found))
     else:
-        out.write(out.render(history_page.page(found), form, found), output)
+        out.show(history_page.page(found), form, found, output)
 
 
 def _hints(found: History) -> list[str]:

@@ -28,6 +28,16 @@ def render(document: Document, form: str, data: msgspec.Struct) -> str:
     return documents.as_markdown(document) if form == "markdown" else documents.as_html(document)
 
 
+def show(document: Document, form: str, data: msgspec.Struct, output: str | None) -> None:
+    """A page in a form, to the file that was named, else to stdout. Raises UsageError as `write` does."""
+    if form == "text" and output is None:
+        from proftrack.report.document import print_text
+
+        print_text(document)
+    else:
+        write(render(document, form, data), output)
+
+
 def write(text: str, output: str | None) -> None:
     """Into the file that was named, else to stdout. Raises UsageError where the file cannot be written."""
     if output is None or output == "-":

@@ -261,4 +261,6 @@ def _show(record: Record, lines: list[str], joint: Joint | None = None) -> None:
         click.echo(line)
     git = record.environment.git
     if git is not None and git.dirty:
-        click.echo("Code    has uncommitted changes: history leaves this run out, and it is nobody's baseline")
+        what = "untracked files" if git.untracked_only else "uncommitted changes"
+        click.echo(f"Code    has {what}: history shows this run with --dirty only,")
+        click.echo("        and gate takes it as a baseline only where it is marked as one")

@@ -6,13 +6,14 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import Struct
 
 from proftrack.cli.subject import is_record
 from proftrack.compare.floors import given_floor, measured_floor
 from proftrack.compare.results import CommitRange, Floor
 from proftrack.compare.subjects import Subject
-from proftrack.errors import NotFoundError, UsageError
+from proftrack.errors import NotFoundError, ProftrackError, UsageError
 from proftrack.record import Record
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ class Side(Struct, frozen=True, kw_only=True):
 
     subject: Subject
     run: Found | None = None
+    note: str = ""
+    """Why it is this one, where the user may have expected another."""
 
     @property
     def like(self) -> Found | None:
@@ -53,6 +56,13 @@ class Store:
 def is_file(reference: str) -> bool:
     """Whether a reference is a path: a run folder, a record or a trace."""
     return Path(reference).exists()
+
+
+def is_run(store: Store, reference: str) -> bool:
+    """Whether a reference is a run id of the store, or the beginning of one."""
+    from proftrack.tracking.find import is_run_id, may_be_run_id
+
+    return is_run_id(reference) or (may_be_run_id(reference) and store.runs.beginning(reference) is not None)
 
 
 def from_path(reference: str, step_time_us: float | None = None) -> Side:
@@ -87,14 +97,59 @@ def from_group(runs: Runs, group: Group, label: str) -> Side:
 def default_baseline(store: Store, candidate: Side, branch: str) -> Side:
     """The run that a candidate is held against where nobody names one.
 
-    Raises NotFoundError that says how to make one, UsageError for a bare trace.
+    Where runs are marked as baselines and none of them could be taken, it says why. Raises NotFoundError that says how
+    to make one, UsageError for a bare trace.
     """
     from proftrack.tracking import references
 
     if candidate.like is None:
         raise UsageError(f"{candidate.subject.label}: a bare trace; name its baseline too")
-    group = references.default_baseline(store.runs, candidate.like, branch=branch)
-    return from_group(store.runs, group, f"baseline on {branch}")
+    like = candidate.like
+    try:
+        group = references.default_baseline(store.runs, like, branch=branch)
+    except NotFoundError as error:
+        why = _why_unused(store.runs, references.unused(store.runs, like, None), candidate)
+        raise NotFoundError(f"{error}. {why}" if why else str(error)) from error
+    side = from_group(store.runs, group, f"baseline on {branch}")
+    why = _why_unused(store.runs, references.unused(store.runs, like, group.chosen), candidate)
+    return msgspec.structs.replace(side, note=why)
+
+
+def _why_unused(runs: Runs, marked: Sequence[Found], candidate: Side) -> str:
+    """In one sentence, why the newest marked run is no baseline of the candidate; empty where none is marked."""
+    like = candidate.like
+    if not marked or like is None:
+        return ""
+    run = marked[0]
+    more = f" (nor the {len(marked) - 1} marked before it)" if len(marked) > 1 else ""
+    return f"Run {run.run_id[:8]}, marked as a baseline, was not used{more}: {_why_not(runs, run, like, candidate)}"
+
+
+def _why_not(runs: Runs, marked: Found, like: Found, candidate: Side) -> str:
+    if marked.run_id == like.run_id:
+        return "it is the candidate itself."
+    if marked.fingerprint != like.fingerprint:
+        return _other_fingerprint(runs, marked, like, candidate)
+    a, b = marked.workload_params, like.workload_params
+    names = [name for name in sorted(a.keys() | b.keys()) if a.get(name) != b.get(name)]
+    if names:
+        other = "; ".join(f"{name}: {a.get(name, 'absent')} and {b.get(name, 'absent')}" for name in names)
+        return f"it was run with other parameters ({other}; the candidate's last)."
+    return f"it is of the candidate's own commit; to compare them all the same: --baseline {marked.run_id[:8]}."
+
+
+def _other_fingerprint(runs: Runs, marked: Found, like: Found, candidate: Side) -> str:
+    """The keys that must be equal and are not, with both values."""
+    from proftrack.compare.comparable import unequal
+
+    try:
+        other = unequal(runs.record(marked), candidate.subject.record)
+    except ProftrackError:
+        other = []
+    if not other:
+        return f"it has another fingerprint ({marked.fingerprint}, the candidate {like.fingerprint})."
+    said = "; ".join(f"{each.name}: {each.before or 'not known'} and {each.after or 'not known'}" for each in other)
+    return f"it is not comparable ({said}; the candidate's last)."
 
 
 def _as_found(record: Record) -> Found | None:

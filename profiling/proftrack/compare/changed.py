@@ -22,6 +22,7 @@ def changed(before: Record, after: Record) -> list[Different]:
         *_table("package", before.environment.packages, after.environment.packages),
         *_table("variable", before.environment.variables, after.environment.variables),
         *_attributes(before.environment, after.environment, _MACHINE),
+        *_threads(before.environment, after.environment),
         *_device(before, after),
         _different("proftrack", before.source.proftrack_version, after.source.proftrack_version),
     ]
@@ -57,6 +58,12 @@ def _attributes(before: Environment, after: Environment, names: tuple[str, ...])
 def _table(noun: str, before: dict[str, str], after: dict[str, str]) -> Iterator[Different]:
     for name in sorted(before.keys() | after.keys()):
         yield _different(f"{noun} {name}", before.get(name), after.get(name))
+
+
+def _threads(before: Environment, after: Environment) -> Iterator[Different]:
+    """Older records do not hold the thread count: unknown is not different."""
+    if before.threads is not None and after.threads is not None:
+        yield _different("threads", before.threads, after.threads)
 
 
 def _device(before: Record, after: Record) -> Iterator[Different]:

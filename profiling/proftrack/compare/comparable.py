@@ -10,22 +10,45 @@ from proftrack.errors import IncomparableError, UsageError
 from proftrack.experiment.sentences import meant, show
 from proftrack.record import Record
 
+THREADS = "threads"
+_MAY_BE_UNKNOWN = (THREADS,)
+"""Keys that older records do not hold: where one side lacks them they are unknown, not different."""
+
 
 def keys_of(record: Record) -> dict[str, Any]:
     """What must be equal, with its value: the run's fingerprint keys; of a bare trace device and profiler options.
 
-    Not among them: commit, software versions, machine, and the parameters that the experiment calls variants. Those
+    On a CPU torch's thread count is one of them; older records have it from $OMP_NUM_THREADS, or not at all. Not among
+    them: commit, software versions, machine, and the parameters that the experiment calls variants. Those
     may differ, and are reported.
     """
-    if record.run is not None:
-        return dict(record.run.fingerprint_keys)
     device = record.environment.device
-    keys: dict[str, Any] = {f"profiler.{name}": on for name, on in record.source.profiler.items()}
+    if record.run is not None:
+        keys = dict(record.run.fingerprint_keys)
+        threads = threads_of(record)
+        if device is not None and device.type == "cpu" and threads is not None:
+            keys.setdefault(THREADS, threads)
+        return keys
+    keys = {f"profiler.{name}": on for name, on in record.source.profiler.items()}
     return {**keys, "device": device.name} if device is not None else keys
+
+
+def threads_of(record: Record) -> int | None:
+    """torch's threads within an operator; None where the record does not say."""
+    if record.environment.threads is not None:
+        return record.environment.threads
+    asked = record.environment.variables.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return int(asked) if asked.isascii() and asked.isdigit() and int(asked) > 0 else None
 
 
 def differing(before: Record, after: Record) -> list[Different]:
     """The keys that should be equal and are not; for a bare trace only those that it has are looked at."""
+    found = unequal(before, after)
+    return [each for each in found if each.name not in _MAY_BE_UNKNOWN or None not in (each.before, each.after)]
+
+
+def unequal(before: Record, after: Record) -> list[Different]:
+    """The same, with keys that one of two runs does not know: their fingerprints differ for those, too."""
     a, b = keys_of(before), keys_of(after)
     whole = before.run is not None and after.run is not None
     names = sorted(a.keys() | b.keys()) if whole else sorted(a.keys() & b.keys())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import msgspec
 
 from proftrack.compare import changed, floors, why
-from proftrack.compare.comparable import check, keys_of
+from proftrack.compare.comparable import check, keys_of, threads_of
 from proftrack.compare.headline import Evidence, headline
 from proftrack.compare.match import match
 from proftrack.compare.parts import parts_of
@@ -46,12 +46,13 @@ def compare(
     across: Collection[str] = (),
     noise: dict[str, Floor] | None = None,
     commits: CommitRange | None = None,
+    notes: Sequence[str] = (),
 ) -> Comparison:
     """Compare two runs, two traces, or one with the other.
 
     `noise`: what is known of the noise between processes, by metric (`step_time_us`, `gpu_busy_per_step_us`); what is
-    missing is assumed. Raises IncomparableError where keys differ that `across` does not name, ProftrackError where a
-    side has no step time.
+    missing is assumed. `notes`: what else the reader is to know. Raises IncomparableError where keys differ that
+    `across` does not name, ProftrackError where a side has no step time.
     """
     before, after = baseline.record, candidate.record
     allowed = check(before, after, across)
@@ -79,7 +80,7 @@ def compare(
         changed=changed.changed(before, after),
         commits=commits,
         across=allowed,
-        notes=_notes(baseline, candidate, basis),
+        notes=[*notes, *_notes(baseline, candidate, basis)],
     )
 
 
@@ -186,4 +187,26 @@ def _notes(baseline: Subject, candidate: Subject, basis: Basis) -> list[str]:
         notes.append("One side is a bare trace: whether both ran the same workload cannot be checked.")
     if not keys_of(baseline.record) or not keys_of(candidate.record):
         notes.append("A trace does not say which device it is from: whether it is the same one cannot be checked.")
-    return notes
+    threads = _threads(baseline.record, candidate.record)
+    return [*notes, threads] if threads else notes
+
+
+def _threads(before: Record, after: Record) -> str | None:
+    """Thread counts that differ or are not known. On a CPU, differing ones are refused unless --across allows them."""
+    if before.run is None or after.run is None:
+        return None
+    a, b = threads_of(before), threads_of(after)
+    if a is None and b is None:
+        return "Neither run says how many threads torch used." if _on_cpu(before) else None
+    if a is None or b is None:
+        return (
+            f"{'The baseline' if a is None else 'The candidate'} does not say how many threads torch used, the other "
+            f"run used {a or b}: whether they are as many is unknown."
+        )
+    if a == b:
+        return None
+    return f"torch's threads: {a} in the baseline, {b} in the candidate; the host's times may differ for that alone."
+
+
+def _on_cpu(record: Record) -> bool:
+    return record.environment.device is not None and record.environment.device.type == "cpu"

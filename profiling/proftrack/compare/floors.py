@@ -10,7 +10,8 @@ import numpy as np
 
 from proftrack.compare.changepoints import FEWEST_RUNS, stretches
 from proftrack.compare.results import Floor
-from proftrack.compare.timing import quantile
+from proftrack.compare.timing import FEWEST_SAMPLES, quantile
+from proftrack.verdict.evidence import difference
 
 ASSUMED_GPU = 0.03
 ASSUMED_HOST = 0.5
@@ -36,15 +37,32 @@ def assumed_floor(busy_fraction: float | None, blocks: Sequence[Sequence[float]]
     own = max((_spread(each) for each in blocks if len(each)), default=0.0)
     if own > fraction:
         fraction, why = own, f"{why}, and blocks of one process differ as much"
-    text = f"two fresh processes are assumed to differ by up to {fraction:.0%} ({why})."
+    text = f"two fresh processes are assumed to differ by up to {difference(fraction)} ({why})."
     return Floor(fraction=fraction, source="assumed", text=text)
 
 
 def assumed_busy_floor() -> Floor:
     """What is assumed of GPU busy time where no repeats are known."""
     fraction = math.expm1(ASSUMED_BUSY)
-    text = f"the GPU time of a few recorded steps is assumed to differ by up to {fraction:.0%} (no repeats are known)."
+    by = difference(fraction)
+    text = f"the GPU time of a few recorded steps is assumed to differ by up to {by} (no repeats are known)."
     return Floor(fraction=fraction, source="assumed", text=text)
+
+
+def own_floor(blocks: Sequence[float], repeats: Sequence[float] = ()) -> Floor | None:
+    """How noisy one side is by itself: by the block times of its process, or by runs of its code in fresh processes
+    where there are three and they differ more. None where neither is known.
+    """
+    found = [floor for floor in (measured_floor([repeats]), _of_blocks(blocks)) if floor is not None]
+    return max(found, key=lambda floor: floor.fraction, default=None)
+
+
+def _of_blocks(blocks: Sequence[float]) -> Floor | None:
+    if len(blocks) < FEWEST_SAMPLES:
+        return None
+    fraction = _spread(blocks)
+    text = f"the timed blocks of one process differ by {difference(fraction)}."
+    return Floor(fraction=fraction, source="measured", runs=1, text=text)
 
 
 def _spread(times: Sequence[float]) -> float:
@@ -86,5 +104,5 @@ def _floor(groups: Sequence[np.ndarray], degrees: int, runs: int, how: str) -> F
         fraction=fraction,
         source="measured",
         runs=runs,
-        text=f"two fresh processes may differ by {fraction:.1%} ({how}).",
+        text=f"two fresh processes may differ by {difference(fraction)} ({how}).",
     )

@@ -4,6 +4,8 @@ A limit on a time fails only where the candidate is beyond it and the difference
 noise would not have hidden going beyond it. Between the two it is inconclusive. Counts have no noise.
 
     outcome   fail where a check fails, else inconclusive where a required one cannot be told, else pass
+
+Where there are too few samples, or a run is noisy by itself, no limit on a time is judged: counts and memory still are.
 """
 
 from __future__ import annotations
@@ -13,14 +15,20 @@ from typing import Literal
 
 from msgspec import Struct
 
+from proftrack.compare import floors
 from proftrack.compare.comparison import BUSY, STEP_TIME, step_samples
+from proftrack.compare.headline import changes
 from proftrack.compare.policy import COUNTS, Limit, Policy, describe
-from proftrack.compare.results import Comparison, Count, Interval
+from proftrack.compare.results import Comparison, Count, Floor, Interval
 from proftrack.compare.subjects import Subject
+from proftrack.verdict.evidence import amount, difference, number
 
 Outcome = Literal["pass", "fail", "inconclusive"]
 EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 3, "inconclusive": 4}
-_GROUNDS = ("samples", "runs")
+NOISE = "noise"
+TOO_NOISY = 0.25
+"""A run (or its code) that differs from itself by more says nothing about another one."""
+_GROUNDS = ("samples", "runs", NOISE)
 """Checks of the data, which are no limits."""
 NOISELESS = ("peak_memory_bytes", "recorded_steps")
 """Metrics that are the same in every run of the same code."""
@@ -71,15 +79,19 @@ def evaluate(
     after: Mapping[str, float],
 ) -> Gate:
     """Hold a candidate against a policy. `before` and `after`: the metrics of both runs."""
-    checks = [*_samples(baseline, candidate, comparison, policy), _regime(comparison, policy)]
-    enough = all(check.outcome == "pass" for check in checks[:2])
+    grounds = [*_samples(baseline, candidate, comparison, policy), _noise(baseline, candidate, comparison, policy)]
+    unfit = next((_UNFIT[check.name] for check in grounds if check.outcome != "pass"), "")
+    noise = grounds[-1]
+    noisy = noise.outcome != "pass"
+    alone = noisy and (noise.after or 0.0) > TOO_NOISY  # then its own times are no better against a fixed figure
+    checks = [*grounds, _regime(comparison, policy, noisy=noisy)]
     counts = {count.name: count for count in comparison.counts}
     for name, limit in policy.metrics.items():
         count = counts.get(COUNTS.get(name, ""))
         if count is not None:
             checks.append(_counted(name, limit, count))
         else:
-            checks.append(_metric(name, limit, before.get(name), after.get(name), comparison, enough=enough))
+            checks.append(_metric(name, limit, before.get(name), after.get(name), comparison, unfit, alone=alone))
     outcome, reason = _outcome(checks)
     return Gate(
         outcome=outcome,
@@ -133,7 +145,56 @@ def _samples(baseline: Subject, candidate: Subject, comparison: Comparison, poli
     ]
 
 
-def _regime(comparison: Comparison, policy: Policy) -> Check:
+_UNFIT = {"samples": "too few samples", "runs": "too few samples", NOISE: "too noisy to judge a time"}
+
+
+def _noise(baseline: Subject, candidate: Subject, comparison: Comparison, policy: Policy) -> Check:
+    """Whether a run, or the runs of its code, differ from themselves by too much. Counts where a time is limited."""
+    before, after = _own(baseline), _own(candidate)
+    between = comparison.step_time.floor
+    if between.source == "measured" and between.fraction > (before.fraction if before else 0.0):
+        before = between  # of the runs like the baseline
+    said = [
+        _noise_sentence("baseline", baseline, before, "or name another one with --baseline"),
+        _noise_sentence("candidate", candidate, after, "with nothing else running"),
+    ]
+    alone = after is not None and after.fraction > TOO_NOISY
+    reason = "" if comparison.step_time.same_data else "; ".join(filter(None, said))
+    return Check(
+        name=NOISE,
+        before=before.fraction if before else None,
+        after=after.fraction if after else None,
+        limit=f"at most {TOO_NOISY * 100:g} %",
+        outcome="inconclusive" if reason else "pass",
+        counted=any(
+            _is_timed(name) and name != BUSY and (alone or not _is_absolute(limit))
+            for name, limit in policy.metrics.items()
+        ),
+        reason=reason,
+    )
+
+
+def _own(subject: Subject) -> Floor | None:
+    timing = subject.record.timing
+    return floors.own_floor(timing.block_step_times_us if timing else [], subject.repeats.get(STEP_TIME, []))
+
+
+def _noise_sentence(noun: str, subject: Subject, own: Floor | None, remedy: str) -> str:
+    if own is None or own.fraction <= TOO_NOISY:
+        return ""
+    what = subject.record.run.experiment if subject.record.run else subject.label
+    return (
+        f"the {noun}'s own noise is {difference(own.fraction)}, over {TOO_NOISY * 100:g} % ({own.text.rstrip('.')}); "
+        f"profile {what} again on a quiet machine, {remedy}"
+    )
+
+
+def _is_timed(name: str) -> bool:
+    """Whether a metric is a time, or made of one."""
+    return name not in NOISELESS and name not in COUNTS
+
+
+def _regime(comparison: Comparison, policy: Policy, *, noisy: bool) -> Check:
     old, new = comparison.baseline.regime, comparison.candidate.regime
     allowed = policy.regime
     limit = "any" if allowed == "any" else old if allowed == "same" else " or ".join(allowed)
@@ -142,20 +203,29 @@ def _regime(comparison: Comparison, policy: Policy) -> Check:
         return Check(name="regime", limit=limit, outcome="pass", counted=False, reason=said)
     if new == "inconclusive" or (allowed == "same" and old == "inconclusive"):
         return Check(name="regime", limit=limit, outcome="inconclusive", reason=f"the verdict is inconclusive ({said})")
+    if noisy:
+        return Check(name="regime", limit=limit, outcome="inconclusive", reason=f"{_UNFIT[NOISE]} ({said})")
     kept = new == old if allowed == "same" else new in allowed
     return Check(name="regime", limit=limit, outcome="pass" if kept else "fail", reason=said)
 
 
 def _counted(name: str, limit: Limit, count: Count) -> Check:
     """A count, which has no noise unless it differs between the steps of one run."""
-    outcome, reason = _within(limit, count.before, count.after, None)
+    outcome, reason = _within(name, limit, count.before, count.after, None)
     if outcome == "fail" and count.varies:
         outcome, reason = "inconclusive", "it differs between the steps of one run"
     return _check(name, limit, count.before, count.after, outcome, reason)
 
 
 def _metric(
-    name: str, limit: Limit, before: float | None, after: float | None, comparison: Comparison, *, enough: bool
+    name: str,
+    limit: Limit,
+    before: float | None,
+    after: float | None,
+    comparison: Comparison,
+    unfit: str,
+    *,
+    alone: bool,
 ) -> Check:
     change = {STEP_TIME: comparison.step_time, BUSY: comparison.busy}.get(name)
     if change is not None:
@@ -164,10 +234,12 @@ def _metric(
         missing = "the candidate" if after is None else "the baseline"
         return _check(name, limit, before, after, "inconclusive", f"{missing} has no {name}")
     interval = _interval(name, before, after, comparison)
-    outcome, reason = _within(limit, before, after, interval)
-    timed = name not in NOISELESS and name not in COUNTS
-    if timed and not enough and not _is_absolute(limit):
-        outcome, reason = "inconclusive", "too few samples"
+    outcome, reason = _within(name, limit, before, after, interval)
+    timed = _is_timed(name)
+    if name == BUSY and unfit == _UNFIT[NOISE]:
+        unfit = ""  # the step's noise is the host's; the GPU's own is in the interval
+    if unfit and timed and (alone or not _is_absolute(limit)):
+        outcome, reason = "inconclusive", unfit
     elif timed and change is not None and change.interval is None:
         outcome, reason = "inconclusive", change.reason
     return _check(name, limit, before, after, outcome, reason)
@@ -176,7 +248,13 @@ def _metric(
 def _check(name: str, limit: Limit, before: float | None, after: float | None, outcome: Outcome, reason: str) -> Check:
     counted = limit.required or outcome != "inconclusive"
     return Check(
-        name=name, before=before, after=after, limit=describe(limit), outcome=outcome, counted=counted, reason=reason
+        name=name,
+        before=before,
+        after=after,
+        limit=describe(limit, name),
+        outcome=outcome,
+        counted=counted,
+        reason=reason,
     )
 
 
@@ -199,16 +277,18 @@ def _interval(name: str, before: float | None, after: float, comparison: Compari
     return Interval(low=ratio * time.interval.low / time.ratio, high=ratio * time.interval.high / time.ratio)
 
 
-def _within(limit: Limit, before: float | None, after: float, interval: Interval | None) -> tuple[Outcome, str]:
+def _within(
+    name: str, limit: Limit, before: float | None, after: float, interval: Interval | None
+) -> tuple[Outcome, str]:
     """The worst of a limit's bounds."""
     found: list[tuple[Outcome, str]] = []
     if limit.max is not None:
-        found.append(_bound(after <= limit.max, f"{after:g} is above {limit.max:g}"))
+        found.append(_bound(after <= limit.max, f"{amount(name, after)} is above {amount(name, limit.max)}"))
     if limit.min is not None:
-        found.append(_bound(after >= limit.min, f"{after:g} is below {limit.min:g}"))
+        found.append(_bound(after >= limit.min, f"{amount(name, after)} is below {amount(name, limit.min)}"))
     if before is not None:
         if limit.exact:
-            found.append(_bound(after == before, f"{before:g} -> {after:g}, must be equal"))
+            found.append(_bound(after == before, f"{amount(name, before)} -> {amount(name, after)}, must be equal"))
         for most, is_increase in (
             (_most(limit.max_increase_pct, limit.max_increase, before), True),
             (_most(limit.max_decrease_pct, limit.max_decrease, before), False),
@@ -234,14 +314,14 @@ def _relative(
     before: float, after: float, interval: Interval | None, most: float, *, increase: bool
 ) -> tuple[Outcome, str]:
     change = after - before if increase else before - after
-    said = f"{(after / before - 1) * 100:+.1f} %" if before else f"{before:g} -> {after:g}"
+    said = changes(after / before)[0] if before else f"{number(before)} -> {number(after)}"
     if interval is None:
         return _bound(change <= most, said)
     # How much worse it is as a ratio, at least, at best guess, at most.
     low, high = (interval.low, interval.high) if increase else (1 / interval.high, 1 / interval.low)
     ratio = after / before if increase else before / after
     allowed = 1 + most / before if increase else before / max(before - most, 1e-12)
-    noise = f"95 % interval {(interval.low - 1) * 100:+.1f} to {(interval.high - 1) * 100:+.1f} %"
+    noise = f"95 % interval {' to '.join(changes(interval.low, interval.high))}"
     if ratio > allowed:
         return ("fail", f"{said} ({noise})") if low > 1 else ("inconclusive", f"{said}, which may be noise ({noise})")
     if high <= allowed or high / ratio <= allowed:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from proftrack.compare.kernels import short
 from proftrack.compare.results import Count, Different, HostRow, Row, TimeChange
 from proftrack.compare.why import LAUNCHES, WAITS, reads_back
-from proftrack.verdict.evidence import us
+from proftrack.verdict.evidence import number, us
 
 _CAUSES = {
     "input": "waiting for data",
@@ -28,6 +28,8 @@ _CAUSES = {
 NEGLIGIBLE = 0.01
 """Share of the step time below which a part is no cause."""
 SUBSTANTIAL = 0.1
+LARGE = 10.0
+"""A ratio from which on a change is easier to read as a factor than in percent."""
 
 
 class Cause(Struct, frozen=True, kw_only=True):
@@ -69,16 +71,16 @@ def _times(evidence: Evidence) -> str:
     where = " in the traces" if evidence.profiled else ""
     line = f"{time.word.capitalize()}{where}: step time {us(time.before_us)} -> {us(time.after_us)}"
     if time.interval is None:
-        return f"{line} ({percent(time.ratio)})"
-    low, high = percent(time.interval.low), percent(time.interval.high)
-    return f"{line} ({percent(time.ratio)}, 95 % interval {low} to {high})"
+        return f"{line} ({', '.join(changes(time.ratio))})"
+    ratio, low, high = changes(time.ratio, time.interval.low, time.interval.high)
+    return f"{line} ({ratio}, 95 % interval {low} to {high})"
 
 
-def percent(ratio: float) -> str:
-    """1.05 -> +5.0 %; factors from 2 on are easier to read as such."""
-    if ratio >= 2:
-        return f"{ratio:.1f}x"
-    return f"{(ratio - 1) * 100:+.1f} %"
+def changes(*ratios: float) -> list[str]:
+    """Ratios as changes: 1.05 -> +5.0 %. Where one is beyond ten times or a tenth, all as factors: 0.019x, 1,101x."""
+    if all(LARGE > ratio > 1 / LARGE or not ratio for ratio in ratios):
+        return [f"{(ratio - 1) * 100:+.1f} %" for ratio in ratios]
+    return [f"{number(ratio)}x" for ratio in ratios]
 
 
 def _chosen(evidence: Evidence) -> list[str]:

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from proftrack.experiment import file
 from proftrack.experiment.sentences import Refusal, show
+from proftrack.verdict.evidence import amount
 from proftrack.verdict.rules import REGIMES
 
 COUNTS = {
@@ -145,19 +146,19 @@ def _branch(value: Any, refuse: Refusal) -> str:
     return str(value).strip()
 
 
-def describe(limit: Limit) -> str:
-    """A limit in words: `at most +5 %`."""
+def describe(limit: Limit, metric: str = "") -> str:
+    """A limit in words: `at most +5 %`; figures in the unit of `metric`."""
     words = ["equal"] if limit.exact else []
     if limit.max_increase_pct is not None:
         words.append(f"at most +{limit.max_increase_pct:g} %")
     if limit.max_decrease_pct is not None:
         words.append(f"at most -{limit.max_decrease_pct:g} %")
     if limit.max_increase is not None:
-        words.append("no increase" if limit.max_increase == 0 else f"at most +{limit.max_increase:g}")
+        words.append("no increase" if limit.max_increase == 0 else f"at most +{amount(metric, limit.max_increase)}")
     if limit.max_decrease is not None:
-        words.append("no decrease" if limit.max_decrease == 0 else f"at most -{limit.max_decrease:g}")
+        words.append("no decrease" if limit.max_decrease == 0 else f"at most -{amount(metric, limit.max_decrease)}")
     if limit.max is not None:
-        words.append(f"at most {limit.max:g}")
+        words.append(f"at most {amount(metric, limit.max)}")
     if limit.min is not None:
-        words.append(f"at least {limit.min:g}")
+        words.append(f"at least {amount(metric, limit.min)}")
     return ", ".join(words)

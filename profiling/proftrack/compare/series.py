@@ -63,8 +63,6 @@ class Series(Struct, frozen=True, kw_only=True):
     """The parameters in which it differs from the other series of its fingerprint."""
     runs: list[RunPoint]
     changes: list[Change] = []
-    left_out: int = 0
-    """Runs with uncommitted changes that are not among `runs`."""
 
     @property
     def title(self) -> str:
@@ -80,6 +78,10 @@ class History(Struct, frozen=True, kw_only=True):
     series: list[Series]
     ordered_by: str
     """commits, or time where the repository at hand does not know them all."""
+    left_out: int = 0
+    """Runs that are in no series, since their tree differed from their commit."""
+    untracked_only: int = 0
+    """Those of them whose tree had nothing but untracked files beside the commit."""
 
 
 def detect(runs: Sequence[RunPoint], metric: str) -> list[Change]:

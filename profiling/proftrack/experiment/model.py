@@ -86,10 +86,13 @@ class Experiment(Struct, frozen=True, kw_only=True):
         return text if len(text) <= _DISPLAY_LIMIT else text[: _DISPLAY_LIMIT - 3] + "..."
 
 
-def fingerprint(experiment: Experiment, device_name: str) -> tuple[str, dict[str, Any]]:
+def fingerprint(
+    experiment: Experiment, device_name: str, *, cpu_threads: int | None = None
+) -> tuple[str, dict[str, Any]]:
     """Short hash of all that must be equal for two runs to be comparable, and those keys with their values.
 
-    Left out are the parameters in `variant_params`, how long steps were timed, and where the files lie.
+    Left out are the parameters in `variant_params`, how long steps were timed, and where the files lie. `cpu_threads`:
+    torch's threads where the device is a CPU (`Environment.cpu_threads`), else None.
     """
     keys: dict[str, Any] = {"experiment": experiment.name, "workload": experiment.workload}
     for key, value in sorted(experiment.params.items()):
@@ -100,6 +103,8 @@ def fingerprint(experiment: Experiment, device_name: str) -> tuple[str, dict[str
             keys[f"{section}.{key}"] = value
     keys["timing.mode"] = experiment.timing.mode
     keys["device"] = device_name
+    if cpu_threads is not None:
+        keys["threads"] = cpu_threads
     text = json.dumps(keys, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12], keys
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proftrack.compare.headline import percent
+from proftrack.compare.headline import changes
 from proftrack.compare.results import CommitRange, Comparison, Count, Different, Row, Side, TimeChange
 from proftrack.report.document import Block, Document, Items, Lead, Table, Tone
 from proftrack.report.units import brief, counted, duration, moment
@@ -61,13 +61,14 @@ def _times(comparison: Comparison) -> Table:
 
 
 def _time(change: TimeChange) -> tuple[str, ...]:
-    interval = f"{percent(change.interval.low)} to {percent(change.interval.high)}" if change.interval else "-"
+    bounds = (change.interval.low, change.interval.high) if change.interval else ()
+    ratio, *interval = changes(change.ratio, *bounds)
     return (
         _NAMES.get(change.metric, change.metric),
         duration(change.before_us),
         duration(change.after_us),
-        percent(change.ratio),
-        interval,
+        ratio,
+        " to ".join(interval) or "-",
         change.word,
     )
 

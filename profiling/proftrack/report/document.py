@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import io
+import re
 from collections.abc import Sequence
 from typing import IO, Literal
 
@@ -20,7 +21,9 @@ from proftrack.report.charts import Chart
 from proftrack.report.terminal import console
 from proftrack.report.units import plain
 
-_SENTENCE, _CELL, _NARROWEST = 1200, 160, 14
+_SENTENCE, _CELL, _NARROWEST = 1200, 160, 10
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
+_SHORT_ID = 8
 Tone = Literal["good", "bad", "unclear", "plain"]
 _STYLES: dict[Tone, str] = {"good": "bold green", "bad": "bold red", "unclear": "bold yellow", "plain": ""}
 
@@ -57,6 +60,8 @@ class Table(Struct, frozen=True):
     """Whether Markdown shows it on demand only."""
     code: bool = False
     """Whether the first column holds names of code."""
+    below: int | None = None
+    """A column of sentences, which in a terminal goes below its row where the columns do not fit."""
 
 
 class Picture(Struct, frozen=True):
@@ -102,24 +107,48 @@ def text(document: Document) -> str:
 
 
 def _print_table(out: Console, block: Table) -> None:
-    """Columns side by side; where they do not fit, the widest column of words gives way, never a number."""
-    rows = [[plain(cell, _CELL) for cell in row] for row in (block.heads, *block.rows[: block.most])]
-    widths = [max(len(row[index]) for row in rows) for index in range(len(block.heads))]
-    words = widths[: block.numbers]
+    """Columns side by side. Where they do not fit, run ids are shortened, sentences go below their row, and then the
+    widest column of words gives way; never a number.
+    """
+    rows = [
+        [plain(cell, _SENTENCE if index == block.below else _CELL) for index, cell in enumerate(row)]
+        for row in (block.heads, *block.rows[: block.most])
+    ]
+    numbers, below = block.numbers, [""] * len(rows)
+    if not _fits(rows, out.width):
+        rows = [[cell[:_SHORT_ID] if _RUN_ID.fullmatch(cell) else cell for cell in row] for row in rows]
+    if block.below is not None and not _fits(rows, out.width):
+        below = ["", *(row[block.below] for row in rows[1:])]
+        rows = [[cell for index, cell in enumerate(row) if index != block.below] for row in rows]
+        numbers -= block.below < numbers
+    widths = _widths(rows)
+    words = widths[:numbers]
     while sum(widths) + 2 * (len(widths) - 1) > out.width and max(words) > _NARROWEST:
         words[words.index(max(words))] -= 1
-        widths[: block.numbers] = words
+        widths[:numbers] = words
     out.print()
     out.print(Text(f"{block.title}:"))
-    for number, row in enumerate(rows):
+    for row, sentence in zip(rows, below, strict=True):
         cells = [
-            _fit(cell, widths[index]) if index < block.numbers else cell.rjust(widths[index])
+            _fit(cell, widths[index]) if index < numbers else cell.rjust(widths[index])
             for index, cell in enumerate(row)
         ]
-        line = Text("  ".join(cells).rstrip(), style="bold" if number == 0 else "")
+        line = Text("  ".join(cells).rstrip(), style="bold" if row is rows[0] else "")
         out.print(line, no_wrap=True, overflow="ignore", crop=False)
+        for part in Text(sentence).wrap(out, max(out.width - len(SUB), _NARROWEST)) if sentence else ():
+            part.rstrip()
+            out.print(Text(SUB) + part)
     for note in _notes(block):
         out.print(Text(note, style="dim"))
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+
+
+def _fits(rows: Sequence[Sequence[str]], width: int) -> bool:
+    widths = _widths(rows)
+    return sum(widths) + 2 * (len(widths) - 1) <= width
 
 
 def _fit(cell: str, width: int) -> str:

@@ -21,6 +21,7 @@ def environment(record: Record) -> list[tuple[str, str]]:
         ]
         rows.append(("device", ", ".join([device.name, *filter(None, more)])))
     cpus = f", {counted(facts.cpu_count, 'CPU')}" if facts.cpu_count else ""
+    cpus += f", {counted(facts.threads, 'torch thread')}" if facts.threads else ""
     rows += [
         ("driver", facts.driver),
         ("CUDA", facts.cuda),

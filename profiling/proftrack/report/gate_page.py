@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from proftrack.compare.gate import Check, Gate
+from proftrack.compare.gate import NOISE, Check, Gate
 from proftrack.report.compare_page import page as comparison_page
 from proftrack.report.document import Document, Items, Lead, Table, Tone
-from proftrack.report.units import duration, scaled
+from proftrack.report.history_page import figure
+from proftrack.verdict.evidence import difference
 
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad", "inconclusive": "unclear"}
 _MARKS = {"pass": "pass", "fail": "FAIL", "inconclusive": "?"}
@@ -15,7 +16,9 @@ def page(gate: Gate) -> Document:
     """The whole gate."""
     about = [f"candidate: {gate.candidate}", f"baseline: {gate.baseline or 'none'}", f"policy: {gate.policy}"]
     rows = [_row(check) for check in gate.checks]
-    checks = Table("Limits", ("", "metric", "limit", "said", "baseline", "candidate"), rows, numbers=4, folded=False)
+    checks = Table(
+        "Limits", ("", "metric", "limit", "said", "baseline", "candidate"), rows, numbers=4, folded=False, below=3
+    )
     behind = comparison_page(gate.comparison).blocks if gate.comparison else []
     return Document(
         f"proftrack gate: {gate.outcome}",
@@ -29,8 +32,4 @@ def _row(check: Check) -> tuple[str, ...]:
 
 
 def _value(check: Check, value: float | None) -> str:
-    if value is None:
-        return "-"
-    if check.name.endswith("_us"):
-        return duration(value)
-    return scaled(value, "B") if check.name.endswith("_bytes") else f"{value:.4g}"
+    return difference(value) if check.name == NOISE and value is not None else figure(check.name, value)

@@ -10,12 +10,13 @@ from datetime import datetime, timezone
 from itertools import groupby
 from typing import Any
 
-from proftrack.compare.headline import percent
+from proftrack.compare.headline import changes as as_changes
 from proftrack.compare.results import CommitRange, Different
 from proftrack.compare.series import NEWEST, Change, History, RunPoint, Series, levels, newest
 from proftrack.report.charts import Chart, Shape, Tick, polyline, round_ticks, x_scale, y_scale
 from proftrack.report.document import SUB, Block, Document, Items, Lead, Picture, Table
 from proftrack.report.units import counted, duration, moment, scaled
+from proftrack.verdict.evidence import number
 
 _HASH = 10
 _SHOWN, _LABELS = 5, 8
@@ -25,7 +26,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def page(history: History) -> Document:
     """All series: their changes first, then their runs."""
-    blocks: list[Block] = [Lead(_lead(history))]
+    blocks: list[Block] = [Lead(_lead(history)), Items("Not shown", _left_out(history))]
     for series in history.series:
         chart = plotted(series, history.metric)
         blocks += [
@@ -46,10 +47,18 @@ def _lead(history: History) -> str:
     )
 
 
+def _left_out(history: History) -> list[str]:
+    if not history.left_out:
+        return []
+    only, them = "", "it" if history.left_out == 1 else "them"
+    if history.untracked_only:
+        only = f" ({history.untracked_only} for untracked files alone: commit them, or name them in .gitignore)"
+    return [f"{counted(history.left_out, 'run')} with uncommitted changes left out{only}; --dirty shows {them}"]
+
+
 def _series_title(series: Series) -> str:
-    left = f", {counted(series.left_out, 'run')} with uncommitted changes left out" if series.left_out else ""
     old = f", changes looked for in the newest {NEWEST:,}" if len(series.runs) > NEWEST else ""
-    return f"{series.title}: {counted(len(series.runs), 'run')} (fingerprint {series.fingerprint}){left}{old}"
+    return f"{series.title}: {counted(len(series.runs), 'run')} (fingerprint {series.fingerprint}){old}"
 
 
 def figure(metric: str, value: float | None) -> str:
@@ -58,7 +67,7 @@ def figure(metric: str, value: float | None) -> str:
         return "-"
     if metric.endswith("_us"):
         return duration(value)
-    return scaled(value, "B") if metric.endswith("_bytes") else f"{value:.4g}"
+    return scaled(value, "B") if metric.endswith("_bytes") else number(value, 4)
 
 
 def _changes(changes: Sequence[Change]) -> list[str]:
@@ -74,9 +83,10 @@ def _changes(changes: Sequence[Change]) -> list[str]:
 
 def _said(change: Change) -> str:
     point = change.point
-    size = percent(point.ratio) if point.ratio is not None else ""
-    if point.interval is not None:
-        size += f", 95 % interval {percent(point.interval.low)} to {percent(point.interval.high)}"
+    bounds = (point.interval.low, point.interval.high) if point.interval is not None else ()
+    size, *interval = as_changes(point.ratio, *bounds) if point.ratio is not None else ("",)
+    if interval:
+        size += f", 95 % interval {' to '.join(interval)}"
     values = f"{figure(change.metric, point.before)} -> {figure(change.metric, point.after)}"
     return f"{change.metric} {values}{f' ({size})' if size else ''}"
 

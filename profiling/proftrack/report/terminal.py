@@ -1,10 +1,12 @@
 """What the terminal shows: the verdict first, then the figures it rests on. Plain text where it is piped.
 
-Lines fit the terminal, and 100 columns where there is none. Numbers are never cut: the name beside them gives way.
+Lines fit the terminal; where there is none, $COLUMNS, else 100 columns. Numbers are never cut: the name beside them
+gives way.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import IO
@@ -36,7 +38,15 @@ def console(stream: IO[str] | None = None) -> Console:
     reconfigure: Callable[..., None] | None = getattr(out, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="backslashreplace")
-    return Console(file=stream, highlight=False, soft_wrap=False, width=None if out.isatty() else PIPED_COLUMNS)
+    return Console(file=stream, highlight=False, soft_wrap=False, width=_width(out))
+
+
+def _width(out: IO[str]) -> int | None:
+    """None for a terminal, whose width rich finds out itself."""
+    if out.isatty():
+        return None
+    asked = os.environ.get("COLUMNS", "")
+    return int(asked) if asked.isascii() and asked.isdigit() and int(asked) > 0 else PIPED_COLUMNS
 
 
 def print_result(record: Record, stream: IO[str] | None = None) -> None:

@@ -11,6 +11,7 @@ _CONTROL = re.compile(
     r"\U000e0000-\U000e007f]"
 )
 _NOISE = re.compile(r"^void |at::native::|at::cuda::|\(anonymous namespace\)::|c10::")
+# What rounds to 1000 has the next unit.
 _UNITS = ((0.1, 1e-3, "ns"), (1e3, 1, "us"), (1e6, 1e3, "ms"), (float("inf"), 1e6, "s"))
 
 
@@ -19,7 +20,7 @@ def duration(us: float | None) -> str:
     if us is None:
         return "-"
     for limit, divisor, unit in _UNITS:
-        if abs(us) < limit and (us or unit == "us"):
+        if abs(us) < 0.9995 * limit and (us or unit == "us"):
             return f"{_three_digits(us / divisor)} {unit}"
     raise AssertionError("infinity is larger than every time")
 

@@ -34,7 +34,7 @@ def key_of(experiment: Experiment, axes: list[str], facts: Environment) -> str:
     what differs from it, and the workload's own file, which may not be under version control.
     """
     device = facts.device.name if facts.device else ""
-    _, keys = fingerprint(experiment, device)
+    _, keys = fingerprint(experiment, device, cpu_threads=facts.cpu_threads)
     shared = {name: value for name, value in keys.items() if name.removeprefix("params.") not in axes}
     shared |= {f"variant.{key}": experiment.params[key] for key in experiment.variant_params if key not in axes}
     code: dict[str, Any] = {

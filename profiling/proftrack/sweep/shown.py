@@ -19,6 +19,8 @@ TEXT = "sweep.md"
 _HEADS = ("T", "B", "u", "R", "regime", "confidence")
 _MOST_TICKS = 16
 _MOST_FAILURES = 10
+_NARROWEST = 8
+"""Of a parameter's column, in a terminal."""
 
 
 def rows(sweep: Sweep) -> list[list[str]]:
@@ -53,11 +55,12 @@ def print_sweep(sweep: Sweep) -> None:
     from proftrack.report.terminal import console
 
     out = console()
-    head, *body = rows(sweep)
+    head, *body = _fitted(rows(sweep), len(sweep.axes), out.width)
     table = Table(box=None, pad_edge=False, show_edge=False)
     for number, name in enumerate(head):
         right = number < len(head) - 2
-        table.add_column(name, justify="right" if right else "left", no_wrap=right, overflow="fold")
+        width = max(len(cells[number]) for cells in [head, *body]) if right else None  # no figure is ever cut
+        table.add_column(name, justify="right" if right else "left", no_wrap=right, overflow="fold", min_width=width)
     for cells in body:
         table.add_row(*(Text(cell) for cell in cells))
     out.print()
@@ -65,6 +68,14 @@ def print_sweep(sweep: Sweep) -> None:
     out.print(table)
     for line in sentences(sweep):
         out.print(Text(line))
+
+
+def _fitted(cells: list[list[str]], axes: int, width: int) -> list[list[str]]:
+    """The cells, those of the axes (the first columns) cut in their middle until all columns fit."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths[:axes]) > _NARROWEST:
+        widths[widths.index(max(widths[:axes]), 0, axes)] -= 1
+    return [[*map(plain, row[:axes], widths), *row[axes:]] for row in cells]
 
 
 def sentences(sweep: Sweep) -> list[str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from proftrack import record as records
-from proftrack.errors import NotFoundError, StoreError
+from proftrack.errors import NotFoundError, StoreError, UsageError
 from proftrack.record import Record
 from proftrack.tracking import store as stores
 from proftrack.tracking.faults import explained, quiet
@@ -28,12 +28,14 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 FINGERPRINT_TAG, COMMIT_TAG, BRANCH_TAG, DIRTY_TAG = "proftrack.fingerprint", "git.commit", "git.branch", "git.dirty"
+UNTRACKED_TAG = "git.untracked_only"
 BASELINE_TAG = "proftrack.baseline"
 RECORD, EVENTS, TRACES = "record.json", "events.parquet", "trace"
 ACTIVE_ONLY = 1
 """MLflow's ViewType; it is not imported with this module."""
 _PAGE = 1000
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
+_BEGINNING = re.compile(r"[0-9a-f]{8,32}")
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -76,6 +78,11 @@ class Found(Struct, frozen=True, kw_only=True):
         return self.tags.get(DIRTY_TAG) == "true"
 
     @property
+    def untracked_only(self) -> bool:
+        """Whether it is dirty for untracked files alone."""
+        return self.tags.get(UNTRACKED_TAG) == "true"
+
+    @property
     def is_baseline(self) -> bool:
         """Whether `proftrack baseline` marked it."""
         return BASELINE_TAG in self.tags
@@ -104,9 +111,14 @@ class Runs:
         self.store, self.client = store, client
 
     def get(self, run_id: str) -> Found:
-        """One run by its id. Raises NotFoundError where there is none, or it was deleted."""
+        """One run by its id, or by eight digits or more that no other id begins with.
+
+        Raises NotFoundError where there is none, or it was deleted, UsageError where several begin so.
+        """
         from mlflow.exceptions import MlflowException
 
+        if not is_run_id(run_id) and (begun := self.beginning(run_id)) is not None:
+            return begun
         with explained(self.store, "read"), quiet(), quick_retries():
             try:
                 run = self.client.get_run(run_id)
@@ -121,6 +133,20 @@ class Runs:
                 "holds it, and may this user read it?"
             )
         return _found(run)
+
+    def beginning(self, digits: str) -> Found | None:
+        """The run whose id begins with these digits (eight or more); None where there is none.
+
+        Raises UsageError where there are several.
+        """
+        if not may_be_run_id(digits):
+            return None
+        begins = f"attributes.run_id LIKE '{digits}%'"  # hexadecimal digits: nothing to escape
+        found = self.search(finished=False, more=begins)
+        if len(found) > 1:
+            ids = ", ".join(run.run_id for run in found[:5])
+            raise UsageError(f"{digits}: {len(found)} run ids begin so ({ids}); give more digits")
+        return found[0] if found else None
 
     def search(
         self,
@@ -218,6 +244,11 @@ def connect() -> Runs:
 def is_run_id(text: str) -> bool:
     """Whether a text has the form of MLflow's run ids."""
     return _RUN_ID.fullmatch(text) is not None
+
+
+def may_be_run_id(text: str) -> bool:
+    """Whether a text can be the beginning of a run id, or all of it."""
+    return _BEGINNING.fullmatch(text) is not None
 
 
 def once(runs: Iterable[Found]) -> Iterator[Found]:

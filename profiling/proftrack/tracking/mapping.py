@@ -98,6 +98,7 @@ def tags(record: Record) -> dict[str, str]:
     }
     if git is not None:
         found |= {"git.commit": git.commit, "git.branch": git.branch, "git.dirty": str(git.dirty).lower()}
+        found["git.untracked_only"] = "true" if git.untracked_only else None
     return bounded(found)
 
 

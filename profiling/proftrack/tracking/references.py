@@ -1,7 +1,7 @@
 """What a user may name a run by, and which run that is.
 
 a path               a run folder, a record.json, a trace           needs no store
-32 hex digits        the run of that id
+32 hex digits        the run of that id; of eight or more, the run whose id begins with them, if there is one
 anything else        a git ref (branch, tag, commit): the runs of that commit, in fresh processes
 """
 
@@ -34,7 +34,7 @@ class Group(Struct, frozen=True, kw_only=True):
 
 
 def by_name(runs: Runs, name: str, *, experiment: str | None = None, like: Found | None = None) -> Group:
-    """The run of an id, or those of a commit.
+    """The run of an id (or of its first digits), or those of a commit.
 
     `experiment` and `like` (the other side of the comparison) narrow what a commit stands for. Raises NotFoundError
     where there is none, UsageError where a commit has runs of several kinds.
@@ -42,6 +42,9 @@ def by_name(runs: Runs, name: str, *, experiment: str | None = None, like: Found
     if is_run_id(name):
         run = runs.get(name)
         return Group(chosen=run, runs=[run])
+    begun = runs.beginning(name)
+    if begun is not None:
+        return Group(chosen=begun, runs=[begun])
     commit = _commit(name)
     of_commit = runs.search(more=f"tags.`{COMMIT_TAG}` LIKE '{commit}%'")  # hexadecimal digits: nothing to escape
     found = [run for run in of_commit if run.fingerprint]
@@ -116,6 +119,16 @@ def default_baseline(runs: Runs, candidate: Found, *, branch: str) -> Group:
         raise NotFoundError(_how_to_make_one(candidate, branch, uncommitted=len(earlier)))
     last = clean[-1]
     return group_of([run for run in clean if run.code == last.code])
+
+
+def unused(runs: Runs, candidate: Found, chosen: Found | None) -> list[Found]:
+    """Runs of the candidate's experiment that are marked as baselines, the newest first.
+
+    Empty where one of them was chosen.
+    """
+    if chosen is not None and chosen.is_baseline:
+        return []
+    return [run for run in reversed(runs_cache.search(runs, candidate.experiment)) if run.is_baseline]
 
 
 def _how_to_make_one(candidate: Found, branch: str, *, uncommitted: int) -> str:

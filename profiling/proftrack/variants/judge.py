@@ -3,6 +3,9 @@
 All variants run in every round, so what changes between rounds (clocks, neighbours) is in both sides of a ratio. The
 interval is the percentile bootstrap of the median ratio that `compare` uses for the blocks of two runs. Two processes
 of one code can differ by more than an interval from one process says: `--isolate` takes the rounds from fresh ones.
+
+A median over many rounds can be sure of a difference that single rounds do not show: then the noise is larger than the
+effect, and none is claimed.
 """
 
 from __future__ import annotations
@@ -11,9 +14,12 @@ import math
 import statistics
 from collections.abc import Sequence
 
+import numpy as np
+
 from proftrack.compare.timing import Samples, within_interval
 from proftrack.report.units import duration
 from proftrack.variants.result import Entry, Variants, Versus, Word
+from proftrack.verdict.evidence import difference
 
 SMALLEST = 0.01
 """A difference under one per cent is none that anybody should act on."""
@@ -30,14 +36,25 @@ def versus(samples: Sequence[float], other: Sequence[float]) -> Versus | None:
     interval = within_interval(Samples(1.0, [1.0] * len(ratios)), Samples(middle, ratios))
     if interval is None:
         return None
-    return Versus(ratio=middle, low=interval.low, high=interval.high, word=_word(middle, interval.low, interval.high))
+    low, high = interval.low, interval.high
+    noise = _noise(ratios)
+    return Versus(ratio=middle, low=low, high=high, noise=noise, word=_word(middle, low, high, noise))
 
 
-def _word(ratio: float, low: float, high: float) -> Word:
+def _noise(ratios: Sequence[float]) -> float:
+    """How far the ratio of a single round is from the middle one: half of what lies between the 10th and 90th
+    percentile, as a factor less 1.
+    """
+    low, high = np.percentile(ratios, [10, 90])
+    return math.sqrt(float(high / low)) - 1
+
+
+def _word(ratio: float, low: float, high: float, noise: float) -> Word:
+    clear = max(ratio, 1 / ratio) - 1 >= noise
     if high < 1 and ratio <= 1 - SMALLEST:
-        return "faster"
+        return "faster" if clear else "inconclusive"
     if low > 1 and ratio >= 1 + SMALLEST:
-        return "slower"
+        return "slower" if clear else "inconclusive"
     return "no difference" if low >= 1 - NARROW and high <= 1 + NARROW else "inconclusive"
 
 
@@ -85,10 +102,21 @@ def _winner(measured: Sequence[Entry]) -> tuple[str | None, str]:
     span = f"{against.ratio:.3f} of its time, 95 % interval {against.low:.3f} to {against.high:.3f}"
     if against.word == "faster":
         return best.name, f"{best.name} is the fastest: {times} of {following.name} ({span})."
-    tied = [best.name, *(entry.name for entry in ranked[1:] if _tied(best, entry))]
-    if against.word == "inconclusive":
-        return None, f"No winner: {' and '.join(tied)} cannot be told apart ({times}; {span})."
-    return None, f"No difference between {' and '.join(tied)} ({times}; {span})."
+    names = " and ".join([best.name, *(entry.name for entry in ranked[1:] if _tied(best, entry))])
+    if against.word == "no difference":
+        return None, f"No difference between {names} ({times}; {span})."
+    return None, f"No winner: {names} cannot be told apart ({times}; {span}): {_why_not(against)}."
+
+
+def _why_not(against: Versus) -> str:
+    if against.low <= 1 <= against.high:
+        return "the interval holds 1; more rounds (--rounds) or a quieter machine narrow it"
+    if against.ratio > 1:
+        return "round by round it is the slower one"
+    return (
+        f"single rounds vary by {difference(against.noise)}, and the difference is no larger than that; measure again "
+        "on a quieter machine"
+    )
 
 
 def _tied(best: Entry, other: Entry) -> bool:

@@ -19,6 +19,8 @@ class Versus(Struct, frozen=True, kw_only=True):
     low: float
     """95 % interval."""
     high: float
+    noise: float = 0.0
+    """How far the ratio of a single round may be from the median, in eight rounds of ten; 0.05: a factor of 1.05."""
     word: Word
 
 

@@ -10,12 +10,17 @@ import msgspec
 from proftrack.errors import ProftrackError
 from proftrack.report.units import brief, counted, duration, percent, plain
 from proftrack.variants.result import Change, Entry, Variants
+from proftrack.verdict.evidence import number
 
 TABLE = "tables/variants.json"
 TEXT = "variants.md"
 _HEADS = ("variant", "T", "/ first", "B", "u", "launches", "set-up", "pays off", "results", "regime")
 _MOST_CHANGES = 6
 _NAME = 60
+_NARROWEST = 20
+"""Of the column of names, in a terminal."""
+_LEFT = ("results", "regime")
+"""Columns of words."""
 _WHAT = {"copy added": "copy added", "renamed": "other kernel", "more": "more calls", "less": "fewer calls"}
 
 
@@ -63,29 +68,49 @@ def _outputs(entry: Entry) -> str:
 
 def print_variants(found: Variants) -> None:
     """Verdict, table and remarks, on stdout."""
-    from rich.console import JustifyMethod
-    from rich.table import Table
     from rich.text import Text
 
     from proftrack.report.terminal import console
 
     out = console()
-    table = Table(box=None, pad_edge=False, show_edge=False)
-    head, *body = rows(found)
-    for number, name in enumerate(head):
-        last = number == len(head) - 1
-        width = max(len(cells[number]) for cells in [head, *body])  # numbers are never cut, the regime gives way
-        justify: JustifyMethod = "right" if 0 < number < len(head) - 2 else "left"
-        table.add_column(name, justify=justify, no_wrap=True, min_width=None if last else width)
-    for cells in body:
-        table.add_row(*(Text(cell) for cell in cells))
     out.print()
     out.print(Text(found.verdict, style="bold"))
     out.print(Text(f"{found.title}, {found.device or 'unknown device'}; {found.mode}, {found.how}"))
-    out.print()
-    out.print(table)
+    for lines in _side_by_side(rows(found), out.width):
+        out.print()
+        for line in lines:
+            out.print(Text(line), no_wrap=True, crop=False)
     for line in sentences(found):
         out.print(Text(line))
+
+
+def _side_by_side(cells: list[list[str]], width: int) -> list[list[str]]:
+    """The table's lines; columns that do not fit beside the others make another table below, with the names again.
+
+    Figures are never cut: names give way, but to no less than `_NARROWEST`.
+    """
+    names, *columns = ([plain(cell, _NAME) for cell in column] for column in zip(*cells, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    parts: list[list[int]] = [[]]
+    room = 0
+    for index, wide in enumerate(widths):
+        if parts[-1] and room + wide + 2 > width:
+            parts.append([])
+        room = room + wide + 2 if parts[-1] else min(max(map(len, names)), _NARROWEST) + wide + 2
+        parts[-1].append(index)
+    return [_lines(names, [columns[index] for index in part], width) for part in parts]
+
+
+def _lines(names: list[str], columns: list[list[str]], width: int) -> list[str]:
+    padded = [
+        [cell.ljust(wide) if column[0] in _LEFT else cell.rjust(wide) for cell in column]
+        for column in columns
+        for wide in [max(map(len, column))]
+    ]
+    taken = sum(len(column[0]) + 2 for column in padded)
+    room = min(max(map(len, names)), max(width - taken, _NARROWEST))
+    first = [plain(name, room).ljust(room) for name in names]
+    return ["  ".join(row).rstrip() for row in zip(first, *padded, strict=True)]
 
 
 def sentences(found: Variants) -> list[str]:
@@ -133,13 +158,18 @@ def _change(change: Change) -> str:
     by = f" of {brief(change.operator, 40)}" if change.operator else ""
     if change.what == "renamed":
         return f"other kernel{by}: {brief(change.old_name, _NAME)} is now {name}."
-    calls = f"{change.calls_before:.3g} to {change.calls_after:.3g} calls"
+    calls = f"{number(change.calls_before)} to {_calls(change.calls_after)}"
     times = f"{duration(change.before_us)} to {duration(change.after_us)} a step"
     if change.what == "gone":
-        calls, times = f"{change.calls_before:.3g} calls", f"{duration(change.before_us)} a step"
+        calls, times = _calls(change.calls_before), f"{duration(change.before_us)} a step"
     elif change.what in ("added", "copy added") and not change.calls_before:
-        calls, times = f"{change.calls_after:.3g} calls", f"{duration(change.after_us)} a step"
+        calls, times = _calls(change.calls_after), f"{duration(change.after_us)} a step"
     return f"{_WHAT.get(change.what, change.what)}{by}: {name} ({calls}, {times})."
+
+
+def _calls(count: float) -> str:
+    text = number(count)
+    return f"{text} {'call' if text == '1' else 'calls'}"
 
 
 def markdown(found: Variants) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 from proftrack.measures import Measures
+from proftrack.verdict.evidence import times, us
 from proftrack.verdict.rules import GPU_SIDE, StepFacts
 
 _MANY_LAUNCHES = 20
@@ -92,8 +93,8 @@ def _waiting(measures: Measures) -> list[str]:
     waits = [op for op in measures.ops if re.search(r"(?:Device|Stream|Event)Synchronize", op.name)]
     if waits:
         worst = max(waits, key=lambda op: op.self_cpu_time_us)
-        times = f"{worst.calls / steps:.3g} times {measures.per}"
-        return [f"{worst.name} is called {times}: find its caller and take it out."]
+        how_often = f"{times(worst.calls / steps)} {measures.per}"
+        return [f"{worst.name} is called {how_often}: find its caller and take it out."]
     return []
 
 
@@ -133,7 +134,7 @@ def _hosting(measures: Measures) -> list[str]:
     named = [gap for gap in measures.idle.largest if gap.cause == "host"]
     if not named:
         return []
-    return [f"The largest such stretch takes {named[0].duration_us / 1000:.3g} ms, during {named[0].during[:120]}."]
+    return [f"The largest such stretch takes {us(named[0].duration_us)}, during {named[0].during[:120]}."]
 
 
 _FIRST: dict[str, Callable[[Measures], list[str]]] = {

@@ -10,7 +10,7 @@ from proftrack.measures import Measures
 from proftrack.measures.results import CpuWork
 from proftrack.verdict.advice import advise_cpu
 from proftrack.verdict.context import Context
-from proftrack.verdict.evidence import item, us
+from proftrack.verdict.evidence import item, number, us
 from proftrack.verdict.result import Evidence, Verdict
 from proftrack.verdict.rules import gpu_regime
 from proftrack.verdict.thresholds import Thresholds
@@ -117,7 +117,7 @@ def _evidence(
     out = [
         item("step_time_us", time, "us", f"A step takes {us(time)} without the profiler."),
         item("cpu_working_us", busy, "us", f"{us(busy)} of it are work, estimated from the operators' self time."),
-        item("operators_us", inside, "us", f"{calls:.3g} operators a step take {us(inside)} under the profiler."),
+        item("operators_us", inside, "us", f"{number(calls)} operators a step take {us(inside)} under the profiler."),
     ]
     if ceilings is not None and ceilings.dispatch_us is not None:
         floor = ceilings.dispatch_us * calls

@@ -138,6 +138,34 @@ def item(name: str, value: float | None, unit: str, text: str) -> Evidence:
     return Evidence(name=name, value=value, unit=unit, text=text)
 
 
+def number(value: float, digits: int = 3) -> str:
+    """A count or a ratio for a sentence, never with an exponent: 0.333, 2, 12.5, 1,234."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}" if abs(value) >= 1e-4 or not value else f"{value:.9f}".rstrip("0").rstrip(".")
+
+
+def amount(metric: str, value: float) -> str:
+    """A metric's value with its unit: 2.65 s, 60 GB, 0.5."""
+    if metric.endswith("_us"):
+        return us(value)
+    if not metric.endswith("_bytes"):
+        return number(value)
+    power = next((power for power in (12, 9, 6, 3) if abs(value) >= 0.9995 * 10**power), 0)
+    return f"{value / 10**power:.3g} {' kMGT'[power // 3].strip()}B"
+
+
+def times(count: float) -> str:
+    """How often: once, 3 times, 0.5 times."""
+    text = number(count)
+    return "once" if text == "1" else f"{text} times"
+
+
+def difference(fraction: float) -> str:
+    """How far apart two figures are, 0.12 being 12.0 %; from a factor of ten on as a factor: 240x."""
+    return f"{fraction * 100:.1f} %" if fraction < 9 else f"{number(1 + fraction)}x"
+
+
 def us(value: float) -> str:
     """A time for a sentence: 7.68 ns, 3 us, 51 us, 1.2 ms."""
     if 0 < abs(value) < 0.1:
