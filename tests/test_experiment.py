@@ -215,7 +215,7 @@ def test_bare_names_are_found_here_first_and_then_in_the_project(
     ("reference", "words"),
     [
         ("matmul_ad", ["'matmul_ad'", "known: ", "did you mean matmul_add?"]),
-        ("no/such.yaml", ["'no/such.yaml'"]),
+        ("no/such.yaml", ["no/such.yaml: no such file"]),
         ("  ", ["empty"]),
         ("program.py", ["program.py", "not a YAML file"]),
     ],
