@@ -19,6 +19,7 @@ from msgspec import Struct
 from proftrack.errors import UsageError
 from proftrack.measures.collectives import Collective
 from proftrack.record import Record
+from proftrack.verdict.evidence import number
 from proftrack.verdict.result import Evidence
 
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,18})(?!\d)", re.IGNORECASE)
@@ -243,7 +244,8 @@ def _compared(
     """What comes of comparing the ranks whose traces are whole."""
     out = []
     if spread is not None:
-        out.append(f"Step times of the {timed} ranks differ by {spread:.1%}.")
+        apart = f"{spread:.1%}" if spread < 1 else f"a factor of {number(1 + spread)}"
+        out.append(f"Step times of the {timed} ranks differ by {apart}.")
     if waited_for is not None:
         others = [r for r in ranks if r.rank != waited_for and r.waiting_us]
         worst = max(others, key=lambda r: r.waiting_us or 0.0)

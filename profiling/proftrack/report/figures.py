@@ -21,6 +21,7 @@ from proftrack.report.charts import (
 )
 from proftrack.report.queue import BINS, Floats, Queue
 from proftrack.report.units import duration, plain, scaled
+from proftrack.verdict.evidence import number
 
 LABELLED = 8
 """Kernels that the roofline plot numbers."""
@@ -147,7 +148,8 @@ def _points(kernels: list[tuple[int, Kernel]], x: Scale, y: Scale) -> list[Shape
     for place, (rank, kernel) in enumerate(kernels[: 5 * LABELLED]):
         at = (x(kernel.intensity or 0.0), y(rate(kernel)))
         radius = round(4 + 12 * kernel.share**0.5, 1)
-        hint = f"{plain(kernel.name, 120)}: {kernel.intensity:.3g} FLOPs a byte, {scaled(rate(kernel), 'FLOP/s')}"
+        intensity = number(kernel.intensity or 0.0)
+        hint = f"{plain(kernel.name, 120)}: {intensity} FLOPs a byte, {scaled(rate(kernel), 'FLOP/s')}"
         out.append(Shape(kind="circle", style=f"c-{kernel.limit}", x=at[0], y=at[1], width=radius, text=hint))
         if place < LABELLED:
             out.append(Shape(kind="text", style="c-mid", x=at[0], y=at[1] - radius - 3, text=str(rank)))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 from proftrack.measures import Measures
+from proftrack.verdict.evidence import counted, times, us
 from proftrack.verdict.rules import GPU_SIDE, StepFacts
 
 _MANY_LAUNCHES = 20
@@ -87,13 +88,13 @@ def _waiting(measures: Measures) -> list[str]:
     steps = max(measures.steps, 1)
     reads = sum(op.calls for op in measures.ops if op.name == "aten::_local_scalar_dense") / steps
     if reads:
-        values = f"{reads:.0f} values {measures.per}"
+        values = f"{counted(reads, 'value')} {measures.per}"
         return [f".item() or its like reads {values} from the GPU: keep them there, read them rarely."]
     waits = [op for op in measures.ops if re.search(r"(?:Device|Stream|Event)Synchronize", op.name)]
     if waits:
         worst = max(waits, key=lambda op: op.self_cpu_time_us)
-        times = f"{worst.calls / steps:.3g} times {measures.per}"
-        return [f"{worst.name} is called {times}: find its caller and take it out."]
+        often = f"{times(worst.calls / steps)} {measures.per}"
+        return [f"{worst.name} is called {often}: find its caller and take it out."]
     return []
 
 
@@ -133,7 +134,7 @@ def _hosting(measures: Measures) -> list[str]:
     named = [gap for gap in measures.idle.largest if gap.cause == "host"]
     if not named:
         return []
-    return [f"The largest such stretch takes {named[0].duration_us / 1000:.3g} ms, during {named[0].during[:120]}."]
+    return [f"The largest such stretch takes {us(named[0].duration_us)}, during {named[0].during[:120]}."]
 
 
 _FIRST: dict[str, Callable[[Measures], list[str]]] = {

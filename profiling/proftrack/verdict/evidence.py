@@ -139,10 +139,29 @@ def item(name: str, value: float | None, unit: str, text: str) -> Evidence:
 
 
 def us(value: float) -> str:
-    """A time for a sentence: 7.68 ns, 3 us, 51 us, 1.2 ms."""
+    """A time for a sentence: 7.68 ns, 3 us, 51 us, 1.2 ms, 2650 s."""
     if 0 < abs(value) < 0.1:
-        return f"{value * 1e3:.3g} ns"
+        return f"{number(value * 1e3)} ns"
     for divisor, unit in ((1, "us"), (1e3, "ms")):
         if value / divisor < 999.5:  # what rounds to 1000 has the next unit
-            return f"{value / divisor:.3g} {unit}"
-    return f"{value / 1e6:.3g} s" if value < 1e9 else f"{value / 1e6:.0f} s"
+            return f"{number(value / divisor)} {unit}"
+    return f"{number(value / 1e6)} s"
+
+
+def number(value: float) -> str:
+    """A number for a sentence, three digits and never an exponent: 0.333, 2.5, 12, 2653."""
+    if abs(value) >= 999.5:
+        return f"{value:.0f}"
+    return f"{value:.3g}" if abs(value) >= 1e-4 or not value else f"{value:.6f}".rstrip("0").rstrip(".")
+
+
+def counted(value: float, noun: str) -> str:
+    """How many, in a sentence: 1 launch, 0.333 launches, 12 launches."""
+    text = number(value)
+    return f"{text} {noun}" if text == "1" else f"{text} {noun}{'es' if noun.endswith(('ch', 's')) else 's'}"
+
+
+def times(value: float) -> str:
+    """How often, in a sentence: once, twice, 2.5 times."""
+    text = number(value)
+    return {"1": "once", "2": "twice"}.get(text, f"{text} times")

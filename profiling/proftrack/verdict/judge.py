@@ -12,6 +12,7 @@ from proftrack.measures.results import Flag
 from proftrack.verdict import cpu, evidence, spread
 from proftrack.verdict.advice import advise
 from proftrack.verdict.context import Context
+from proftrack.verdict.evidence import number, us
 from proftrack.verdict.result import Verdict
 from proftrack.verdict.rules import StepFacts, regime, without_inflation
 from proftrack.verdict.thresholds import THRESHOLDS, Thresholds
@@ -85,7 +86,7 @@ def _flags(
     if context.unprofiled_us is not None and u > limits.slow_under_profiler:
         raised.append(flag("slow_under_profiler", 1, f"B / T = {u:.2f}."))
     if roofline is not None and roofline > limits.roofline_slack * facts.gpu_busy_us:
-        raised.append(flag("roofline_above_busy", 1, f"R {roofline:.3g} us, B {facts.gpu_busy_us:.3g} us."))
+        raised.append(flag("roofline_above_busy", 1, f"R {us(roofline)}, B {us(facts.gpu_busy_us)}."))
     if measures.work is not None and context.ceilings is not None and measures.totals.self_cuda_time_total_us:
         share = measures.work.uncounted_us / measures.totals.self_cuda_time_total_us
         if share > limits.uncounted_share:
@@ -162,8 +163,9 @@ class _Outcome:
             )
         traced = self._traced_step_us()
         if basis == "unprofiled" and traced and self.facts.step_time_us > limits.longer_than_traced * traced:
+            longer = number(self.facts.step_time_us / traced)
             reasons.append(
-                f"The step time given is {self.facts.step_time_us / traced:.3g} times that of the trace, and profiling "
+                f"The step time given is {longer} times that of the trace, and profiling "
                 "only lengthens a step: they are not of the same work (or the unit is not microseconds)."
             )
         if u < limits.gpu_bound_from:
