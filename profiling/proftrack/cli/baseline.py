@@ -21,8 +21,8 @@ def command(run: str | None, remove: bool) -> None:
 
     if run is None and remove:
         raise UsageError("--remove needs the id of a run")
-    if run is not None and not find.is_run_id(run):
-        raise UsageError(f"{run}: not a run id; a baseline is marked by its id (32 hex digits)")
+    if run is not None and not find.may_be_run_id(run):
+        raise UsageError(f"{run}: not a run id; a baseline is marked by its id (32 hex digits, or the first eight)")
     runs = Store().runs
     if run is None:
         found = references.baselines(runs)

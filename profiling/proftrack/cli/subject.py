@@ -50,10 +50,13 @@ def load(reference: str) -> Subject:
 
 
 def run_id_of(reference: str) -> str:
-    """`reference` where it can be an MLflow run id. Raises UsageError where it cannot, and is no path either."""
-    from proftrack.tracking.find import is_run_id
+    """`reference` where it can be an MLflow run id, whole or its first eight digits or more.
 
-    if not is_run_id(reference):
+    Raises UsageError where it cannot, and is no path either.
+    """
+    from proftrack.tracking.find import may_be_run_id
+
+    if not may_be_run_id(reference):
         raise UsageError(f"{reference}: no such file, and no run id; {_FORMS}")
     return reference
 

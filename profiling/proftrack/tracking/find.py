@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from proftrack import record as records
-from proftrack.errors import NotFoundError, StoreError
+from proftrack.errors import NotFoundError, StoreError, UsageError
 from proftrack.record import Record
 from proftrack.tracking import store as stores
 from proftrack.tracking.faults import explained, quiet
@@ -34,6 +34,7 @@ ACTIVE_ONLY = 1
 """MLflow's ViewType; it is not imported with this module."""
 _PAGE = 1000
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
+_SHORT_ID = re.compile(r"[0-9a-f]{8,31}")
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -104,9 +105,14 @@ class Runs:
         self.store, self.client = store, client
 
     def get(self, run_id: str) -> Found:
-        """One run by its id. Raises NotFoundError where there is none, or it was deleted."""
+        """One run by its id, or by the first eight digits of it or more.
+
+        Raises NotFoundError where there is none, or it was deleted; UsageError where several begin with these digits.
+        """
         from mlflow.exceptions import MlflowException
 
+        if not is_run_id(run_id):
+            return self._beginning_with(run_id)
         with explained(self.store, "read"), quiet(), quick_retries():
             try:
                 run = self.client.get_run(run_id)
@@ -121,6 +127,14 @@ class Runs:
                 "holds it, and may this user read it?"
             )
         return _found(run)
+
+    def _beginning_with(self, digits: str) -> Found:
+        found = self.search(finished=False, more=f"attributes.run_id LIKE '{digits}%'")
+        if not found:
+            raise NotFoundError(f"{self.store.public}: no run whose id begins with {digits}")
+        if len(found) > 1:
+            raise UsageError(f"{digits}: {len(found)} runs begin with these digits; give more of them")
+        return found[0]
 
     def search(
         self,
@@ -218,6 +232,11 @@ def connect() -> Runs:
 def is_run_id(text: str) -> bool:
     """Whether a text has the form of MLflow's run ids."""
     return _RUN_ID.fullmatch(text) is not None
+
+
+def may_be_run_id(text: str) -> bool:
+    """Whether a text is the beginning of a run id, eight digits at least, or a whole one."""
+    return is_run_id(text) or _SHORT_ID.fullmatch(text) is not None
 
 
 def once(runs: Iterable[Found]) -> Iterator[Found]:

@@ -1,12 +1,13 @@
 """What a user may name a run by, and which run that is.
 
 a path               a run folder, a record.json, a trace           needs no store
-32 hex digits        the run of that id
+32 hex digits        the run of that id; its first eight or more do where no other run begins with them
 anything else        a git ref (branch, tag, commit): the runs of that commit, in fresh processes
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from msgspec import Struct
 from proftrack.errors import NotFoundError, UsageError
 from proftrack.git import resolve_commit
 from proftrack.tracking import runs_cache
-from proftrack.tracking.find import BASELINE_TAG, COMMIT_TAG, Found, Runs, is_run_id
+from proftrack.tracking.find import BASELINE_TAG, COMMIT_TAG, Found, Runs, is_run_id, may_be_run_id
 
 _HASH = re.compile(r"[0-9a-f]{7,40}")
 _SHOWN = 5
@@ -39,8 +40,7 @@ def by_name(runs: Runs, name: str, *, experiment: str | None = None, like: Found
     `experiment` and `like` (the other side of the comparison) narrow what a commit stands for. Raises NotFoundError
     where there is none, UsageError where a commit has runs of several kinds.
     """
-    if is_run_id(name):
-        run = runs.get(name)
+    if (run := _by_id(runs, name)) is not None:
         return Group(chosen=run, runs=[run])
     commit = _commit(name)
     of_commit = runs.search(more=f"tags.`{COMMIT_TAG}` LIKE '{commit}%'")  # hexadecimal digits: nothing to escape
@@ -50,6 +50,23 @@ def by_name(runs: Runs, name: str, *, experiment: str | None = None, like: Found
     if not found:
         raise NotFoundError(f"{name} (commit {commit[:12]}): no FINISHED run in {runs.store.public}; profile it first")
     return _one_kind(name, found)
+
+
+def refuse_unknown(name: str) -> None:
+    """Raise NotFoundError for a name that can be neither a run id nor a commit. Touches no store."""
+    if not may_be_run_id(name):
+        _commit(name)
+
+
+def _by_id(runs: Runs, name: str) -> Found | None:
+    """The run of an id; None where a shortened one is none, which may be a commit."""
+    if not may_be_run_id(name):
+        return None
+    if is_run_id(name):
+        return runs.get(name)
+    with contextlib.suppress(NotFoundError):
+        return runs.get(name)
+    return None
 
 
 def _commit(name: str) -> str:
