@@ -141,8 +141,8 @@ def test_with_mlflow_the_temporary_folder_is_gone_and_the_result_says_where_all_
     assert f"Run     {found.info.run_id}\n" in shown
     (traces,) = re.findall(r"Traces  (.*)\n", shown)
     assert [path.name for path in Path(traces).iterdir()] == ["matmul_add.pt.trace.json.gz"]
-    assert f"server --backend-store-uri {store_uri}" in shown
-    assert shown.index("GPU work") < shown.index("Store   ")  # the verdict and the kernels come first
+    assert f"--backend-store-uri {store_uri} \\\n" in shown
+    assert shown.index("GPU work") < shown.index("Report  ") < shown.index("Store   ")  # the verdict comes first
 
 
 def test_with_output_the_folder_stays_and_knows_where_it_was_logged(

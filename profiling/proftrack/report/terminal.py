@@ -1,10 +1,12 @@
 """What the terminal shows: the verdict first, then the figures it rests on. Plain text where it is piped.
 
-Lines fit the terminal, and 100 columns where there is none. Numbers are never cut: the name beside them gives way.
+Lines fit the terminal; where there is none, COLUMNS, or else 100 columns. Numbers are never cut: the name beside them
+gives way.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import IO
@@ -22,6 +24,7 @@ _GAPS = 3
 _DEVICES = 8
 PIPED_COLUMNS = 100
 _BAR = 30
+_LABEL = 8
 _NARROWEST_NAME = 12
 _WIDEST_NAME = 60
 _STYLE = {"high": "bold green", "medium": "bold yellow", "low": "bold red"}
@@ -36,7 +39,8 @@ def console(stream: IO[str] | None = None) -> Console:
     reconfigure: Callable[..., None] | None = getattr(out, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="backslashreplace")
-    return Console(file=stream, highlight=False, soft_wrap=False, width=None if out.isatty() else PIPED_COLUMNS)
+    known = out.isatty() or os.environ.get("COLUMNS", "").isdigit()  # rich asks the one, then the other
+    return Console(file=stream, highlight=False, soft_wrap=False, width=None if known else PIPED_COLUMNS)
 
 
 def print_result(record: Record, stream: IO[str] | None = None) -> None:
@@ -45,6 +49,14 @@ def print_result(record: Record, stream: IO[str] | None = None) -> None:
     _verdict(out, record)
     _times(out, record)
     _kernels(out, record)
+
+
+def print_note(label: str, text: str) -> None:
+    """A sentence behind a label of eight columns, as wide as the terminal is."""
+    out = console()
+    for i, part in enumerate(Text(text).wrap(out, max(out.width - _LABEL, 20))):
+        part.rstrip()
+        out.print(Text(label.ljust(_LABEL) if i == 0 else " " * _LABEL) + part)
 
 
 def print_record(record: Record, stream: IO[str] | None = None) -> None:
