@@ -303,3 +303,11 @@ def test_times_in_sentences(value: float, text: str) -> None:
     from proftrack.verdict.evidence import us
 
     assert us(value) == text
+
+
+def test_counts_in_sentences() -> None:
+    from proftrack.verdict.evidence import counted, number, times
+
+    assert [times(n) for n in (1, 1.0001, 2, 1 / 3, 2653)] == ["once", "once", "twice", "0.333 times", "2653 times"]
+    assert [counted(n, "value") for n in (1, 0.5, 1200)] == ["1 value", "0.5 values", "1200 values"]
+    assert [number(n) for n in (0, 0.00002, 1234567, 12.34, -2650)] == ["0", "0.00002", "1234567", "12.3", "-2650"]

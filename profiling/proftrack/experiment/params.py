@@ -99,11 +99,9 @@ def _check(key: Any, value: Any, refuse: Refusal) -> None:
 
 
 def _check_choice(name: str, value: Any, choices: Mapping[str, list[Any]], refuse: Refusal) -> None:
-    allowed = choices.get(name)
-    for item in value if isinstance(value, list) else [value]:
-        if allowed is not None and item not in allowed:
-            words = list(map(str, allowed))
-            refuse(f"{name}={show(item)} is not allowed; it must be one of {', '.join(words)}", str(item), words)
+    if name in choices and value not in choices[name]:
+        words = list(map(str, choices[name]))
+        refuse(f"{name}={show(value)} is not allowed; it must be one of {', '.join(words)}", str(value), words)
 
 
 def _plain(value: Any) -> bool:
