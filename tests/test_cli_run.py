@@ -17,7 +17,7 @@ from run_folders import make_record, write_folder
 from proftrack.cli import main
 from proftrack.cli import run as cli_run
 from proftrack.cli.options import parameters
-from proftrack.errors import UsageError, WorkloadError
+from proftrack.errors import NotFoundError, UsageError, WorkloadError
 from proftrack.record import Record
 from proftrack.tracking import log, runs, spool, store
 
@@ -141,8 +141,60 @@ def test_with_mlflow_the_temporary_folder_is_gone_and_the_result_says_where_all_
     assert f"Run     {found.info.run_id}\n" in shown
     (traces,) = re.findall(r"Traces  (.*)\n", shown)
     assert [path.name for path in Path(traces).iterdir()] == ["matmul_add.pt.trace.json.gz"]
-    assert f"server --backend-store-uri {store_uri}" in shown
-    assert shown.index("GPU work") < shown.index("Store   ")  # the verdict and the kernels come first
+    assert f"--backend-store-uri {store_uri} \\\n" in shown
+    assert shown.index("GPU work") < shown.index("Report  ") < shown.index("Store   ")  # the verdict comes first
+
+
+def test_the_last_lines_name_the_report_and_commands_that_work(
+    asked: Asked, capsys: pytest.CaptureFixture[str], store_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And everything fits 80 columns, but for lines that are a path or an address."""
+    measure = cli_run._measure
+
+    def with_report(experiment: Experiment, folder: Path, **options: Any) -> Record:
+        record = measure(experiment, folder, **options)
+        (folder / "report.html").write_text("<html></html>")
+        return record
+
+    monkeypatch.setattr(cli_run, "_measure", with_report)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert call("run", "small") == 0
+    shown = capsys.readouterr().out
+    (found,) = all_runs()
+    (report,) = re.findall(r"Report  (.*)\n", shown)
+    assert Path(report).read_text() == "<html></html>"
+    short = found.info.run_id[:8]
+    assert f"\n        proftrack report {short}  # writes it here, or -o FILE\n" in shown
+    assert f"\n        proftrack open {short}  # its trace in Perfetto's UI\n" in shown
+    long = [line for line in shown.splitlines() if len(line) > 80]
+    assert [line for line in long if len(line.split()) > 3] == []
+    # Commands take the short id.
+    assert call("baseline", short) == 0
+    assert f"is a baseline for {found.info.run_name}" in capsys.readouterr().out
+    assert call("report", "0" * 8) == 1
+    assert capsys.readouterr().err == f"proftrack: {store_uri}: no run whose id begins with 00000000\n"
+
+
+def test_a_short_id_that_two_runs_begin_with_is_refused(store_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from proftrack.tracking import find, references
+
+    found = find.connect()
+    monkeypatch.setattr(found, "search", lambda **_: ["one", "other"])
+    with pytest.raises(UsageError, match="01234567: 2 runs begin with these digits; give more of them"):
+        found.get("01234567")
+    monkeypatch.setattr(found, "search", lambda **_: [])
+    with pytest.raises(NotFoundError, match=r"01234567 \(commit 01234567\): no FINISHED run"):
+        references.by_name(found, "01234567")  # then it is a commit, if it is anything
+
+
+def test_without_a_local_report_the_command_fetches_it() -> None:
+    from proftrack.tracking import where
+
+    server = store.Store(uri="http://host:5000", public="http://host:5000", given="http://host:5000")
+    assert where.lines(server, "1", "0123456789abcdef" * 2, "mlflow-artifacts:/1/x/artifacts")[:2] == [
+        "Report  proftrack report 01234567  # fetches it",
+        "        proftrack open 01234567  # its trace in Perfetto's UI",
+    ]
 
 
 def test_with_output_the_folder_stays_and_knows_where_it_was_logged(

@@ -170,6 +170,12 @@ def test_refused_overrides_name_key_value_and_what_is_allowed(
         (MINIMAL + "params: {n: 1}\nsweep: {n: 3}\n", ["sweep.n=3", "a list"]),
         (MINIMAL + "params: {n: 1}\nsweep: {n: [a]}\n", ["sweep.n=a", "whole number"]),
         (MINIMAL + "params: {n: 1}\nsweep: {m: [1]}\n", ["sweep", "m", "allowed: n"]),
+        (MINIMAL + "params: {k: a}\nchoices: {k: a}\n", ["choices.k=a", "a list"]),
+        (MINIMAL + "params: {k: a}\nchoices: {k: [1]}\n", ["choices.k=1", "text, as params.k"]),
+        (MINIMAL + "params: {k: a}\nchoices: {m: [a]}\n", ["choices", "m", "allowed: k"]),
+        (MINIMAL + "params: {k: c}\nchoices: {k: [a, b]}\n", ["k=c is not allowed; it must be one of a, b"]),
+        (MINIMAL + "params: {k: a}\nchoices: {k: [a]}\nsweep: {k: [a, b]}\n", ["k=b is not allowed"]),
+        (MINIMAL + "params: {k: a}\nchoices: {k: [a]}\nvariants: {v: {k: b}}\n", ["k=b is not allowed"]),
         (MINIMAL + 'name: "two\\nlines"\n', ["name=", "printable line"]),
         (MINIMAL + "device: tpu\n", ["device=tpu", "auto, cuda, cpu"]),
         (MINIMAL + "name: a\nname: b\n", [":3", "'name' is given twice"]),
@@ -215,7 +221,7 @@ def test_bare_names_are_found_here_first_and_then_in_the_project(
     ("reference", "words"),
     [
         ("matmul_ad", ["'matmul_ad'", "known: ", "did you mean matmul_add?"]),
-        ("no/such.yaml", ["'no/such.yaml'"]),
+        ("no/such.yaml", ["no/such.yaml: no such file"]),
         ("  ", ["empty"]),
         ("program.py", ["program.py", "not a YAML file"]),
     ],
@@ -272,3 +278,29 @@ def test_fingerprint_keys_are_flat_and_named(write: Any) -> None:
     assert keys["timing.mode"] == "latency"
     assert keys["device"] == "H200"
     assert "params.compile" not in keys
+
+
+def test_a_parameter_with_choices_takes_one_of_them(write: Any) -> None:
+    path = write(MINIMAL + "params: {k: fast, n: 1}\nchoices: {k: [fast, slow], n: [1, 2]}\n")
+    assert experiment.load(path, {"k": "slow"}).params["k"] == "slow"
+    assert experiment.load(path).choices == {"k": ["fast", "slow"], "n": [1, 2]}
+    check_refused(path, ["k=slwo is not allowed; it must be one of fast, slow; did you mean slow?"], {"k": "slwo"})
+    check_refused(path, ["n=3 is not allowed; it must be one of 1, 2"], {"n": "3"})
+
+
+def test_a_parameter_in_the_wrong_case_is_told_the_right_one(write: Any) -> None:
+    path = write(MINIMAL + "params: {n: 1}\n")
+    check_refused(path, ["unknown parameter N=2", "did you mean n?"], {"N": "2"})
+
+
+def test_the_choices_of_our_experiments_are_what_their_workloads_take() -> None:
+    """`auto` is resolved before the workload sees it."""
+    import ast
+
+    shared = ast.parse((Path(__file__).parents[1] / "experiments" / "shared.py").read_text())
+    texts = {node.value for node in ast.walk(shared) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    for name in ("ddp", "linear", "llm", "matmul_add", "mlp"):
+        choices = experiment.load(name).choices
+        for key in {"dtype", "compile"} & choices.keys():
+            assert set(choices[key]) - {"auto"} <= texts
+        assert "auto" in choices["dtype"]

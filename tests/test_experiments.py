@@ -330,11 +330,3 @@ def test_programs_that_cannot_be(
     assert call("run", "--no-mlflow", *arguments) == code
     assert words in capsys.readouterr().err
     assert not (package.parent / "proftrack-runs").exists()
-
-
-def test_a_program_without_an_optimizer_says_what_to_do(
-    package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (package / "plain.py").write_text("import torch\ntorch.ones(2)\n")
-    with pytest.warns(UserWarning, match="no step was seen.*--step"):
-        assert call("run", "--no-mlflow", "--device", "cpu", str(package / "plain.py")) == 1

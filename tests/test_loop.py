@@ -60,13 +60,20 @@ def test_plan(before: int, mode: str, expected: tuple[int, ...] | None) -> None:
         assert found.warm + found.blocks * found.per_block + found.singles == before
 
 
-@pytest.mark.parametrize("count", [None, 1, 2, 3, 4, 5, 10, 20, 57, 58, 59, 1000])
-def test_a_fitting_schedule_fits(count: int | None) -> None:
+@pytest.mark.parametrize(
+    ("count", "total"),
+    [(None, 20), *((n, n) for n in (1, 2, 3, 4, 5, 10, 20, 57)), (58, 58), (59, 58), (1000, 58)],
+)
+def test_a_fitting_schedule_fits(count: int | None, total: int) -> None:
     found = fitting_schedule(count)
-    total = sum(found.values()) - found["repeat"]
     assert found["active"] >= 1
-    assert total == 58 if count is None or count >= 58 else total <= count
-    assert total == sum(SCHEDULE.values()) - 1 or total == count
+    assert sum(found.values()) - found["repeat"] == total
+
+
+def test_the_usual_schedule_is_short_and_its_step_time_unprofiled() -> None:
+    """3 blocks of 4 steps after 3 that warm up: twelve timed steps, and twenty in all."""
+    assert sum(SCHEDULE.values()) - SCHEDULE["repeat"] == 20
+    assert capture_loop.plan(SCHEDULE["skip_first"] + SCHEDULE["wait"], "throughput") == (3, 3, 4, 0)
 
 
 # ---- a loop that goes well -------------------------------------------------------------------------------------------
@@ -272,6 +279,7 @@ def test_an_exception_in_the_loop_passes_and_the_run_is_failed(store_uri: str, d
         _ = 1 / 0
     (found,) = all_runs()
     assert found.info.status == "FAILED"
+    assert (p.verdict is not None) == (p.record is not None)
     assert found.data.tags["proftrack.error"] == "ZeroDivisionError: division by zero"
     assert (p.record is not None) == (done >= 15)
     assert not torch.autograd._profiler_enabled()
@@ -315,7 +323,12 @@ def test_the_warning_points_at_the_callers_line(tmp_path: Path) -> None:
 
 def test_a_loop_that_ends_within_the_window_gives_the_steps_that_were_over(store_uri: str) -> None:
     with (
-        pytest.warns(ProfileWarning, match=r"fewer steps.*1 of 3 were recorded, the loop had 14 of the 16 steps"),
+        pytest.warns(
+            ProfileWarning,
+            match=r"fewer steps.*1 of 3 were recorded, the loop had 14 of the 16 steps"
+            " of the schedule; the whole schedule needs 16 steps; a loop of 14 has room for "
+            "skip_first 2, wait 8, warmup 1, active 3",
+        ),
         proftrack.profile("e", schedule={**SHORT, "active": 3}, **QUIET) as p,
     ):
         steps(p, 14)
@@ -395,14 +408,64 @@ def test_arguments_that_cannot_be(arguments: dict[str, Any], words: str) -> None
         proftrack.profile("e", **arguments)
 
 
-def test_step_outside_of_the_block_is_refused(tmp_path: Path) -> None:
-    profile = proftrack.profile("e", schedule=SHORT, output=tmp_path / "o", mlflow=False, **QUIET)
-    with pytest.raises(CaptureError, match=r"step\(\) was called outside of the profile"):
-        profile.step()
-    with profile:
-        steps(profile, 15)
-    with pytest.raises(CaptureError, match=r"step\(\) was called outside of the profile"):
-        profile.step()
+def test_a_step_after_the_end_is_refused(tmp_path: Path) -> None:
+    with proftrack.profile("e", schedule=SHORT, output=tmp_path / "o", mlflow=False, **QUIET) as p:
+        steps(p, 15)
+    with pytest.raises(CaptureError, match=r"step\(\) was called after the profile had ended"):
+        p.step()
+
+
+# ---- what is said, and when ------------------------------------------------------------------------------------------
+
+LOUD: dict[str, Any] = {**QUIET, "quiet": False}
+
+
+def test_the_verdict_is_there_when_it_is_known_and_printed_when_the_loop_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with proftrack.profile("e", schedule=SHORT, output=tmp_path / "o", mlflow=False, **LOUD) as p:
+        assert (p.record, p.verdict) == (None, None)
+        steps(p, 15)
+        assert p.record is not None and p.verdict is p.record.verdict
+        assert capsys.readouterr().out == ""
+        steps(p, 5)
+    shown = capsys.readouterr().out
+    assert shown.split("\n")[1] == p.verdict.summary[: len(shown.split("\n")[1])] != ""
+    assert f"\nReport  {tmp_path / 'o' / 'report.html'}\n        proftrack report {tmp_path / 'o'}  # " in shown
+    assert shown.count("Kept    ") == 1
+
+
+def test_without_with_the_first_step_begins_it_and_the_programs_end_ends_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_exit: list[Any] = []
+    monkeypatch.setattr("atexit.register", at_exit.append)
+    monkeypatch.setattr("atexit.unregister", at_exit.remove)
+    p = proftrack.profile("e", schedule=SHORT, output=tmp_path / "o", mlflow=False, **LOUD)
+    assert at_exit == []
+    steps(p, 1 + 15)
+    assert p.record is not None and p.record.window.step_names == ["ProfilerStep#13", "ProfilerStep#14"]
+    assert capsys.readouterr().out == ""
+    (end,) = at_exit
+    end()
+    assert at_exit == []  # said once
+    assert capsys.readouterr().out.count("Kept    ") == 1
+
+
+def test_a_program_that_died_leaves_a_failed_run(
+    store_uri: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = proftrack.profile("e", schedule=SHORT, **LOUD)
+    assert isinstance(p, Profile)
+    steps(p, 5)
+    monkeypatch.setattr(sys, "last_value", ZeroDivisionError("division by zero"), raising=False)
+    p._program_ends()
+    assert [run.info.status for run in all_runs()] == ["FAILED"]
+    assert (p.record, p.verdict, capsys.readouterr().out) == (None, None, "")
+
+
+def test_switched_off_there_is_no_verdict() -> None:
+    assert proftrack.profile("e", enabled=False).verdict is None
 
 
 def test_importing_proftrack_imports_nothing_heavy() -> None:

@@ -138,6 +138,13 @@ def test_it_fits_the_terminal(name: str, columns: int, monkeypatch: pytest.Monke
     assert first.limit in text
 
 
+def test_where_it_is_piped_columns_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal.print_result(record_of("mlp_train"), out)
+    assert 70 < max(map(len, out.getvalue().splitlines())) <= 80
+
+
 def test_numbers_stay_whole_on_the_narrowest_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown(record_of("mlp_train"), monkeypatch, 40)
     kernel = record_of("mlp_train").kernels[0]

@@ -5,18 +5,21 @@
             train(batch)
             p.step()
 
+Without `with`, the first step() begins the profile, and the program's end is the loop's. The result is there, and
+logged, once the schedule is over; it is printed when the loop ends, by rank 0.
+
 Profiling must not end a training: what cannot be is refused before the loop begins; what goes wrong later is a warning,
 and a run that is FAILED. The user's own exceptions pass.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
-import shlex
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -31,9 +34,12 @@ if TYPE_CHECKING:
     from proftrack.measures.results import Flag
     from proftrack.ranks.team import Team
     from proftrack.tracking.session import Session
+    from proftrack.verdict.result import Verdict
 
-SCHEDULE = {"skip_first": 10, "wait": 40, "warmup": 5, "active": 3, "repeat": 1}
-"""Where none is given: 10 steps to warm up, 40 that are timed, then the profiler."""
+SCHEDULE = {"skip_first": 3, "wait": 12, "warmup": 2, "active": 3, "repeat": 1}
+"""Where none is given, 20 steps: 3 to warm up, 12 that are timed, then the profiler."""
+LONG_SCHEDULE = {"skip_first": 10, "wait": 40, "warmup": 5, "active": 3, "repeat": 1}
+"""Of a loop that is known to be long enough, 58 steps: 40 that are timed."""
 _UNSTEPPED = "step() was never called, so nothing was recorded; call p.step() at the end of every step of the loop"
 
 
@@ -45,6 +51,7 @@ class Off:
     """A profile that is switched off: `step()` does nothing."""
 
     record: Record | None = None
+    verdict: Verdict | None = None
     run_id: str | None = None
     folder: Path | None = None
     error: ProftrackError | None = None
@@ -60,9 +67,10 @@ class Off:
 
 
 class Profile:
-    """One profile of a loop; made by `profile`, entered once.
+    """One profile of a loop; made by `profile`, entered once, by `with` or by the first `step()`.
 
-    `record`, `run_id` and `folder` say what came of it, once the schedule is over; `error` why nothing did.
+    `record`, `verdict`, `run_id` and `folder` say what came of it, once the schedule is over, and are None before;
+    `error` says why nothing did.
     """
 
     def __init__(
@@ -75,8 +83,9 @@ class Profile:
         quiet: bool = False,
         parent_run_id: str | None = None,
         unstepped: str = _UNSTEPPED,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
-        """The arguments of `profile`; `unstepped` is what is said where no step ever came."""
+        """The arguments of `profile`; `unstepped` is said where no step ever came, `warn` says what went wrong."""
         self.experiment = experiment
         self.record: Record | None = None
         self.run_id: str | None = None
@@ -84,9 +93,17 @@ class Profile:
         self.error: ProftrackError | None = None
         self._output, self._mlflow, self._parent_run_id = output, mlflow, parent_run_id
         self._calibrate, self._quiet, self._unstepped = calibrate, quiet, unstepped
+        self._warn = warn or _warn
+        self._begun = False
+        self._shown: list[str] | None = None
         self._capture: LoopCapture | None = None
         self._session: Session | None = None
         self._team: Team | None = None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The record's."""
+        return self.record.verdict if self.record is not None else None
 
     @property
     def _is_first(self) -> bool:
@@ -101,6 +118,7 @@ class Profile:
         from proftrack.tracking import spool
 
         _claim(self)
+        self._begun = True
         try:
             found_by = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
             self._team = join_team(choose_gpu=False) if found_by else None
@@ -115,27 +133,39 @@ class Profile:
             _release(self)
             raise
         self._capture = capture
+        atexit.register(self._program_ends)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Conclude what is not concluded yet; an exception of the loop passes, and the run is FAILED (or KILLED)."""
+        """Conclude what is not concluded yet, and show it.
+
+        An exception of the loop passes, and the run is FAILED (or KILLED).
+        """
+        atexit.unregister(self._program_ends)
         try:
             if error is not None and not (isinstance(error, SystemExit) and not error.code):
                 self._end(error)
             elif self._capture is not None:
                 self._conclude()
+            self._show()
         finally:
             _release(self)
 
     def step(self) -> None:
-        """One step of the loop is over. After the last step of the schedule the result is made, and logged."""
+        """One step of the loop is over. After the last step of the schedule the result is made, and logged.
+
+        Outside of `with` the first call begins the profile: the steps after it are the loop's.
+        """
+        if not self._begun:
+            self.__enter__()
+            return
         if self._capture is None:
             if _active is not self:
                 raise CaptureError(
-                    f"{self.experiment.name}: step() was called outside of the profile; call it inside "
-                    "`with proftrack.profile(...) as p:`"
+                    f"{self.experiment.name}: step() was called after the profile had ended; make another with "
+                    "proftrack.profile(...)"
                 )
             return
         try:
@@ -147,6 +177,25 @@ class Profile:
             self._conclude()
 
     # ---- the end
+
+    def _program_ends(self) -> None:
+        """Nobody left the profile: the program ends, or died of an exception, which Python keeps."""
+        died_of = getattr(sys, "last_value", None)
+        self.__exit__(type(died_of) if died_of else None, died_of, None)
+
+    def _show(self) -> None:
+        """The verdict, and where everything is: once, when the loop is over."""
+        lines, self._shown = self._shown, None
+        if lines is None or self._quiet:
+            return
+        from proftrack.report.terminal import print_result
+
+        with contextlib.suppress(OSError, ValueError):  # a closed stream must not end the program
+            if self.record is not None:
+                print_result(self.record)
+                print()
+            for line in lines:
+                print(line)
 
     def _conclude(self) -> None:
         """Analyse, keep, log: whatever goes wrong here does not end the user's program."""
@@ -170,7 +219,7 @@ class Profile:
         first = plan.skip_first + plan.wait + plan.warmup + 1
         return (
             f"the loop ended after {steps} steps, and recording begins with step {first} (skip_first {plan.skip_first} "
-            f"+ wait {plan.wait} + warmup {plan.warmup}): nothing was recorded; give a shorter schedule"
+            f"+ wait {plan.wait} + warmup {plan.warmup}): nothing was recorded; {_needed(plan.total_steps, steps)}"
         )
 
     def _place(self) -> Path:
@@ -197,7 +246,7 @@ class Profile:
         team, asked, folder = self._team, self.experiment, self.folder
         flags = _short(asked, captured, steps)
         if flags:
-            _warn(f"{asked.name}: {flags[0].message}")
+            self._warn(f"{asked.name}: {flags[0].message}")
         if team is None:
             self.record = keep(captured, asked, folder, code=asked.path.parent, flags=flags)
         elif team.rank == 0:
@@ -212,19 +261,18 @@ class Profile:
         assert folder is not None
         if not self._is_first:
             return  # rank 0 logs, and says where
-        lines = [f"Kept    {folder}", f"Log it  proftrack sync {shlex.quote(str(folder))}"]
-        if session is not None:
+        if session is None:
+            self._shown = where.kept(folder)
+        else:
             with spool.locked(folder):
                 log.log_folder(session, folder)
                 session.end(None)
                 log.mark_logged(session, folder)
             self.run_id = session.run_id
-            lines = where.lines(session.store, session.experiment_id, session.run_id, session.artifact_uri)
+            self._shown = where.lines(session.store, session.experiment_id, session.run_id, session.artifact_uri)
             if self._output is None:
                 spool.discard(folder)
                 self.folder = None
-        if not self._quiet:
-            _show(self.record, lines)
 
     def _fail(self, error: ProftrackError, capture: LoopCapture | None = None) -> None:
         """Our own failure: a warning, and the run's end."""
@@ -234,7 +282,7 @@ class Profile:
         self._end(error, capture)
         kept = self._is_first and self.folder is not None and (self.folder / spool.RECORD).is_file()
         rest = f"; everything measured is in {self.folder}, log it with: proftrack sync" if kept else ""
-        _warn(f"{error}{rest}")
+        self._warn(f"{error}{rest}")
 
     def _end(self, error: BaseException, capture: LoopCapture | None = None) -> None:
         """Turn the profiler off, end the run with the error, remove a folder with nothing in it."""
@@ -273,7 +321,7 @@ class Profile:
         except StoreError as error:
             if self._mlflow:
                 raise
-            _warn(f"{error}; the profile is kept in {folder}, log it later with: proftrack sync")
+            self._warn(f"{error}; the profile is kept in {folder}, log it later with: proftrack sync")
         return None
 
 
@@ -295,11 +343,14 @@ def profile(
 ) -> Profile | Off:
     """Profile a loop: `with proftrack.profile("train") as p:`, and `p.step()` at the end of every step.
 
+    The verdict is printed when the loop ends; `p.record` and `p.verdict` hold it once the schedule is over. Without
+    `with`, the first `p.step()` begins the profile, and it ends with the program.
+
     name            of the experiment, as history and comparison know it
     params          what the run was made with; variant_params: those that may differ between runs that are compared
     schedule        keys of torch.profiler.schedule, in steps: skip_first, wait, warmup, active, repeat. The steps of
                     skip_first and wait before the first window are timed without the profiler; with fewer than ten of
-                    them the step time is the trace's own. Without a schedule: 55 steps, then 3 recorded ones
+                    them the step time is the trace's own. Without a schedule: 17 steps, then 3 recorded ones
     profiler        record_shapes, with_stack, profile_memory
     timing          throughput, or latency: every timed step is synchronised
     device          auto, cuda or cpu: where the loop runs
@@ -354,10 +405,11 @@ def described(
 
 
 def fitting_schedule(steps: int | None) -> dict[str, int]:
-    """The usual schedule, or one that a loop of so many steps is long enough for."""
-    usual = sum(SCHEDULE.values()) - SCHEDULE["repeat"]
-    if steps is None or steps >= usual:
+    """The usual schedule where nothing is known; the long one, or one that uses all steps of a loop that is shorter."""
+    if steps is None:
         return dict(SCHEDULE)
+    if steps >= sum(LONG_SCHEDULE.values()) - LONG_SCHEDULE["repeat"]:
+        return dict(LONG_SCHEDULE)
     active = max(1, min(3, steps - 2))
     warmup = 1 if steps > active else 0
     before = max(0, steps - active - warmup)
@@ -402,8 +454,15 @@ def _short(experiment: Experiment, captured: Capture, steps: int) -> list[Flag]:
     if found >= promised:
         return []
     total = experiment.schedule.total_steps
-    detail = f"{found} of {promised} were recorded, the loop had {steps} of the {total} steps of the schedule."
+    had = f"{found} of {promised} were recorded, the loop had {steps} of the {total} steps of the schedule"
+    detail = f"{had}; {_needed(total, steps)}."
     return [flag("fewer_steps", promised - found, detail)]
+
+
+def _needed(total: int, steps: int) -> str:
+    """What a loop that was too short would have needed, and a schedule that fits it."""
+    fitting = ", ".join(f"{key} {value}" for key, value in fitting_schedule(steps).items() if key != "repeat")
+    return f"the whole schedule needs {total} steps; a loop of {steps} has room for {fitting}"
 
 
 def _warn(text: str) -> None:
@@ -413,15 +472,6 @@ def _warn(text: str) -> None:
     while frame.f_back is not None and Path(frame.f_code.co_filename).is_relative_to(here):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, ProfileWarning, stacklevel=level)
-
-
-def _show(record: Record | None, lines: list[str]) -> None:
-    from proftrack.report.terminal import print_result
-
-    if record is not None:
-        print_result(record)
-    for line in lines:
-        print(line)
 
 
 def caller(frame: FrameType) -> Path:

@@ -62,7 +62,12 @@ def profile_of(
         "schedule": dict(SCHEDULE),
     }
     asked = experiment.described(document, program.path, overrides)
-    return Profile(asked, output=output, mlflow=mlflow, calibrate=calibrate, unstepped=_UNSTEPPED)
+    return Profile(asked, output=output, mlflow=mlflow, calibrate=calibrate, unstepped=_UNSTEPPED, warn=_warn)
+
+
+def _warn(text: str) -> None:
+    """Whoever typed the command has no line of code that a warning could point at."""
+    print(f"proftrack: {text}", file=sys.stderr)
 
 
 def without_secrets(arguments: Sequence[str]) -> list[str]:

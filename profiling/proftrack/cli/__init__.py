@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from proftrack import __version__
-from proftrack.errors import ProftrackError
+from proftrack.errors import ProftrackError, UsageError
 from proftrack.report.units import plain
 
 _LONGEST = 4000
@@ -50,10 +50,49 @@ class _Lazy(click.Group):
                 return command
         return None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Refuse a word that is no command with what was meant."""
+        if not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
+            raise UsageError(_no_command(args[0], self.list_commands(ctx)))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands from their one-liners: no command is imported for it."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, _, text in COMMANDS])
+
+
+def _no_command(word: str, commands: list[str]) -> str:
+    from proftrack.experiment.file import catalog
+    from proftrack.experiment.sentences import meant
+
+    if word.endswith((".yaml", ".yml", ".py")) or word in [path.stem for path in catalog()]:
+        return f"{word}: an experiment, not a command; did you mean proftrack run {word}?"
+    if word.endswith((".json", ".json.gz")):
+        return f"{word}: a trace, not a command; did you mean proftrack analyze {word}?"
+    close = meant(word, commands)
+    return f"{word}: no such command{close or '; proftrack --help lists them'}"
+
+
+def _sentence(error: click.ClickException) -> str:
+    """What click refuses, in one sentence that says what to write."""
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return error.format_message()
+    command = context.command_path
+    if isinstance(error, click.MissingParameter) and error.param is not None:
+        wanted = error.param.human_readable_name
+        return f"{wanted} is missing; write {command} {wanted} ({command} --help says more)"
+    if isinstance(error, click.NoSuchOption):
+        from proftrack.experiment.sentences import meant
+
+        options = [name for each in context.command.get_params(context) for name in each.opts if name[:2] == "--"]
+        close = meant(error.option_name, options)
+        return f"{error.option_name}: {command} has no such option{close or f'; {command} --help lists them'}"
+    text = error.format_message().rstrip(".")
+    return f"{text[:1].lower()}{text[1:]}; {command} --help says more"
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
@@ -73,7 +112,7 @@ def main(args: list[str] | None = None) -> Any:
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
-        error.show()
+        click.echo(f"proftrack: {plain(_sentence(error), _LONGEST)}", err=True)
         sys.exit(error.exit_code)
     except click.Abort:
         click.echo("proftrack: interrupted", err=True)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proftrack.errors import NotATraceError, ProftrackError, UsageError
+from proftrack.errors import NotATraceError, NotFoundError, ProftrackError, UsageError
+from proftrack.experiment.sentences import no_such_file
 
 if TYPE_CHECKING:
     from proftrack.analysis import RankAnalysis
@@ -88,6 +89,8 @@ def _files(given: tuple[Path, ...]) -> tuple[list[Path], set[Path]]:
     files: list[Path] = []
     in_folders: set[Path] = set()
     for path in given:
+        if not path.exists():
+            raise NotFoundError(no_such_file(path))
         if not path.is_dir():
             files.append(path)
             continue

@@ -41,6 +41,8 @@ def _about(found: Experiment) -> Iterator[str]:
     if found.description:
         yield found.description
     yield "params    " + (" ".join(f"{key}={_text(value)}" for key, value in found.params.items()) or "none")
+    for key, allowed in found.choices.items():
+        yield f"choices   {key}={','.join(map(_text, allowed))}"
     for key, points in found.sweep.items():
         yield f"sweep     {key}={','.join(map(_text, points))}"
     if found.variants:

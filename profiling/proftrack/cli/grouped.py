@@ -56,8 +56,9 @@ def place(
             if keeping.failures:
                 raise keeping.failures[0]
             groups.close(opened, group)
-        lines = where.lines(opened.store, opened.experiment_id, opened.run_id, opened.artifact_uri)
-        found.lines = [line for line in lines if not line.startswith("Traces")]  # the children have them
+        found.lines = where.lines(  # report and traces are the children's
+            opened.store, opened.experiment_id, opened.run_id, opened.artifact_uri, profile=False
+        )
         if output is None:
             spool.discard(folder)
         else:

@@ -1,18 +1,21 @@
 """Options whose names only the experiment knows: `--n 4096` and `--n=4096` mean `-P n=4096`.
 
-`mlflow run` appends what MLproject does not declare as `--KEY VALUE`, so both ways of writing must do.
+`mlflow run` appends what MLproject does not declare as `--KEY VALUE`, so both ways of writing must do. What is nearly
+an option of ours (`--parm n=256`), or a parameter without its -P (`N=256`), is refused with what was meant.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
-from proftrack.errors import UsageError
+from proftrack.errors import ProftrackError, UsageError
+from proftrack.experiment.sentences import meant
 
 device = click.option(
     "--device", metavar="auto|cuda|cpu", help="Where the workload runs, instead of what its file says."
@@ -47,10 +50,38 @@ class ParameterCommand(click.Command):
     """A command that takes options it does not know as parameters of its experiment, `-P KEY=VALUE`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Write unknown options as -P before click sees them."""
-        return super().parse_args(ctx, self._rewrite(ctx, args))
+        """Write unknown options as -P before click sees them; refuse what was meant as something else."""
+        unknown: list[tuple[str, str]] = []
+        bare: list[str] = []
+        rest = super().parse_args(ctx, self._rewrite(ctx, args, unknown, bare))
+        if bare or unknown:
+            self._refuse_mistaken(ctx, unknown, bare)
+        return rest
 
-    def _rewrite(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def _refuse_mistaken(self, ctx: click.Context, unknown: list[tuple[str, str]], bare: list[str]) -> None:
+        names = _names(str(ctx.params.get("experiment")))
+        if bare:
+            _refuse_bare(bare[0], names or [])
+        for option, value in unknown:
+            if names is not None:
+                self._refuse_misspelt(ctx, option, value, names)
+
+    def _refuse_misspelt(self, ctx: click.Context, option: str, value: str, names: Sequence[str]) -> None:
+        """Refuse an unknown option that is closer to one of ours than to a parameter; others the experiment refuses."""
+        key = option.removeprefix("--").replace("-", "_")
+        if key in names or key.removeprefix("params.") in names:
+            return
+        flags, valued = self.own_options(ctx)
+        ours = [name for name in (*flags, *valued) if name.startswith("--")]
+        close = difflib.get_close_matches(option, [*ours, *(f"--{name}" for name in names)], n=1, cutoff=0.75)
+        if close and close[0] in ours:
+            whole = f"{close[0]} {value}" if close[0] in valued else close[0]
+            raise UsageError(f"{option}: neither an option nor a parameter; did you mean {whole}?")
+
+    def _rewrite(
+        self, ctx: click.Context, args: list[str], unknown: list[tuple[str, str]], bare: list[str]
+    ) -> list[str]:
+        """The arguments with -P before parameters; adds unknown options with their values, and `KEY=VALUE` alone."""
         flags, valued = self.own_options(ctx)
         rewritten: list[str] = []
         rest = deque(args)
@@ -63,11 +94,14 @@ class ParameterCommand(click.Command):
                 rewritten += [argument, _value_of(argument, rest)]
             elif (flag := name.replace("_", "-")) in flags:
                 rewritten += [flag] if _said(value if equals else None, rest) else []
+            elif equals and name.isidentifier() and not Path(argument).exists():
+                bare.append(argument)
             elif not name.startswith("--") or name in valued:
                 rewritten.append(argument)
             else:
-                key = name.removeprefix("--")
-                rewritten += ["-P", f"{key}={value if equals else _value_of(name, rest)}"]
+                value = value if equals else _value_of(name, rest, flags)
+                unknown.append((name, value))
+                rewritten += ["-P", f"{name.removeprefix('--')}={value}"]
         return rewritten
 
     def own_options(self, ctx: click.Context) -> tuple[set[str], set[str]]:
@@ -81,6 +115,23 @@ class ParameterCommand(click.Command):
         return flags, valued
 
 
+def _names(reference: str) -> list[str] | None:
+    """The parameters and settings of an experiment; None where they are not in a file that can be read."""
+    from proftrack import experiment
+    from proftrack.experiment.settings import BARE, RULES
+
+    try:
+        return [*experiment.load(reference).params, *BARE, *RULES]
+    except ProftrackError:
+        return None
+
+
+def _refuse_bare(pair: str, names: Iterable[str]) -> NoReturn:
+    key, _, value = pair.partition("=")
+    name = next((name for name in names if name.lower() == key.lower()), key)
+    raise UsageError(f"{pair}: a parameter needs -P before it; did you mean -P {name}={value}?")
+
+
 def _said(value: str | None, rest: deque[str]) -> bool:
     """Whether a flag is on: alone, or with the value that `mlflow run -P flag=true` gives it."""
     if value is None:
@@ -88,12 +139,12 @@ def _said(value: str | None, rest: deque[str]) -> bool:
     return value.lower() != "false"
 
 
-def _value_of(option: str, rest: deque[str]) -> str:
+def _value_of(option: str, rest: deque[str], flags: Iterable[str] = ()) -> str:
+    """The value behind an option; `flags` are those without one that it may have been meant as."""
     value = rest.popleft() if rest else None
     if value is None or value.startswith("--"):
-        raise UsageError(
-            f"{option} has no value; write {option} VALUE, or {option}=VALUE for a value that starts with --"
-        )
+        how = f"write {option} VALUE, or {option}=VALUE for a value that starts with --"
+        raise UsageError(f"{option} has no value; {how}{meant(option, flags)}")
     return value
 
 

@@ -137,7 +137,7 @@ def command(
 def _where(run: session.Session | None, folder: Path, output: Path | None) -> list[str]:
     """Where everything is; a folder that is no longer needed is removed."""
     if run is None:
-        return [f"Kept    {folder}", f"Log it  proftrack sync {shlex.quote(str(folder))}"]
+        return where.kept(folder)
     lines = where.lines(run.store, run.experiment_id, run.run_id, run.artifact_uri)
     if output is not None:
         return [*lines, f"Kept    {folder}"]
@@ -249,18 +249,21 @@ def _kept(folder: Path, *, temporary: bool) -> Iterator[None]:
 
 
 def _show(record: Record, lines: list[str], joint: Joint | None = None) -> None:
-    from proftrack.report.terminal import print_result
+    from proftrack.report.terminal import print_note, print_result
 
     print_result(record)
     if joint is not None:
         from proftrack.report.joint import print_joint
 
         print_joint(joint)
-        click.echo()
+    click.echo()
     for line in lines:
         click.echo(line)
     git = record.environment.git
     if git is not None and git.dirty:
         what = "untracked files" if git.untracked_only else "uncommitted changes"
-        click.echo(f"Code    has {what}: history shows this run with --dirty only,")
-        click.echo("        and gate takes it as a baseline only where it is marked as one")
+        print_note(
+            "Code",
+            f"has {what}: history shows this run with --dirty only, and gate takes it as a baseline only where it is "
+            "marked as one",
+        )

@@ -14,6 +14,7 @@ from proftrack.compare.floors import given_floor, measured_floor
 from proftrack.compare.results import CommitRange, Floor
 from proftrack.compare.subjects import Subject
 from proftrack.errors import NotFoundError, ProftrackError, UsageError
+from proftrack.experiment.sentences import no_such_file
 from proftrack.record import Record
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ def default_baseline(store: Store, candidate: Side, branch: str) -> Side:
     from proftrack.tracking import references
 
     if candidate.like is None:
-        raise UsageError(f"{candidate.subject.label}: a bare trace; name its baseline too")
+        label = candidate.subject.label
+        raise UsageError(f"{label}: a bare trace has no baseline in the store; name one before it: BASELINE {label}")
     like = candidate.like
     try:
         group = references.default_baseline(store.runs, like, branch=branch)
@@ -177,6 +179,7 @@ def from_store(store: Store, reference: str, *, experiment: str | None, like: Fo
     """The run of an id, or those of a commit."""
     from proftrack.tracking import references
 
+    references.refuse_unknown(reference)  # at once: connecting to the store takes seconds
     group = references.by_name(store.runs, reference, experiment=experiment, like=like)
     return from_group(store.runs, group, reference)
 
@@ -196,7 +199,7 @@ def load(
     if is_file(reference):
         return from_path(reference, step_time_us)
     if reference.endswith((".json", ".gz")) or ("/" in reference and reference.startswith((".", "/"))):
-        raise NotFoundError(f"{reference}: no such file")
+        raise NotFoundError(no_such_file(Path(reference)))
     return from_store(store, reference, experiment=experiment, like=like)
 
 

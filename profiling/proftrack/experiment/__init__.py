@@ -21,7 +21,7 @@ from proftrack.experiment.sentences import Refusal, show
 
 __all__ = ["Experiment", "ProfilerOptions", "Schedule", "TimingOptions", "described", "fingerprint", "load"]
 
-_PARAM_KEYS = ("params", "variant_params", "sweep", "variants")
+_PARAM_KEYS = ("params", "choices", "variant_params", "sweep", "variants")
 _KEYS = ("name", "description", "workload", *_PARAM_KEYS, *settings.SECTIONS, "device")
 _NAME_LIMIT = 100
 
@@ -52,13 +52,14 @@ def _resolve(document: Mapping[Any, Any], path: Path, refuse: Refusal, overrides
     own = params.read(document, refuse)
     common = settings.read(document, refuse)
     for key, text in overrides.items():
-        _override(own.values, common, key, text, refuse)
+        _override(own, common, key, text, refuse)
     return Experiment(
         name=_name(_text(document, "name", refuse) or path.stem, refuse),
         path=path.resolve(),
         workload=_workload(_text(document, "workload", refuse), refuse),
         description=_text(document, "description", refuse).strip(),
         params=own.values,
+        choices=own.choices,
         variant_params=own.variant,
         sweep=own.sweep,
         variants=own.variants,
@@ -66,19 +67,22 @@ def _resolve(document: Mapping[Any, Any], path: Path, refuse: Refusal, overrides
     )
 
 
-def _override(own: dict[str, Any], common: dict[str, Any], key: str, text: str, refuse: Refusal) -> None:
+def _override(own: params.Params, common: dict[str, Any], key: str, text: str, refuse: Refusal) -> None:
     """Put the value of one `key=text` where it belongs: the workload's parameter, else a setting."""
-    name = key if key in own else key.replace("-", "_")
+    known = own.values
+    name = key if key in known else key.replace("-", "_")
     param = name.removeprefix("params.")
     setting = settings.full_name(name)
-    if param in own:
-        own[param] = params.convert(param, text, own[param], refuse)
+    if param in known:
+        params.replace(own, param, text, refuse)
     elif setting is not None:
         common[setting] = settings.convert(setting, text, refuse)
     else:
         settable = ", ".join(settings.BARE)
-        problem = f"unknown parameter {key}={show(text)}; parameters: {', '.join(own) or 'none'}; settings: {settable}"
-        refuse(problem, name, [*own, *settings.BARE, *settings.RULES])
+        problem = (
+            f"unknown parameter {key}={show(text)}; parameters: {', '.join(known) or 'none'}; settings: {settable}"
+        )
+        refuse(problem, name, [*known, *settings.BARE, *settings.RULES])
 
 
 def _text(document: Mapping[Any, Any], key: str, refuse: Refusal) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from proftrack.errors import UsageError
-from proftrack.experiment.sentences import meant
+from proftrack.experiment.sentences import meant, no_such_file
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -26,12 +26,24 @@ def find(reference: str) -> Path:
     for candidate in _candidates(given, bare):
         if candidate.is_file():
             return candidate
+    raise UsageError(_not_found(reference, given, bare))
+
+
+def _not_found(reference: str, given: Path, bare: bool) -> str:
+    """The sentence about a reference that names no experiment, and what to write instead."""
+    if given.is_dir():
+        inside = sorted(str(path) for path in given.glob("*") if path.suffix in _SUFFIXES)
+        return f"{reference}: a folder, not an experiment; name a YAML file, such as {(inside or ['my_model.yaml'])[0]}"
     if given.is_file():
-        raise UsageError(f"{reference}: not a YAML file; an experiment is a .yaml file that names its workload")
+        if given.suffix in (".json", ".gz"):
+            return f"{reference}: not a YAML file; to judge a trace, write proftrack analyze {reference}"
+        return f"{reference}: not a YAML file; an experiment is a .yaml file that names its workload"
     known = [path.stem for path in catalog()]
     have = f"known: {', '.join(known)}" if known else "there is no experiments/ folder with YAML files here"
-    problem = f"no experiment {reference!r}{' under experiments/' if bare else ''}; {have}"
-    raise UsageError(problem + meant(given.stem, known))
+    if not bare:
+        return f"{no_such_file(given)}; {have}" if given.suffix in _SUFFIXES else f"no experiment {reference!r}; {have}"
+    what = f"{reference}: no such file, here or" if given.suffix in _SUFFIXES else f"no experiment {reference!r}"
+    return f"{what} under experiments/; {have}{meant(given.stem, known)}"
 
 
 def catalog() -> list[Path]:

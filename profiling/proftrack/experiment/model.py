@@ -61,6 +61,8 @@ class Experiment(Struct, frozen=True, kw_only=True):
     workload: str
     description: str = ""
     params: dict[str, Any] = {}
+    choices: dict[str, list[Any]] = {}
+    """All values that a parameter may have, where the file lists them."""
     variant_params: list[str] = []
     """Parameters that may differ between runs that are compared."""
     sweep: dict[str, list[Any]] = {}

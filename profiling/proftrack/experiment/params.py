@@ -1,8 +1,9 @@
 """The workload's own parameters: what the file may give them, and how a text of the command line replaces a value.
 
-`sweep` names points of a parameter, `variants` sets of values under a name of their own; both are of these parameters.
+`choices` lists all values that a parameter may have, `sweep` names points of a parameter, `variants` sets of values
+under a name of their own; all are of these parameters.
 
-Whether a value makes sense (n=-3) is the workload's to say, see proftrack.workload.
+Whether another value makes sense (n=-3) is the workload's to say, see proftrack.workload.
 """
 
 from __future__ import annotations
@@ -33,29 +34,40 @@ _NOUNS: dict[type, str] = {
 
 
 class Params(Struct):
-    """The workload's parameters, which of them make a variant, the points of a sweep, and named sets of values."""
+    """The workload's parameters, what they may be, which make a variant, a sweep's points, and named sets of values."""
 
     values: dict[str, Any]
+    choices: dict[str, list[Any]]
     variant: list[str]
     sweep: dict[str, list[Any]]
     variants: dict[str, dict[str, Any]]
 
 
 def read(document: Mapping[Any, Any], refuse: Refusal) -> Params:
-    """params, variant_params, sweep and variants of the file, checked."""
+    """params, choices, variant_params, sweep and variants of the file, checked."""
     values = _mapping(document, "params", refuse)
     for key, value in values.items():
         _check(key, value, refuse)
-    return Params(
-        values,
-        _variant(document, values, refuse),
-        _sweep(document, values, refuse),
-        _variants(document, values, refuse),
-    )
+    choices = _points(document, "choices", values, refuse)
+    sweep = _points(document, "sweep", values, refuse)
+    variants = _variants(document, values, refuse)
+    for given in (values, *variants.values()):
+        for key, value in given.items():
+            _check_choice(key, value, choices, refuse)
+    for key, points in sweep.items():
+        for point in points:
+            _check_choice(key, point, choices, refuse)
+    return Params(values, choices, _variant(document, values, refuse), sweep, variants)
 
 
-def convert(name: str, text: str, current: Any, refuse: Refusal) -> Any:
-    """`text` in the type of the value that the file gives; where that is null, as YAML would read it."""
+def replace(own: Params, name: str, text: str, refuse: Refusal) -> None:
+    """Give the parameter `name` the value that `text` is in its type; where the file gives null, as YAML reads it."""
+    value = _convert(name, text, own.values[name], refuse)
+    _check_choice(name, value, own.choices, refuse)
+    own.values[name] = value
+
+
+def _convert(name: str, text: str, current: Any, refuse: Refusal) -> Any:
     try:
         value = _parse(text.strip(), current)
     except ValueError:
@@ -86,6 +98,12 @@ def _check(key: Any, value: Any, refuse: Refusal) -> None:
         refuse(f"params.{key}={show(value)} is not allowed; it must be {_PLAIN}")
 
 
+def _check_choice(name: str, value: Any, choices: Mapping[str, list[Any]], refuse: Refusal) -> None:
+    if name in choices and value not in choices[name]:
+        words = list(map(str, choices[name]))
+        refuse(f"{name}={show(value)} is not allowed; it must be one of {', '.join(words)}", str(value), words)
+
+
 def _plain(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
@@ -109,14 +127,17 @@ def _variant(document: Mapping[Any, Any], values: Mapping[str, Any], refuse: Ref
     return list(map(str, names))
 
 
-def _sweep(document: Mapping[Any, Any], values: Mapping[str, Any], refuse: Refusal) -> dict[str, list[Any]]:
-    sweep = _mapping(document, "sweep", refuse)
-    refuse.unknown_keys(sweep, values, "parameter in sweep:")
-    for key, points in sweep.items():
+def _points(
+    document: Mapping[Any, Any], section: str, values: Mapping[str, Any], refuse: Refusal
+) -> dict[str, list[Any]]:
+    """A section that gives parameters lists of values: `sweep`, `choices`."""
+    found = _mapping(document, section, refuse)
+    refuse.unknown_keys(found, values, f"parameter in {section}:")
+    for key, points in found.items():
         if not (isinstance(points, list) and points):
-            refuse(f"sweep.{key}={show(points)} is not allowed; it must be a list of values")
-        sweep[key] = [_point("sweep", key, point, values[key], refuse) for point in points]
-    return sweep
+            refuse(f"{section}.{key}={show(points)} is not allowed; it must be a list of values")
+        found[key] = [_point(section, key, point, values[key], refuse) for point in points]
+    return found
 
 
 def _variants(document: Mapping[Any, Any], values: Mapping[str, Any], refuse: Refusal) -> dict[str, dict[str, Any]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 from proftrack.errors import UsageError
@@ -36,6 +38,15 @@ def show(value: Any) -> str:
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """`; did you mean X?` where a known word is close, else nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
+    """`; did you mean X?` where a known word is close, whatever its case; else nothing."""
+    words = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(word.lower(), list(words), n=1, cutoff=0.6)
+    return f"; did you mean {words[close[0]]}?" if close else ""
+
+
+def no_such_file(path: Path) -> str:
+    """The sentence about a file that is not there, with the name in its folder that comes closest."""
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = [each.name for each in path.parent.iterdir()]
+    return f"{path}: no such file{meant(path.name, names)}"

@@ -11,6 +11,7 @@ from typing import Any
 from proftrack.errors import CaptureError, UsageError
 from proftrack.loop import Profile, ProfileWarning, caller, described, fitting_schedule
 from proftrack.record import Record
+from proftrack.verdict.result import Verdict
 
 __all__ = ["ProfileWarning", "Training"]
 
@@ -55,6 +56,11 @@ class Training:
     def record(self) -> Record | None:
         """Of the last training, once its schedule is over."""
         return self.profile.record if self.profile else None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The record's, once the schedule is over."""
+        return self.profile.verdict if self.profile else None
 
     @property
     def run_id(self) -> str | None:

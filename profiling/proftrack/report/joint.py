@@ -13,6 +13,8 @@ from proftrack.report.chains import LARGE, Chain
 from proftrack.report.terminal import console
 from proftrack.report.units import counted, duration, percent, plain
 
+_CELL = 9
+
 
 def print_joint(joint: Joint) -> None:
     """What the ranks say together, then a line a rank, then why some are inconclusive."""
@@ -22,7 +24,7 @@ def print_joint(joint: Joint) -> None:
         out.print(Text(finding))
     out.print()
     width = max(4, *(len(str(rank.rank)) for rank in joint.ranks))
-    heads = "  ".join(f"{head:>10}" for head in ("step time", "GPU busy", "in coll.", "exposed", "waiting"))
+    heads = "  ".join(f"{head:>{_CELL}}" for head in ("step time", "GPU busy", "in coll.", "exposed", "waiting"))
     out.print(Text(f"{'rank':>{width}}  {heads}  regime"))
     for rank in joint.ranks:
         times = (
@@ -32,7 +34,7 @@ def print_joint(joint: Joint) -> None:
             rank.exposed_communication_us,
             rank.waiting_us,
         )
-        cells = "  ".join(f"{duration(us):>10}" for us in times)
+        cells = "  ".join(f"{duration(us):>{_CELL}}" for us in times)
         slowest = "  (slowest)" if rank.rank == joint.slowest_rank and len(joint.ranks) > 1 else ""
         out.print(Text(f"{rank.rank:>{width}}  {cells}  {rank.regime}{slowest}"))
     _print_reasons(out, joint)

@@ -24,6 +24,7 @@ _GAPS = 3
 _DEVICES = 8
 PIPED_COLUMNS = 100
 _BAR = 30
+_LABEL = 8
 _NARROWEST_NAME = 12
 _WIDEST_NAME = 60
 _STYLE = {"high": "bold green", "medium": "bold yellow", "low": "bold red"}
@@ -57,6 +58,18 @@ def print_result(record: Record, stream: IO[str] | None = None) -> None:
     _kernels(out, record)
 
 
+def print_note(label: str, text: str) -> None:
+    """A sentence behind a label of eight columns, as wide as the terminal is."""
+    _hanging(console(), Text(text), label.ljust(_LABEL), " " * _LABEL)
+
+
+def _hanging(out: Console, text: Text, first: str = "", below: str = "") -> None:
+    """A text in lines that fit, the first behind `first`, the others behind `below`, which is as wide."""
+    for i, part in enumerate(text.wrap(out, max(out.width - len(below), 20))):
+        part.rstrip()
+        out.print(Text(below if i else first) + part)
+
+
 def print_record(record: Record, stream: IO[str] | None = None) -> None:
     """What `proftrack analyze` says: the same, with idle time by cause, the split and operators."""
     out = console(stream)
@@ -74,7 +87,7 @@ def _verdict(out: Console, record: Record) -> None:
     verdict = record.verdict
     style = "bold red" if verdict.regime == "inconclusive" else _STYLE[verdict.confidence]
     out.print()
-    out.print(Text(verdict.summary, style=style))
+    _hanging(out, Text(verdict.summary, style=style))
     said = f"confidence {verdict.confidence}, step time {verdict.basis}"
     out.print(Text(said + (f", largest cause {verdict.cause}" if verdict.cause else "")))
     for heading, mark, lines in (
@@ -91,10 +104,7 @@ def _verdict(out: Console, record: Record) -> None:
 def _items(out: Console, mark: str, lines: Sequence[str], style: str = "") -> None:
     """One item a line; what does not fit goes on below its own text."""
     for line in lines:
-        text = Text(f"{mark} {plain(line, 600)}", style=style)
-        for i, part in enumerate(text.wrap(out, max(out.width - 4, 20))):
-            part.rstrip()
-            out.print(Text(" " * (2 if i == 0 else 4)) + part)
+        _hanging(out, Text(plain(line, 600), style=style), f"  {mark} ", "    ")
 
 
 def _times(out: Console, record: Record) -> None:

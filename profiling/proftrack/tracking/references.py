@@ -16,7 +16,7 @@ from msgspec import Struct
 from proftrack.errors import NotFoundError, UsageError
 from proftrack.git import resolve_commit
 from proftrack.tracking import runs_cache
-from proftrack.tracking.find import BASELINE_TAG, COMMIT_TAG, Found, Runs, is_run_id
+from proftrack.tracking.find import BASELINE_TAG, COMMIT_TAG, Found, Runs, is_run_id, may_be_run_id
 
 _HASH = re.compile(r"[0-9a-f]{7,40}")
 _SHOWN = 5
@@ -39,12 +39,9 @@ def by_name(runs: Runs, name: str, *, experiment: str | None = None, like: Found
     `experiment` and `like` (the other side of the comparison) narrow what a commit stands for. Raises NotFoundError
     where there is none, UsageError where a commit has runs of several kinds.
     """
-    if is_run_id(name):
-        run = runs.get(name)
+    run = runs.get(name) if is_run_id(name) else runs.beginning(name)
+    if run is not None:
         return Group(chosen=run, runs=[run])
-    begun = runs.beginning(name)
-    if begun is not None:
-        return Group(chosen=begun, runs=[begun])
     commit = _commit(name)
     of_commit = runs.search(more=f"tags.`{COMMIT_TAG}` LIKE '{commit}%'")  # hexadecimal digits: nothing to escape
     found = [run for run in of_commit if run.fingerprint]
@@ -53,6 +50,12 @@ def by_name(runs: Runs, name: str, *, experiment: str | None = None, like: Found
     if not found:
         raise NotFoundError(f"{name} (commit {commit[:12]}): no FINISHED run in {runs.store.public}; profile it first")
     return _one_kind(name, found)
+
+
+def refuse_unknown(name: str) -> None:
+    """Raise NotFoundError for a name that can be neither a run id nor a commit. Touches no store."""
+    if not may_be_run_id(name):
+        _commit(name)
 
 
 def _commit(name: str) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from proftrack.measures import Measures
-from proftrack.verdict.evidence import times, us
+from proftrack.verdict.evidence import counted, times, us
 from proftrack.verdict.rules import GPU_SIDE, StepFacts
 
 _MANY_LAUNCHES = 20
@@ -88,7 +88,7 @@ def _waiting(measures: Measures) -> list[str]:
     steps = max(measures.steps, 1)
     reads = sum(op.calls for op in measures.ops if op.name == "aten::_local_scalar_dense") / steps
     if reads:
-        values = f"{reads:.0f} values {measures.per}"
+        values = f"{counted(reads, 'value')} {measures.per}"
         return [f".item() or its like reads {values} from the GPU: keep them there, read them rarely."]
     waits = [op for op in measures.ops if re.search(r"(?:Device|Stream|Event)Synchronize", op.name)]
     if waits:

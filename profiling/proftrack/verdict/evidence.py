@@ -167,10 +167,16 @@ def difference(fraction: float) -> str:
 
 
 def us(value: float) -> str:
-    """A time for a sentence: 7.68 ns, 3 us, 51 us, 1.2 ms."""
+    """A time for a sentence: 7.68 ns, 3 us, 51 us, 1.2 ms, 2,650 s."""
     if 0 < abs(value) < 0.1:
-        return f"{value * 1e3:.3g} ns"
+        return f"{number(value * 1e3)} ns"
     for divisor, unit in ((1, "us"), (1e3, "ms")):
         if value / divisor < 999.5:  # what rounds to 1000 has the next unit
-            return f"{value / divisor:.3g} {unit}"
-    return f"{value / 1e6:.3g} s" if value < 1e9 else f"{value / 1e6:.0f} s"
+            return f"{number(value / divisor)} {unit}"
+    return f"{number(value / 1e6)} s"
+
+
+def counted(value: float, noun: str) -> str:
+    """How many, in a sentence: 1 launch, 0.333 launches, 12 launches."""
+    text = number(value)
+    return f"{text} {noun}" if text == "1" else f"{text} {noun}{'es' if noun.endswith(('ch', 's')) else 's'}"
