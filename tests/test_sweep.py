@@ -13,13 +13,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from points_by_hand import by_hand
 from run_folders import make_record, write_folder
 
 from proftrack import record as records
 from proftrack.cli import main
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.record import Record
-from proftrack.sweep import crossover, plan, point, result
+from proftrack.sweep import crossover, measuring, plan, result
 from proftrack.sweep.result import Point
 from proftrack.tracking import group as groups
 from proftrack.tracking import runs, store
@@ -45,31 +46,40 @@ Asked = list[dict[str, str]]
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> Asked:
+def measured(monkeypatch: pytest.MonkeyPatch, inconclusive: set[int]) -> Asked:
     """What would have been measured: a step has 8 us of overhead and keeps the GPU busy for n / 8 us.
 
     B = n / 8 and T = max(8, B) + 1: B reaches half of T at n = 36.
     """
     asked: Asked = []
 
-    def measure(reference: str, overrides: dict[str, str], folder: Path, log: Path) -> Record:
+    def measure(overrides: dict[str, str], folder: Path, log: Path) -> Record:
         asked.append(overrides)
         n = int(overrides.get("n", "64"))
         if n == 13:
             raise ProftrackError("small.py:build refuses n=13: unlucky")
         if n == 666:
             raise KeyboardInterrupt
-        record = of_size(n, f"{json.dumps(overrides)}, measured as number {len(asked)} by {time.time_ns()}")
+        regime = "inconclusive" if n in inconclusive else None
+        record = of_size(
+            n, regime=regime, name=f"{json.dumps(overrides)}, measured as number {len(asked)} by {time.time_ns()}"
+        )
         write_folder(folder, record)
         log.parent.mkdir(exist_ok=True)
         log.write_text("said\n")
         return record
 
-    monkeypatch.setattr(point, "measure", measure)
+    monkeypatch.setattr(measuring, "Measuring", by_hand(measure))
     return asked
 
 
-def of_size(n: int, name: str) -> Record:
+@pytest.fixture
+def inconclusive() -> set[int]:
+    """The sizes whose verdict is inconclusive."""
+    return set()
+
+
+def of_size(n: int, name: str, regime: str | None = None) -> Record:
     base = make_record()
     assert base.timing is not None and base.run is not None
     busy = n / 8
@@ -79,7 +89,11 @@ def of_size(n: int, name: str) -> Record:
         timing=msgspec.structs.replace(base.timing, step_time_us=step),
         times=msgspec.structs.replace(base.times, step_time_us=step, gpu_busy_per_step_us=busy),
         run=msgspec.structs.replace(base.run, experiment="small", display_name=name),
-        verdict=msgspec.structs.replace(base.verdict, regime="overhead-bound" if busy < step / 2 else "compute-bound"),
+        verdict=msgspec.structs.replace(
+            base.verdict,
+            regime=regime or ("overhead-bound" if busy < step / 2 else "compute-bound"),
+            reasons=["The timed blocks differ by more than a third."],
+        ),
     )
 
 
@@ -362,7 +376,7 @@ def test_points_that_are_done_are_taken_from_the_store(
     assert "| 64 |" in parent.data.tags["mlflow.note.content"]
     measured.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(point, "measure", lambda reference, overrides, folder, log: measure_666(folder))
+        patch.setattr(measuring, "Measuring", by_hand(lambda overrides, folder, log: measure_666(folder)))
         assert call("sweep", "small", "-P", "n=8,64,666") == 0
     again, children = parent_and_children()
     assert (again.info.run_id, again.info.status, len(children)) == (parent.info.run_id, "FINISHED", 3)

@@ -55,7 +55,8 @@ class Subject(Struct):
     bench: Bench
     step: Step
     build_us: float
-    first_us: float
+    first_us: float | None
+    """None where the process has run other workloads before: what a first step initialises was there already."""
     work: StepWork | None
     notes: list[str]
     """The bench's, and those that are added."""

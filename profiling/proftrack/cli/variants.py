@@ -41,7 +41,6 @@ from proftrack.tracking import process, session
 @options.device
 @options.no_mlflow
 @options.output()
-@click.option("--alone", is_flag=True, hidden=True, help="One variant will do: what --isolate runs.")
 def command(
     experiment: str,
     pairs: tuple[str, ...],
@@ -52,7 +51,6 @@ def command(
     device: str | None,
     no_mlflow: bool,
     output: Path | None,
-    alone: bool,
 ) -> None:
     """Measure a workload in several ways, in turns; say which is faster and what it costs to have."""
     parent = process.Parent()
@@ -62,8 +60,7 @@ def command(
 
         given = parameters([*pairs, *([f"device={device}"] if device is not None else [])])
         asked = naming.variants(experiment, names, given, sets)
-        if not alone:
-            need_two(asked)
+        need_two(asked)
         group = new_group(asked)
     except ProftrackError as error:
         if not no_mlflow:
