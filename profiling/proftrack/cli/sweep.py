@@ -67,7 +67,8 @@ def command(
             group = new_group(asked)
         with grouped.place(group, output=output, no_mlflow=no_mlflow, fresh=fresh, parent=parent) as place:
             runner = Runner(experiment, asked, place.folder, place.group, place.keeping, measurer)
-            swept = runner.run(find_crossover=find_crossover, tolerance=tolerance)
+            with measurer:  # the processes end before anything is logged: an interruption must not leave them at work
+                swept = runner.run(find_crossover=find_crossover, tolerance=tolerance)
     print_sweep(swept)
     for line in place.lines:
         click.echo(line)

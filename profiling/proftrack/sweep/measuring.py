@@ -59,7 +59,7 @@ class Measured(Struct, frozen=True, kw_only=True):
 
 
 class Measuring:
-    """The processes of one sweep. A context: leaving it ends them, whatever happens."""
+    """The processes of one sweep. A context: leaving it ends them, whatever happens; it may be entered twice."""
 
     def __init__(self, experiment: Experiment, *, isolate: bool, phase: Callable[[str], Any]) -> None:
         """`experiment` is the first point's; `isolate` gives each point a process of its own."""
