@@ -10,12 +10,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from points_by_hand import by_hand
 from run_folders import make_record, write_folder
 
 from proftrack import record as records
 from proftrack.cli import main
 from proftrack.errors import ProftrackError
-from proftrack.sweep import keeping, point
+from proftrack.sweep import keeping, measuring
 from proftrack.tracking import group as groups
 from proftrack.tracking import runs, spool, store, sync
 from proftrack.tracking.group import Group, Part
@@ -84,13 +85,13 @@ def asked(project: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The points that were measured, by hand: their n, in order."""
     asked: list[str] = []
 
-    def measure(reference: str, overrides: dict[str, str], folder: Path, log: Path) -> Any:
+    def measure(overrides: dict[str, str], folder: Path, log: Path) -> Any:
         asked.append(overrides["n"])
         if overrides["n"] == "13":
             raise ProftrackError("n=13 is unlucky")
         return records.load(run_of(folder, time.time_ns()) / "record.json")
 
-    monkeypatch.setattr(point, "measure", measure)
+    monkeypatch.setattr(measuring, "Measuring", by_hand(measure))
     return asked
 
 
@@ -214,13 +215,13 @@ def killed(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     """The folder of a sweep of n=8,64 as SIGKILL leaves it once the first point's record is on the disk."""
     left, kept = tmp_path / "left", tmp_path / "kept"
 
-    def measure(reference: str, overrides: dict[str, str], folder: Path, log: Path) -> Any:
+    def measure(overrides: dict[str, str], folder: Path, log: Path) -> Any:
         run_of(folder, int(overrides["n"]))
         if not left.exists():
             shutil.copytree(kept, left)
         return records.load(folder / "record.json")
 
-    monkeypatch.setattr(point, "measure", measure)
+    monkeypatch.setattr(measuring, "Measuring", by_hand(measure))
     assert call("sweep", "small", "-P", "n=8,64", "--no-mlflow", "--output", str(kept)) == 0
     shutil.rmtree(kept)
     return left
@@ -232,7 +233,7 @@ def test_a_point_that_was_measured_before_sigkill_is_synced(
 ) -> None:
     """Also where group.json does not name it, and before anything of the folder is discarded."""
     group = groups.load(killed)
-    assert group.ended_ns is None and [part.folder is not None for part in group.parts] == [True]
+    assert group.ended_ns is None and [part.folder is not None for part in group.parts] == [True, True]
     if not named:
         groups.save(killed, msgspec.structs.replace(group, parts=[]))
     (killed / "points" / "half" / "trace").mkdir(parents=True)
@@ -286,12 +287,12 @@ def test_what_is_being_measured_is_not_synced_away(
     monkeypatch.setenv("PROFTRACK_SPOOL", str(root))
     synced = []
 
-    def measure(reference: str, overrides: dict[str, str], folder: Path, log: Path) -> Any:
+    def measure(overrides: dict[str, str], folder: Path, log: Path) -> Any:
         run_of(folder, int(overrides["n"]))
         synced.append(call("sync"))
         return records.load(folder / "record.json")
 
-    monkeypatch.setattr(point, "measure", measure)
+    monkeypatch.setattr(measuring, "Measuring", by_hand(measure))
     assert call("sweep", "small", "-P", "n=8,64", "--no-mlflow") == 0
     assert synced == [1, 1]
     assert all_runs() == []

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from points_by_hand import by_hand
 from run_folders import make_record, write_folder
 
 from proftrack import record as records
+from proftrack.capture.device import CpuDevice
+from proftrack.capture.gpu_state import GpuState
 from proftrack.cli import main
-from proftrack.errors import ProftrackError, UsageError
+from proftrack.errors import ProftrackError, UsageError, WorkloadError
 from proftrack.record import Record
-from proftrack.sweep import crossover, plan, point, result, shown
+from proftrack.sweep import crossover, measuring, plan, result, shown, stages, worker
 from proftrack.sweep.result import Point
 from proftrack.tracking import group as groups
 from proftrack.tracking import runs, store
@@ -45,31 +47,40 @@ Asked = list[dict[str, str]]
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> Asked:
+def measured(monkeypatch: pytest.MonkeyPatch, inconclusive: set[int]) -> Asked:
     """What would have been measured: a step has 8 us of overhead and keeps the GPU busy for n / 8 us.
 
     B = n / 8 and T = max(8, B) + 1: B reaches half of T at n = 36.
     """
     asked: Asked = []
 
-    def measure(reference: str, overrides: dict[str, str], folder: Path, log: Path) -> Record:
+    def measure(overrides: dict[str, str], folder: Path, log: Path) -> Record:
         asked.append(overrides)
         n = int(overrides.get("n", "64"))
         if n == 13:
             raise ProftrackError("small.py:build refuses n=13: unlucky")
         if n == 666:
             raise KeyboardInterrupt
-        record = of_size(n, f"{json.dumps(overrides)}, measured as number {len(asked)} by {time.time_ns()}")
+        regime = "inconclusive" if n in inconclusive else None
+        record = of_size(
+            n, regime=regime, name=f"{json.dumps(overrides)}, measured as number {len(asked)} by {time.time_ns()}"
+        )
         write_folder(folder, record)
         log.parent.mkdir(exist_ok=True)
         log.write_text("said\n")
         return record
 
-    monkeypatch.setattr(point, "measure", measure)
+    monkeypatch.setattr(measuring, "Measuring", by_hand(measure))
     return asked
 
 
-def of_size(n: int, name: str) -> Record:
+@pytest.fixture
+def inconclusive() -> set[int]:
+    """The sizes whose verdict is inconclusive."""
+    return set()
+
+
+def of_size(n: int, name: str, regime: str | None = None) -> Record:
     base = make_record()
     assert base.timing is not None and base.run is not None
     busy = n / 8
@@ -79,7 +90,11 @@ def of_size(n: int, name: str) -> Record:
         timing=msgspec.structs.replace(base.timing, step_time_us=step),
         times=msgspec.structs.replace(base.times, step_time_us=step, gpu_busy_per_step_us=busy),
         run=msgspec.structs.replace(base.run, experiment="small", display_name=name),
-        verdict=msgspec.structs.replace(base.verdict, regime="overhead-bound" if busy < step / 2 else "compute-bound"),
+        verdict=msgspec.structs.replace(
+            base.verdict,
+            regime=regime or ("overhead-bound" if busy < step / 2 else "compute-bound"),
+            reasons=["The timed blocks differ by more than a third."],
+        ),
     )
 
 
@@ -203,6 +218,44 @@ def test_where_there_is_no_crossover(given: list[Point], words: str) -> None:
     assert words in str(said.value)
 
 
+def doubtful(*sizes: int) -> list[Point]:
+    return [msgspec.structs.replace(point, regime="inconclusive") for point in points(*((n, n / 1000) for n in sizes))]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            [*points((64, 0.064), (1024, 1.024)), *doubtful(256)],
+            "no crossover is named: B reaches half of T somewhere between n=64 and n=1024, and n=256 between them is "
+            "inconclusive; close other programs and measure again with --fresh, or for longer with -P min_seconds=2",
+        ),
+        (
+            [*points((64, 0.064), (1024, 1.024)), *doubtful(256, 512)],
+            "and n=256 and n=512 between them are inconclusive",
+        ),
+        ([*points((64, 0.064)), *doubtful(1024)], "no crossover is named: n=1024 is inconclusive; close"),
+        (doubtful(64, 1024), "no crossover is named: n=64 and n=1024 are inconclusive; close"),
+    ],
+)
+def test_inconclusive_points_name_no_crossover(given: list[Point], words: str) -> None:
+    with pytest.raises(ProftrackError) as said:
+        crossover.search(given, "n", lambda n: pytest.fail("nothing to measure"))
+    assert words in str(said.value)
+
+
+def test_bisection_ends_at_an_inconclusive_point() -> None:
+    """256 = the geometric mean of 64 and 1024."""
+    with pytest.raises(ProftrackError, match="between n=64 and n=1024, and n=256 between them is inconclusive"):
+        crossover.search(points((64, 0.064), (1024, 1.024)), "n", lambda n: doubtful(n)[0])
+
+
+def test_inconclusive_points_elsewhere_do_not_matter() -> None:
+    given = [*doubtful(16), *points((64, 0.4), (72, 0.6)), *doubtful(512)]
+    found = crossover.search(given, "n", lambda n: pytest.fail("nothing to measure"))
+    assert (found.low, found.high) == (64, 72)
+
+
 def test_a_parameter_without_sizes_has_none() -> None:
     with pytest.raises(UsageError, match="needs a parameter of numbers, n has none"):
         crossover.search(points(("a", 0.1), ("b", 0.9)), "n", lambda n: pytest.fail("nothing to measure"))
@@ -317,6 +370,40 @@ def test_no_crossover_is_said_and_the_sweep_stands(
     assert "No crossover between n=64 and n=512: B is above half of T" in capsys.readouterr().out
 
 
+def test_inconclusive_points_are_named_with_why_and_what_to_do(
+    project: Path, measured: Asked, inconclusive: set[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the terminal, the description and the JSON. The change lies between 8 and 64; 24 is the first look."""
+    inconclusive.add(24)
+    folder = tmp_path / "kept"
+    arguments = ["sweep", "small", "-P", "n=8,64", "--find-crossover", "--no-mlflow", "--output", str(folder)]
+    assert call(*arguments) == 0
+    assert values(measured) == ["8", "64", "24"]
+    sweep = result.load(folder / "sweep.json")
+    assert sweep.crossover is None
+    assert [(point.label, point.doubts) for point in sweep.ordered()] == [
+        ("n=8", []),
+        ("n=24", ["The timed blocks differ by more than a third."]),
+        ("n=64", []),
+    ]
+    group = groups.load(folder)
+    assert group.metrics == {"points": 3, "failed_points": 0, "inconclusive_points": 1}
+    for text in (" ".join(capsys.readouterr().out.split()), group.note):
+        assert "n=24 is inconclusive: The timed blocks differ by more than a third." in text
+        assert "No crossover is named: B reaches half of T somewhere between n=8 and n=64, and n=24" in text
+        assert text.count("measure again with --fresh") == 1
+        assert "Found with" not in text
+
+
+def test_a_sweep_without_a_crossover_names_inconclusive_points_as_well(
+    project: Path, measured: Asked, inconclusive: set[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    inconclusive.add(64)
+    assert call("sweep", "small", "-P", "n=8,64", "--no-mlflow") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "n=64 is inconclusive: The timed blocks differ by more than a third. Close other programs" in shown
+
+
 # ---- the command, with a store ---------------------------------------------------------------------------------------
 
 
@@ -362,7 +449,7 @@ def test_points_that_are_done_are_taken_from_the_store(
     assert "| 64 |" in parent.data.tags["mlflow.note.content"]
     measured.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(point, "measure", lambda reference, overrides, folder, log: measure_666(folder))
+        patch.setattr(measuring, "Measuring", by_hand(lambda overrides, folder, log: measure_666(folder)))
         assert call("sweep", "small", "-P", "n=8,64,666") == 0
     again, children = parent_and_children()
     assert (again.info.run_id, again.info.status, len(children)) == (parent.info.run_id, "FINISHED", 3)
@@ -469,33 +556,145 @@ def test_a_group_that_points_outside_of_its_folder_is_refused(
 
 
 @pytest.mark.slow
-def test_real_points_run_in_processes_of_their_own(tmp_path: Path) -> None:
-    """One that is well, one that takes its process with it."""
-    (tmp_path / "e.yaml").write_text(
+def test_real_points_share_processes(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two that are well, one that takes its process with it. The first step is that of a process once."""
+    (project / "e.yaml").write_text(
         "workload: w.py:build\ndevice: cpu\nparams: {n: 1}\ntiming: {min_steps: 5, min_seconds: 0.02, max_seconds: 2}\n"
     )
-    (tmp_path / "w.py").write_text(
+    (project / "w.py").write_text(
         "import os, torch\n"
         "def build(device, n):\n"
         "    if n == 2: print('a core dump', flush=True); os._exit(11)\n"
         "    return lambda: torch.ones(n)\n"
     )
-    code = "import sys; from proftrack.cli import main; main(sys.argv[1:])"
-    arguments = ["sweep", str(tmp_path / "e.yaml"), "-P", "n=1,2", "--no-mlflow", "--output", str(tmp_path / "kept")]
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
+    folder = tmp_path / "kept"
+    assert call("sweep", str(project / "e.yaml"), "-P", "n=1,3,2", "--no-mlflow", "--output", str(folder)) == 1
+    shown = capsys.readouterr()
+    assert shown.err.splitlines()[-1] == (
+        "proftrack: 1 of 3 points failed; n=2: the process ended with exit code 11: a core dump"
     )
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
-        "proftrack: 1 of 2 points failed; n=2: the process ended with exit code 11: a core dump"
+    assert "On the CPU there is no GPU time to measure" in " ".join(shown.out.split())
+    sweep = result.load(folder / "sweep.json")
+    assert [(point.values["n"], point.error is None) for point in sweep.ordered()] == [(1, True), (2, False), (3, True)]
+    kept = {part.key: part for part in groups.load(folder).parts}
+    first, third = (
+        records.load(folder / str(kept[point.key].folder) / "record.json").timing for point in sweep.ordered()[::2]
     )
-    sweep = result.load(tmp_path / "kept" / "sweep.json")
-    assert [point.error is None for point in sweep.ordered()] == [True, False]
-    assert (sweep.ordered()[0].step_time_us or 0) > 0
+    assert first is not None and third is not None
+    assert (first.first_step_time_us or 0) > 0 and third.first_step_time_us is None
+    assert third.step_time_us > 0 and (third.build_time_us or 0) > 0
+
+
+# ---- the stages of a point -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def workload(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., stages.Where]:
+    """A point whose workload has this code, in a process that has served none."""
+    monkeypatch.setattr(stages, "_served", [])
+    monkeypatch.setattr(stages, "_benches", {})
+    # Ceilings are not what is tested, and take seconds.
+    bench = stages._bench
+    monkeypatch.setattr(stages, "_bench", lambda device, *, calibrate: bench(device, calibrate=False))
+
+    def write(code: str, n: int = 1) -> stages.Where:
+        (project / "e.yaml").write_text(
+            "workload: w.py:build\ndevice: cpu\nparams: {n: 1}\n"
+            "timing: {min_steps: 5, min_seconds: 0.02, max_seconds: 2}\n"
+        )
+        (project / "w.py").write_text(code)
+        return stages.Where(str(project / "e.yaml"), {"n": str(n)})
+
+    return write
+
+
+EAGER = "import torch\ndef build(device, n): return lambda: torch.ones(n)\n"
+
+
+def test_a_point_in_stages(workload: Callable[..., stages.Where], tmp_path: Path) -> None:
+    """T and what goes with it are the timer's, the trace the profiler's."""
+    where, folder = workload(EAGER), tmp_path / "point"
+    timings = stages.time_point(stages.ToTime(where, companions=1))
+    assert timings.timed is not None and not timings.own_process
+    assert (timings.first_us or 0) > 0
+    assert stages.time_point(stages.ToTime(where, companions=1)).first_us is None
+    captured = stages.profile_point(stages.ToProfile(where, folder, timings))
+    assert captured.capture.timing == msgspec.structs.replace(
+        timings.timed.timing, build_time_us=timings.build_us, first_step_time_us=timings.first_us
+    )
+    assert captured.capture.started_ns == timings.started_ns
+    sent = worker._encoded(stages.ToKeep(folder, captured))
+    stages.keep_point(msgspec.json.decode(sent, type=stages.ToKeep, dec_hook=worker._decoded))
+    record = records.load(folder / "record.json")
+    assert record.timing == captured.capture.timing and record.window.steps == 3
+
+
+def test_the_sweeps_own_idle_processes_are_no_neighbours() -> None:
+    state = GpuState(other_processes=2)
+    assert stages._without(state, 1) == GpuState(other_processes=1)
+    assert stages._without(GpuState(other_processes=0), 1) == GpuState(other_processes=0)
+    assert stages._without(GpuState(), 1) == GpuState()
+    assert stages._without(None, 1) is None
+
+
+def test_a_point_that_compiles_is_not_timed(workload: Callable[..., stages.Where]) -> None:
+    compiled = "import torch\ndef build(device, n): return torch.compile(lambda: torch.ones(n), backend='eager')\n"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, of its compiler's imports
+        timings = stages.time_point(stages.ToTime(workload(compiled), companions=0))
+    assert timings == stages.Timings(own_process="its steps are compiled")
+
+
+def test_a_point_that_captures_a_graph_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from proftrack.capture.compilation import watched
+
+    captured = []
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", captured.append)
+    with watched() as seen:
+        assert seen() == ""
+        torch.cuda.CUDAGraph.capture_begin("a graph")
+        assert seen() == "its steps capture a CUDA graph"
+    assert captured == ["a graph"]
+
+
+def test_a_point_that_fails_gives_its_memory_back(workload: Callable[..., stages.Where]) -> None:
+    """Nothing keeps its workload alive, not even the error."""
+    failing = (
+        "import torch, weakref\n"
+        "alive = []\n"
+        "class Big: pass\n"
+        "def build(device, n):\n"
+        "    big = Big()\n"
+        "    torch.big = weakref.ref(big)\n"
+        "    def step():\n"
+        "        assert big\n"
+        "        raise RuntimeError('CUDA out of memory')\n"
+        "    return step\n"
+    )
+    import torch
+
+    with pytest.raises(ProftrackError) as said:
+        stages.time_point(stages.ToTime(workload(failing), companions=0))
+    big: Any = torch.big  # type: ignore[attr-defined]
+    del torch.big  # type: ignore[attr-defined]
+    assert big() is None
+    assert str(said.value).endswith(
+        "raised RuntimeError: CUDA out of memory; --isolate gives each point a process, and the memory, of its own"
+    )
+
+
+def test_a_device_that_does_not_answer_makes_the_process_useless() -> None:
+    class Dead(CpuDevice):
+        def synchronize(self) -> None:
+            raise RuntimeError("an illegal memory access was encountered")
+
+    def work() -> None:
+        raise WorkloadError("the step raised")
+
+    with pytest.raises(worker.Spent, match="the step raised"):
+        stages._cleanly(Dead(), work)
 
 
 def test_a_table_of_long_values_holds_eighty_columns(

@@ -525,17 +525,15 @@ def test_one_variant_is_none(project: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_isolated_each_round_is_a_process(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The processes are replaced by calls; what they leave is what is taken."""
-    called: list[list[str]] = []
+    called: list[isolate.ToMeasure] = []
 
-    def run_command(arguments: Sequence[str], log: Path) -> None:
-        called.append(list(arguments))
-        if "wrong" in arguments:
+    def in_a_process(asked: isolate.ToMeasure, log: Path) -> isolate.Found:
+        called.append(asked)
+        if asked.name == "wrong":
             raise ProftrackError("it crashed")
-        with pytest.raises(SystemExit) as stop:
-            main([*arguments])
-        assert not stop.value.code
+        return isolate.measure_one(asked)
 
-    monkeypatch.setattr(isolate, "run_command", run_command)
+    monkeypatch.setattr(isolate, "in_a_process", in_a_process)
     monkeypatch.setattr(isolate, "PROCESSES", 3)
     folder = tmp_path / "kept"
     asked = names.variants("small", "eager,wrong", {})
@@ -551,11 +549,8 @@ def test_isolated_each_round_is_a_process(project: Path, tmp_path: Path, monkeyp
     assert found[0].record is not None
     assert (folder / "runs" / "eager" / "record.json").is_file()
     assert found[1].reason == "it crashed"
-    assert [("eager" in words, "n=4" in words, "--alone" in words) for words in called] == [
-        (True, True, True),
-        (False, True, True),
-        (True, True, True),
-        (True, True, True),
+    assert [(each.name, each.given) for each in called] == [
+        (name, {"n": "4"}) for name in ("eager", "wrong", "eager", "eager")
     ]
     assert not (tmp_path / "work" / "processes").exists()
 

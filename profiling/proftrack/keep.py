@@ -13,29 +13,39 @@ from proftrack.record import Record
 if TYPE_CHECKING:
     from proftrack.analysis import Analysis
     from proftrack.capture.result import Capture
+    from proftrack.environment import Environment
     from proftrack.experiment import Experiment
     from proftrack.measures.results import Flag
 
 _GIT_DIFF_BYTES = 1_000_000
 
 
-def keep(captured: Capture, experiment: Experiment, folder: Path, *, code: Path, flags: Sequence[Flag] = ()) -> Record:
+def keep(
+    captured: Capture,
+    experiment: Experiment,
+    folder: Path,
+    *,
+    code: Path,
+    flags: Sequence[Flag] = (),
+    facts: Environment | None = None,
+) -> Record:
     """Write the run folder of a capture whose traces are in `folder`, and give its record.
 
-    `code` is where the profiled code lies, for its Git state; `flags` are added to those of the traces.
+    `code` is where the profiled code lies, for its Git state; `flags` are added to those of the traces. `facts` are
+    those of the process that measured, where that is another.
     Raises TraceError where a trace cannot be read, ProftrackError where the disk refuses.
     """
-    analysis = analysed(captured, experiment, code=code)
+    analysis = analysed(captured, experiment, code=code, facts=facts)
     record = msgspec.structs.replace(analysis.record, quality=[*analysis.record.quality, *flags])
     return write(analysis._replace(record=record), folder, code=code)
 
 
-def analysed(captured: Capture, experiment: Experiment, *, code: Path) -> Analysis:
+def analysed(captured: Capture, experiment: Experiment, *, code: Path, facts: Environment | None = None) -> Analysis:
     """A capture read, measured and judged. Raises TraceError where a trace cannot be read."""
     from proftrack import environment
     from proftrack.analysis import analyze_capture
 
-    return analyze_capture(captured, experiment, environment.collect(captured.device, code=code))
+    return analyze_capture(captured, experiment, facts or environment.collect(captured.device, code=code))
 
 
 def write(analysis: Analysis, folder: Path, *, code: Path) -> Record:

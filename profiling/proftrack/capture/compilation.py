@@ -1,8 +1,10 @@
-"""What torch.compile did: its counters, as differences, so that each variant has its own."""
+"""What torch.compile did: its counters, as differences, so that each variant has its own; and who captures graphs."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -71,3 +73,31 @@ def summed(first: Counters, later: Counters) -> Compilation:
         cudagraph_skips=first.of("inductor", "cudagraph_skips") + later.of("inductor", "cudagraph_skips"),
         cache_hits=first.of("inductor", "fxgraph_cache_hit") + later.of("inductor", "fxgraph_cache_hit"),
     )
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Callable[[], str]]:
+    """Gives a function that says, in a few words, whether steps were compiled or captured since; "" where not.
+
+    What one workload compiles or captures stays in the process, in the way of the next.
+    """
+    import torch
+
+    before, captures = read(), list[bool]()
+    graph: Any = torch.cuda.CUDAGraph
+    begin = graph.capture_begin
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        captures.append(True)
+        return begin(*arguments, **named)
+
+    def seen() -> str:
+        if read().since(before).of("stats", "unique_graphs") > 0:
+            return "its steps are compiled"
+        return "its steps capture a CUDA graph" if captures else ""
+
+    graph.capture_begin = counted
+    try:
+        yield seen
+    finally:
+        graph.capture_begin = begin

@@ -65,7 +65,8 @@ class Subject(Struct):
     bench: Bench
     step: Step
     build_us: float
-    first_us: float
+    first_us: float | None
+    """None where the process has run other workloads before: what a first step initialises was there already."""
     plan: Plan
     """What of the measurement fits into its time."""
     notes: list[str]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -31,6 +33,7 @@ from proftrack.tracking import process, session
     show_default=True,
     help="How far apart, as a factor, the two sides of the crossover may be.",
 )
+@click.option("--isolate", is_flag=True, help="Each point in a fresh process, which takes some seconds to start.")
 @click.option("--fresh", is_flag=True, help="Measure points again that are done.")
 @options.no_mlflow
 @options.output("this folder: a new one, or that of an interrupted sweep, which goes on")
@@ -41,31 +44,45 @@ def command(
     budget: float | None,
     find_crossover: bool,
     tolerance: float,
+    isolate: bool,
     fresh: bool,
     no_mlflow: bool,
     output: Path | None,
 ) -> None:
     """Measure a workload at several points; show T, B and u over them, and where the regime changes."""
     parent = process.Parent()
-    try:
+    with _refusals_noted(no_mlflow=no_mlflow):
         from proftrack.sweep import plan
-        from proftrack.sweep.run import new_group
 
         given = overrides(pairs, device=device, budget=budget)
         asked = plan.plan(experiment, given)
-        group = new_group(asked, find_crossover=find_crossover)
-    except ProftrackError as error:
-        if not no_mlflow:
-            session.note_refusal(error)
-        raise
+        plan.check_crossover(asked, find_crossover=find_crossover)
     from proftrack.report.progress import progress
-    from proftrack.sweep.run import Runner
+    from proftrack.sweep import measuring
     from proftrack.sweep.shown import print_sweep
 
-    with grouped.place(group, output=output, no_mlflow=no_mlflow, fresh=fresh, parent=parent) as place:
-        runner = Runner(experiment, asked, place.folder, place.group, place.keeping, phase=progress().phase)
-        swept = runner.run(find_crossover=find_crossover, tolerance=tolerance)
+    with measuring.Measuring(asked.first, isolate=isolate, phase=progress().phase) as measurer:
+        measurer.begin(asked.first)  # they load torch while this process loads MLflow
+        from proftrack.sweep.run import Runner, new_group
+
+        with _refusals_noted(no_mlflow=no_mlflow):
+            group = new_group(asked)
+        with grouped.place(group, output=output, no_mlflow=no_mlflow, fresh=fresh, parent=parent) as place:
+            runner = Runner(experiment, asked, place.folder, place.group, place.keeping, measurer)
+            with measurer:  # the processes end before anything is logged: an interruption must not leave them at work
+                swept = runner.run(find_crossover=find_crossover, tolerance=tolerance)
     print_sweep(swept)
     for line in place.lines:
         click.echo(line)
     grouped.end(place.group)
+
+
+@contextlib.contextmanager
+def _refusals_noted(*, no_mlflow: bool) -> Iterator[None]:
+    """Put what is refused before a run is opened into the run of `mlflow run`, where there is one."""
+    try:
+        yield
+    except ProftrackError as error:
+        if not no_mlflow:
+            session.note_refusal(error)
+        raise

@@ -42,7 +42,6 @@ from proftrack.tracking import process, session
 @options.budget
 @options.no_mlflow
 @options.output()
-@click.option("--alone", is_flag=True, hidden=True, help="One variant will do: what --isolate runs.")
 def command(
     experiment: str,
     pairs: tuple[str, ...],
@@ -54,7 +53,6 @@ def command(
     budget: float | None,
     no_mlflow: bool,
     output: Path | None,
-    alone: bool,
 ) -> None:
     """Measure a workload in several ways, in turns; say which is faster and what it costs to have."""
     parent = process.Parent()
@@ -64,8 +62,7 @@ def command(
 
         given = overrides(pairs, device=device, budget=budget)
         asked = naming.variants(experiment, names, given, sets)
-        if not alone:
-            need_two(asked)
+        need_two(asked)
         group = new_group(asked)
     except ProftrackError as error:
         if not no_mlflow:

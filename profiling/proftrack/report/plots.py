@@ -63,6 +63,13 @@ def available() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
+def load() -> None:
+    """Import matplotlib, where it is installed, ahead of the first picture."""
+    if available():
+        importlib.import_module("matplotlib.backends.backend_agg")
+        importlib.import_module("matplotlib.figure")
+
+
 def write(record: Record, scene: Scene | None, folder: Path) -> list[Path]:
     """Write those pictures that the record has figures for into `folder`; returns their paths.
 

@@ -37,8 +37,10 @@ def key_of(experiment: Experiment, axes: list[str], facts: Environment) -> str:
     _, keys = fingerprint(experiment, device, cpu_threads=facts.cpu_threads)
     shared = {name: value for name, value in keys.items() if name.removeprefix("params.") not in axes}
     shared |= {f"variant.{key}": experiment.params[key] for key in experiment.variant_params if key not in axes}
+    timing = msgspec.structs.asdict(experiment.timing)
+    del timing["budget_seconds"]  # a sweep that needed more time goes on with the points that it has
     code: dict[str, Any] = {
-        "timing": msgspec.structs.asdict(experiment.timing),
+        "timing": timing,
         "torch": facts.torch,
         "driver": facts.driver,
         "variables": facts.variables,

@@ -58,6 +58,12 @@ def plan(reference: str, given: Mapping[str, str]) -> Plan:
     return Plan(values, fixed, _distinct(points))
 
 
+def check_crossover(found: Plan, *, find_crossover: bool) -> None:
+    """Raise UsageError where a crossover is asked for along more than one parameter."""
+    if find_crossover and len(found.axes) > 1:
+        raise UsageError(f"--find-crossover goes along one parameter; {len(found.axes)} are swept")
+
+
 def at(reference: str, found: Plan, values: Mapping[str, Any]) -> Experiment:
     """The experiment at another point. Raises UsageError for a value that cannot be."""
     return experiment.load(reference, {**found.fixed, **{key: _text(value) for key, value in values.items()}})

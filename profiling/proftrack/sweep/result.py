@@ -10,6 +10,8 @@ from msgspec import Struct
 
 from proftrack.record import Record
 
+INCONCLUSIVE = "inconclusive"
+
 
 class Point(Struct, kw_only=True):
     """One point. Figures are None where it failed, or where they do not exist."""
@@ -25,14 +27,23 @@ class Point(Struct, kw_only=True):
     """T."""
     busy_us: float | None = None
     """B; on the CPU the operators' working time."""
+    on_cpu: bool = False
+    """Whether `busy_us` is the operators' working time."""
     roofline_us: float | None = None
     """R."""
     regime: str = ""
     confidence: str = ""
+    doubts: list[str] = []
+    """Why it is inconclusive; empty where it is not."""
     run_id: str | None = None
     seconds: float | None = None
-    """What measuring it took, process start included."""
+    """What measuring it took, with the start of its process where it had one of its own."""
     error: str | None = None
+
+    @property
+    def is_inconclusive(self) -> bool:
+        """Whether its figures carry no verdict."""
+        return self.regime == INCONCLUSIVE
 
     @property
     def busy_fraction(self) -> float | None:
@@ -69,12 +80,18 @@ class Sweep(Struct, kw_only=True):
     """The other parameters, which all points share."""
     points: list[Point] = []
     crossover: Crossover | None = None
+    """None where it was not asked for, not found, or where inconclusive points leave it open: the remarks say which."""
     remarks: list[str] = []
 
     @property
     def failed(self) -> list[Point]:
         """Points that could not be measured."""
         return [point for point in self.points if point.error is not None]
+
+    @property
+    def inconclusive(self) -> list[Point]:
+        """Points whose figures carry no verdict."""
+        return [point for point in self.ordered() if point.is_inconclusive]
 
     @property
     def param(self) -> str | None:
@@ -101,6 +118,8 @@ def fill(point: Point, record: Record) -> Point:
     point.busy_us = busy_of(record)
     point.roofline_us = record.times.roofline_time_us
     point.regime, point.confidence = record.verdict.regime, record.verdict.confidence
+    point.doubts = list(record.verdict.reasons) if point.is_inconclusive else []
+    point.on_cpu = record.times.gpu_busy_per_step_us is None and point.busy_us is not None
     return point
 
 

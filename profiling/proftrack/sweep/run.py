@@ -1,26 +1,26 @@
 """A sweep from its first point to its parent run's last status.
 
-Each point is kept, and logged as a child run, before the next begins: an interrupted sweep goes on where it was. Points
-that are done are found by their key in the store, or in the folder; see `code`.
+All points are timed, then each is profiled, kept and logged as a child run: an interrupted sweep goes on with those
+that are not whole. Points that are done are found by their key in the store, or in the folder; see `code`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
-import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment import Experiment
 from proftrack.record import Record
-from proftrack.sweep import crossover, plan, point, result, shown
+from proftrack.sweep import crossover, plan, result, shown
 from proftrack.sweep.code import key_of, part_key, points_key, surroundings
+from proftrack.sweep.measuring import Asked, Measured
 from proftrack.sweep.plan import Plan
 from proftrack.sweep.result import Crossover, Point, Sweep
+from proftrack.sweep.stages import Where
 from proftrack.tracking import spool
 from proftrack.tracking.group import Group, Part, save
 
@@ -39,21 +39,23 @@ class Keeping(Protocol):
         """A point is measured, its run folder whole. Returns the run that it was logged as."""
 
 
+class Measurer(Protocol):
+    """What measures points; see proftrack.sweep.measuring."""
+
+    def measure(self, asked: Sequence[Asked]) -> Iterator[Measured]:
+        """The points as they are done, their run folders whole."""
+
+
 class Runner:
     """Measures points, or takes them over, and keeps the sweep's files up to date."""
 
     def __init__(
-        self,
-        reference: str,
-        asked: Plan,
-        folder: Path,
-        group: Group,
-        keeping: Keeping,
-        *,
-        phase: Callable[[str], contextlib.AbstractContextManager[Any]],
+        self, reference: str, asked: Plan, folder: Path, group: Group, keeping: Keeping, measurer: Measurer
     ) -> None:
         self.reference, self.asked, self.folder, self.group = reference, asked, folder, group
-        self._keeping, self._phase = keeping, phase
+        self._keeping, self._measurer = keeping, measurer
+        self._order: dict[str, int] = {}
+        """The points' keys, in the order in which they were asked for."""
         first = asked.first
         self.sweep = Sweep(
             experiment=first.name,
@@ -72,66 +74,96 @@ class Runner:
             return self._run(find_crossover=find_crossover, tolerance=tolerance)
 
     def _run(self, *, find_crossover: bool, tolerance: float) -> Sweep:
-        for number, each in enumerate(self.asked.points, 1):
-            self.point(each, counted=f"({number} of {len(self.asked.points)})")
+        self.points(self.asked.points)
         if find_crossover:
             self.sweep.crossover = self._crossover(tolerance)
         self.group.ended_ns = time.time_ns()
         self.group.error = _what_failed(self.sweep)
-        self.write()
+        self.write(plot=True)
         return self.sweep
 
-    def point(self, asked: Experiment, *, counted: str, bisection: bool = False) -> Point:
-        """One point, measured or taken over, and written down whatever comes of it."""
+    def points(self, asked: Sequence[Experiment], *, bisection: bool = False) -> None:
+        """Measure points, or take them over, each written down as it is done, whatever comes of it."""
+        waiting: dict[str, tuple[Experiment, Point, Part]] = {}
+        for each in asked:
+            found, part = self._new(each, bisection=bisection)
+            if not self._taken_over(found, part):
+                waiting[found.key] = (each, found, part)
+        requests = [
+            self._request(*each, "(bisection)" if bisection else f"({number} of {len(waiting)})")
+            for number, each in enumerate(waiting.values(), 1)
+        ]
+        # Written down before they are measured: killed at any moment, what is whole is known for what it is.
+        self.write()
+        for measured in self._measurer.measure(requests):
+            _, found, part = waiting[measured.asked.key]
+            self._take(measured, found, part)
+
+    def _new(self, asked: Experiment, *, bisection: bool) -> tuple[Point, Part]:
         values = plan.values_of(asked, self.asked.axes)
         found = Point(key=part_key(asked), label=plan.label(values), values=values)
         found.found_by = "bisection" if bisection else "grid"
-        part = self.group.part(found.key) or Part(key=found.key, name=asked.display_name)
-        begin = time.monotonic()
+        self._order.setdefault(found.key, len(self._order))
+        return found, self.group.part(found.key) or Part(key=found.key, name=asked.display_name)
+
+    def _taken_over(self, found: Point, part: Part) -> bool:
+        """Whether a point need not be measured: it was, or nobody can say whether it was."""
         try:
             earlier = self._keeping.earlier(part)
-            if earlier is not None:
-                record, found.run_id = earlier
-                found.source = "earlier"
-            else:
-                record, found.run_id = self._measured(asked, part, f"{found.label} {counted}".strip())
-                found.seconds = round(time.monotonic() - begin, 1)
-            result.fill(found, record)
-            part.run_id, part.error = found.run_id, None
         except ProftrackError as error:
             found.error = part.error = str(error)
-        self.sweep.points = [*(each for each in self.sweep.points if each.key != found.key), found]
-        self.group.put(part)
-        self.write()
-        return found
+        else:
+            if earlier is None:
+                return False
+            found.source = "earlier"
+            record, found.run_id = earlier
+            result.fill(found, record)
+            part.run_id, part.error = found.run_id, None
+        self._put(found, part)
+        return True
 
-    def _measured(self, asked: Experiment, part: Part, text: str) -> tuple[Record, str | None]:
+    def _request(self, asked: Experiment, found: Point, part: Part, counted: str) -> Asked:
         name = _folder_name(part)
-        folder = self.folder / POINTS / name
-        shutil.rmtree(folder, ignore_errors=True)  # what a point that was interrupted has left
-        # Written down before it is measured: killed at any moment, what is whole is known for what it is.
-        part.folder = folder.relative_to(self.folder).as_posix()
+        part.folder = f"{POINTS}/{name}"
         self.group.put(part)
-        save(self.folder, self.group)
-        try:
-            with self._phase(text):
-                record = point.measure(
-                    self.reference, plan.overrides(asked, self.asked), folder, self.folder / LOGS / f"{name}.txt"
-                )
-        except ProftrackError:
+        return Asked(
+            key=found.key,
+            experiment=asked,
+            where=Where(self.reference, plan.overrides(asked, self.asked)),
+            folder=self.folder / POINTS / name,
+            log=self.folder / LOGS / f"{name}.txt",
+            text=f"{found.label} {counted}",
+        )
+
+    def _take(self, measured: Measured, found: Point, part: Part) -> None:
+        """Keep a point that was measured, and write it down."""
+        found.seconds = round(measured.seconds, 1)
+        if measured.record is None:
+            found.error = part.error = measured.error
             part.folder = None
-            raise
-        return record, self._keeping.done(part, folder)
+        else:
+            try:
+                found.run_id = self._keeping.done(part, measured.asked.folder)
+                result.fill(found, measured.record)
+                part.run_id, part.error = found.run_id, None
+            except ProftrackError as error:
+                found.error = part.error = str(error)
+        self._put(found, part)
+        self.write()
+
+    def _put(self, found: Point, part: Part) -> None:
+        points = [*(each for each in self.sweep.points if each.key != found.key), found]
+        self.sweep.points = sorted(points, key=lambda point: self._order[point.key])
+        self.group.put(part)
 
     def _crossover(self, tolerance: float) -> Crossover | None:
         param = self.sweep.param
-        if param is None:
-            raise UsageError(f"--find-crossover goes along one parameter; {len(self.asked.axes)} are swept")
+        assert param is not None  # plan.check_crossover has seen to it
 
         def measure(value: Any) -> Point:
-            return self.point(
-                plan.at(self.reference, self.asked, {param: value}), counted="(bisection)", bisection=True
-            )
+            asked = plan.at(self.reference, self.asked, {param: value})
+            self.points([asked], bisection=True)
+            return next(point for point in self.sweep.points if point.key == part_key(asked))
 
         try:
             return crossover.search(self.sweep.points, param, measure, tolerance=tolerance)
@@ -141,13 +173,17 @@ class Runner:
             self.sweep.remarks.append(f"{str(error)[0].upper()}{str(error)[1:]}.")
             return None
 
-    def write(self) -> None:
-        """sweep.json, table, plot and text, and group.json with what the parent run gets of them."""
+    def write(self, *, plot: bool = False) -> None:
+        """sweep.json, table, text and plot, and group.json with what the parent run gets of them."""
         result.save(self.sweep, self.folder / FILE)
-        shown.write(self.sweep, self.folder)
+        shown.write(self.sweep, self.folder, plot=plot)
         self.group.note = shown.markdown(self.sweep)
         found = self.sweep.crossover
-        self.group.metrics = {"points": len(self.sweep.points), "failed_points": len(self.sweep.failed)}
+        self.group.metrics = {
+            "points": len(self.sweep.points),
+            "failed_points": len(self.sweep.failed),
+            "inconclusive_points": len(self.sweep.inconclusive),
+        }
         if found is not None:
             self.group.metrics |= {
                 "crossover": found.estimate,
@@ -157,12 +193,10 @@ class Runner:
         save(self.folder, self.group)
 
 
-def new_group(asked: Plan, *, find_crossover: bool) -> Group:
+def new_group(asked: Plan) -> Group:
     """The group of a sweep: its key says which earlier points may stand in it."""
     first = asked.first
     facts = surroundings(first)
-    if find_crossover and len(asked.axes) > 1:
-        raise UsageError(f"--find-crossover goes along one parameter; {len(asked.axes)} are swept")
     git = facts.git
     return Group(
         kind="sweep",

@@ -11,6 +11,7 @@ from proftrack.errors import ProftrackError
 from proftrack.report import curves
 from proftrack.report.curves import Curve
 from proftrack.report.units import counted, duration, percent, plain
+from proftrack.sweep.crossover import MEASURE_BETTER
 from proftrack.sweep.result import Crossover, Point, Sweep, is_number
 
 TABLE = "tables/sweep.json"
@@ -86,6 +87,17 @@ def sentences(sweep: Sweep) -> list[str]:
         found.append(
             f"{counted(earlier, 'point')} of {len(sweep.points)} were done before; --fresh measures them again."
         )
+    doubtful = sweep.inconclusive
+    for point in doubtful[:_MOST_FAILURES]:
+        found.append(
+            f"{point.label} is inconclusive: {plain(' '.join(point.doubts) or 'no reason was recorded.', 300)}"
+        )
+    if doubtful and not any(MEASURE_BETTER in remark for remark in sweep.remarks):
+        found.append(f"{MEASURE_BETTER[0].upper()}{MEASURE_BETTER[1:]}.")
+    if any(point.on_cpu for point in sweep.points):
+        found.append(
+            "On the CPU there is no GPU time to measure: B is the time that the operators work, by the profile."
+        )
     failed = [f"{point.label} failed: {plain(point.error or '', 300)}" for point in sweep.failed[:_MOST_FAILURES]]
     return [*found, *sweep.remarks, *failed]
 
@@ -107,13 +119,14 @@ def markdown(sweep: Sweep) -> str:
     return "\n".join([*lines, *(f"{_cell(sentence)}\n" for sentence in sentences(sweep))])
 
 
-def write(sweep: Sweep, folder: Path) -> None:
-    """Write table, text and plot. Raises ProftrackError where the disk refuses."""
+def write(sweep: Sweep, folder: Path, *, plot: bool) -> None:
+    """Write table and text, and the plot where it is asked for. Raises ProftrackError where the disk refuses."""
     try:
         (folder / TABLE).parent.mkdir(parents=True, exist_ok=True)
         (folder / TABLE).write_bytes(msgspec.json.encode(_table(sweep)))
         (folder / TEXT).write_text(markdown(sweep), encoding="utf-8")
-        _plot(sweep, folder / PLOT)
+        if plot:
+            _plot(sweep, folder / PLOT)
     except OSError as error:
         raise ProftrackError(f"{folder}: cannot be written ({error.strerror}); free some space") from error
 

@@ -7,17 +7,20 @@ the rounds, so that an interval says what a user will see in the next process.
 from __future__ import annotations
 
 import shutil
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec import Struct
 
 from proftrack import record as records
+from proftrack.capture.compilation import Compilation
 from proftrack.errors import ProftrackError
-from proftrack.sweep.point import run_command
-from proftrack.tracking import group as groups
-from proftrack.variants import result
+from proftrack.report.progress import Lines
+from proftrack.sweep.worker import Worker
+from proftrack.variants import measure as measuring
+from proftrack.variants import names
 from proftrack.variants.measure import Measured
 from proftrack.variants.names import Variant
 
@@ -26,6 +29,26 @@ if TYPE_CHECKING:
 
 PROCESSES = 5
 PROCESSES_FOLDER = "processes"
+_ROUNDS = 10
+
+
+class ToMeasure(Struct):
+    """One variant to be measured by one process, into a new run folder."""
+
+    reference: str
+    name: str
+    given: dict[str, str]
+    sets: list[str]
+    folder: Path
+
+
+class Found(Struct):
+    """What one process measured."""
+
+    status: str
+    reason: str
+    round_us: list[float]
+    compilation: Compilation | None
 
 
 def measure(
@@ -47,11 +70,11 @@ def measure(
             if each.status != "measured":
                 continue
             inner = work / PROCESSES_FOLDER / f"{variant.name}-{number}"
-            arguments = _arguments(variant, reference, given, sets, inner)
+            request = ToMeasure(reference, variant.name, dict(given), list(sets), inner)
             with progress.phase(f"{variant.name} ({number} of {processes})"):
                 try:
-                    run_command(arguments, work / "logs" / f"{variant.name}-{number}.txt")
-                    _take(each, inner, folder_of(variant))
+                    answer = in_a_process(request, work / "logs" / f"{variant.name}-{number}.txt")
+                    _take(each, answer, inner, folder_of(variant))
                 except ProftrackError as error:
                     each.status, each.reason = "failed", str(error)
             shutil.rmtree(inner, ignore_errors=True)
@@ -59,31 +82,30 @@ def measure(
     return [found[variant.name] for variant in asked]
 
 
-def _arguments(
-    variant: Variant, reference: str, given: Mapping[str, str], sets: Sequence[str], folder: Path
-) -> list[str]:
-    pairs = [word for key, value in given.items() for word in ("-P", f"{key}={value}")]
-    named = [word for text in sets for word in ("--set", text)]
-    alone = ["--variants", variant.name, "--alone", "--rounds", "10", "--no-mlflow", "--output", str(folder)]
-    return ["variants", reference, *pairs, *named, *alone]
+def in_a_process(asked: ToMeasure, log: Path) -> Found:
+    """Measure in a fresh process. Raises ProftrackError with its sentence, or how it died."""
+    worker = Worker()
+    try:
+        return worker.call(measure_one, asked, Found, log)
+    finally:
+        worker.end()
 
 
-def _take(each: Measured, inner: Path, folder: Path) -> None:
+def measure_one(asked: ToMeasure) -> Found:
+    """What such a process does."""
+    (variant,) = names.variants(asked.reference, asked.name, asked.given, asked.sets)
+    (found,) = measuring.measure([variant], lambda _: asked.folder, Lines(), rounds=_ROUNDS)
+    return Found(found.status, found.reason, found.round_us, found.compilation)
+
+
+def _take(each: Measured, answer: Found, inner: Path, folder: Path) -> None:
     """Add what one process measured."""
-    entry = result.load(inner / "variants.json").entries[0]
-    if entry.status != "measured":
-        each.status, each.reason = entry.status, entry.reason
+    if answer.status != "measured":
+        each.status, each.reason = answer.status, answer.reason
         return
-    part = groups.load(inner).parts[0]
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    shutil.move(inner / str(part.folder), folder)
+    shutil.move(inner, folder)
     each.folder, each.record = folder, records.load(folder / "record.json")
-    each.round_us = [*each.round_us, entry.step_time_us or 0.0]
-    each.compilation = _compilation(entry.compiled)
-
-
-def _compilation(entry: result.Compiled | None) -> Any:
-    from proftrack.capture.compilation import Compilation
-
-    return None if entry is None else Compilation(**msgspec.structs.asdict(entry))
+    each.round_us = [*each.round_us, statistics.median(answer.round_us)]
+    each.compilation = answer.compilation

@@ -1,0 +1,38 @@
+"""Points of a sweep without processes: made by a function of the test's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from proftrack.errors import ProftrackError
+from proftrack.record import Record
+from proftrack.sweep.measuring import Asked, Measured
+
+
+def by_hand(measure: Callable[[dict[str, str], Path, Path], Record]) -> type:
+    """What stands in for `proftrack.sweep.measuring.Measuring`: points made by a function of overrides, folder, log."""
+
+    class ByHand:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def __enter__(self) -> ByHand:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def begin(self, _: object) -> None:
+            pass
+
+        def measure(self, asked: Sequence[Asked]) -> Iterator[Measured]:
+            for each in asked:
+                try:
+                    record = measure(each.where.overrides, each.folder, each.log)
+                except ProftrackError as error:
+                    yield Measured(asked=each, error=str(error))
+                else:
+                    yield Measured(asked=each, record=record)
+
+    return ByHand
