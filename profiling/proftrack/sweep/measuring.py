@@ -2,23 +2,25 @@
 
     timer     |-- n=64 --|-- n=512 --|                              |-- n=256 --|
     profiler                          |-- n=64 --|-- n=512 --|                   |-- n=256 --|
-    keeper                                        |-- 64 --|   |-- 512 --|                    |-- 256 --|
+    keepers                                       |-- 64 --|   |-- 512 --|                    |-- 256 --|
                                       every point of a batch was timed before    a further batch (bisection)
 
-The three start once, at the same time, and stay: profiling slows what comes after it in its process, so the timer never
+They start once, at the same time, and stay: profiling slows what comes after it in its process, so the timer never
 profiles, and a point that bisection asks for later is timed as the first ones were. Only one of them is at work, but
-that on a GPU the keeper, which needs the CPU alone, writes one point while the next is profiled.
+that on a GPU the keepers, which need the CPU alone, write points while the next ones are profiled.
 
 A process of its own is for points that compile or capture graphs, and for all with `--isolate`.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -31,6 +33,8 @@ from proftrack.sweep import stages
 from proftrack.sweep.stages import Captured, Done, Start, Started, Timings, ToKeep, ToMeasure, ToProfile, ToTime, Where
 from proftrack.sweep.worker import Worker
 
+_MOST_KEEPERS = 4
+_CORES_PER_KEEPER = 4
 _UNCOMPILED = (None, "", "none", "eager", False)
 
 
@@ -67,8 +71,10 @@ class Measuring:
         self._isolate = isolate
         self._timer = _Role(stages.start, Start(experiment.device, calibrate=False))
         self._profiler = _Role(stages.start, Start(experiment.device, calibrate=True))
-        self._keeper = _Role(stages.start_keeping, Start(experiment.device, calibrate=False))
-        self._roles = (self._timer, self._profiler, self._keeper)
+        keeping = Start(experiment.device, calibrate=False)
+        count = max(1, min(_MOST_KEEPERS, (os.cpu_count() or 1) // _CORES_PER_KEEPER))
+        self._keepers = [_Role(stages.start_keeping, keeping) for _ in range(count)]
+        self._roles = (self._timer, self._profiler, *self._keepers)
 
     def __enter__(self) -> Measuring:
         return self
@@ -119,19 +125,21 @@ class Measuring:
 
     def _profiled(self, timed: Sequence[tuple[Asked, Timings, float]]) -> Iterator[Measured]:
         waiting = list(timed)
+        kept: deque[_Kept] = deque()
         while waiting:
             each, timings, seconds = waiting.pop(0)
-            begin = time.monotonic()
-            following = waiting[0] if waiting else None
+            begin = time.monotonic() - seconds
             try:
                 captured = self._captured(each, timings)
-                if following is not None and self._profiler.is_gpu:
-                    self._send(following[0], following[1])
-                record = self._kept(each, captured)
+                if waiting and self._profiler.is_gpu:
+                    self._send(waiting[0][0], waiting[0][1])
+                if len(kept) == len(self._keepers):
+                    yield self._received(kept.popleft())
+                kept.append(self._keep(each, captured, begin, busy=[each.role for each in kept]))
             except ProftrackError as error:
-                yield Measured(asked=each, error=str(error), seconds=seconds + time.monotonic() - begin)
-            else:
-                yield Measured(asked=each, record=record, seconds=seconds + time.monotonic() - begin)
+                yield Measured(asked=each, error=str(error), seconds=time.monotonic() - begin)
+            while kept and not (waiting and self._profiler.is_gpu):
+                yield self._received(kept.popleft())
 
     def _send(self, asked: Asked, timings: Timings) -> None:
         """Have the profiler begin a point."""
@@ -146,13 +154,24 @@ class Measuring:
             self._profiler.begun = None
             return self._profiler.worker.receive(Captured)
 
-    def _kept(self, asked: Asked, captured: Captured) -> Record:
+    def _keep(self, asked: Asked, captured: Captured, begin: float, busy: Sequence[_Role]) -> _Kept:
+        """Have a keeper that is not busy write the point's folder."""
         self._ready()
-        self._keeper.worker.call(stages.keep_point, ToKeep(asked.folder, captured), Done, asked.log)
-        return records.load(asked.folder / "record.json")
+        role = next(keeper for keeper in self._keepers if keeper not in busy)
+        role.worker.send(stages.keep_point, ToKeep(asked.folder, captured), asked.log)
+        return _Kept(asked, role, begin)
+
+    def _received(self, kept: _Kept) -> Measured:
+        """The point of a keeper that may be at it still."""
+        try:
+            kept.role.worker.receive(Done)
+            record = records.load(kept.asked.folder / "record.json")
+        except ProftrackError as error:
+            return Measured(asked=kept.asked, error=str(error), seconds=time.monotonic() - kept.begin)
+        return Measured(asked=kept.asked, record=record, seconds=time.monotonic() - kept.begin)
 
     def _ready(self) -> None:
-        """All three are there before one is at work: their start would be in its way.
+        """All are there before one is at work: their start would be in its way.
 
         Raises ProftrackError where one cannot start; it is not tried again.
         """
@@ -187,6 +206,15 @@ class Measuring:
             role.ask_to_end()
         for role in self._roles:
             role.end()
+
+
+class _Kept(NamedTuple):
+    """A point that a keeper is at."""
+
+    asked: Asked
+    role: _Role
+    begin: float
+    """When it was begun, on the monotonic clock."""
 
 
 class _Role:
