@@ -9,6 +9,8 @@ EXPERIMENT ?= matmul_add
 PARAMS ?=
 PORT ?= 5000
 TESTS ?= tests
+# A file a worker, as many workers as cores; a part of the tests runs in this process, where a debugger works.
+PARALLEL = $(if $(filter tests,$(TESTS)),--numprocesses auto --dist loadgroup --no-loadscope-reorder)
 
 ifeq ($(EXPERIMENT),matmul_add)
 N ?= 4096
@@ -41,7 +43,7 @@ ui: $(RUNTIME)
 # Compiled once: hundreds of the tests' processes would else do it again, each for itself, where none may write bytecode.
 test: $(DEV)
 	@$(BIN)/python -m compileall -q profiling
-	@$(BIN)/python -m pytest $(TESTS) -q
+	@$(BIN)/python -m pytest $(TESTS) -q $(PARALLEL)
 
 check: $(DEV)
 	@$(BIN)/ruff check .

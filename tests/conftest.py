@@ -1,4 +1,8 @@
-"""What every test gets: no MLflow of the machine's, nothing left running afterwards. And run folders made by hand."""
+"""What every test gets: no MLflow of the machine's, nothing left running afterwards. And run folders made by hand.
+
+In parallel (pytest-xdist, `make test`) a file's tests run in one worker, one behind the other, so that what is made
+once for a module is made once; the files that use the team's server share a worker, and with it server and database.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from run_folders import make_record, write_folder
 from team import alice, direct, postgres, proxy, team_server
@@ -15,6 +20,48 @@ from team import alice, direct, postgres, proxy, team_server
 from proftrack.record import Record
 
 __all__ = ["alice", "direct", "postgres", "proxy", "team_server"]
+
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+GIB_A_WORKER = 2
+"""Of memory: torch and MLflow are imported in each, and in processes that its tests start."""
+MOST_WORKERS = 8
+# What takes longest comes first, or the others would wait for it at the end; by processor time on two cores.
+LONG = (
+    "team",
+    "test_capture",
+    "test_variants",
+    "test_sweep",
+    "test_experiments",
+    "test_ranks",
+    "test_tracking_signals",
+)
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+if WORKERS > 1:
+    # Before torch, numpy and what they start: threads of several workers on the same cores wait for each other.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // WORKERS)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """What `-n auto` means here."""
+    return max(1, min(cores(), MOST_WORKERS, psutil.virtual_memory().total // (GIB_A_WORKER << 30)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One group a file, and the longest groups first."""
+    if WORKERS == 1:
+        return
+    groups = {item: "team" if item.path.stem.startswith("test_team") else item.path.stem for item in items}
+    for item, group in groups.items():
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: LONG.index(groups[item]) if groups[item] in LONG else len(LONG))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import numpy as np
 import pytest
+from calls import PATIENCE_S
 from programs import as_run
 from test_compare_why import _analyzed
 from traces import TraceBuilder
@@ -44,7 +45,7 @@ def blocks(_: int) -> list[float]:
     command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path)]
     # Threads of an overloaded machine's BLAS wait for each other: a thousand times as long, in some processes.
     alone = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=alone)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S, env=alone)
     return [float(each) for each in json.loads(done.stdout)]
 
 

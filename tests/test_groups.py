@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from calls import call
 from run_folders import make_record, write_folder
 
 from proftrack import record as records
-from proftrack.cli import main
 from proftrack.errors import ProftrackError
 from proftrack.sweep import keeping, point
 from proftrack.tracking import group as groups
@@ -21,12 +21,6 @@ from proftrack.tracking import runs, spool, store, sync
 from proftrack.tracking.group import Group, Part
 
 PARENT_TAG = "mlflow.parentRunId"
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
-    return int(stop.value.code or 0)
 
 
 def run_of(folder: Path, number: int) -> Path:

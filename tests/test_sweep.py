@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from calls import call
 from run_folders import make_record, write_folder
 
 from proftrack import record as records
-from proftrack.cli import main
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.record import Record
 from proftrack.sweep import crossover, plan, point, result
@@ -81,12 +81,6 @@ def of_size(n: int, name: str) -> Record:
         run=msgspec.structs.replace(base.run, experiment="small", display_name=name),
         verdict=msgspec.structs.replace(base.verdict, regime="overhead-bound" if busy < step / 2 else "compute-bound"),
     )
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
-    return int(stop.value.code or 0)
 
 
 def values(asked: Asked, key: str = "n") -> list[str]:

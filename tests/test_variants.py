@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from calls import call
 from run_folders import make_record
 from team import missing
 
@@ -58,12 +59,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.chdir(folder)
     return folder
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
-    return int(stop.value.code or 0)
 
 
 # ---- names -----------------------------------------------------------------------------------------------------------
