@@ -269,6 +269,7 @@ os._exit(0)  # gloo's threads sometimes abort the interpreter's own end
 
 def test_two_gloo_ranks(tmp_path: Path) -> None:
     """Rank 1 sleeps 200 ms before each all-reduce: rank 0 waits for it. Real traces, made by torch.distributed."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
