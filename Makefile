@@ -10,7 +10,7 @@ PARAMS ?=
 PORT ?= 5000
 TESTS ?= tests
 # A file a worker, as many workers as cores; a part of the tests runs in this process, where a debugger works.
-PARALLEL = $(if $(filter tests,$(TESTS)),--numprocesses auto --dist loadgroup --no-loadscope-reorder)
+PARALLEL = $(if $(filter tests,$(TESTS)),--numprocesses auto --dist loadfile --no-loadscope-reorder)
 
 ifeq ($(EXPERIMENT),matmul_add)
 N ?= 4096

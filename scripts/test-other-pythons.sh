@@ -43,7 +43,8 @@ for version in ${PYTHONS:-3.10 3.13}; do
     touch "$venv/.done"
   fi
   echo "Python $version:"
-  PYTHONPATH=profiling "$venv/bin/python" -m pytest -q -p no:cacheprovider --numprocesses auto --dist loadgroup \
-    --ignore tests/test_measures_costs.py tests/test_{depth,experiment,analyze_cli,joint}.py tests/test_{events,measures,verdict_judge,verdict_rules}*.py \
+  PYTHONPATH=profiling "$venv/bin/python" -m pytest -q -p no:cacheprovider \
+    --numprocesses auto --dist loadfile --no-loadscope-reorder --ignore tests/test_measures_costs.py \
+    tests/test_{depth,experiment,analyze_cli,joint,verdict_judge,verdict_rules}.py tests/test_{events,measures}_*.py \
     tests/test_compare_{changepoints,real,timing,why}.py tests/test_report_{lanes,text}.py
 done

@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -53,15 +54,30 @@ def pytest_xdist_auto_num_workers() -> int:
     return max(1, min(cores(), MOST_WORKERS, psutil.virtual_memory().total // (GIB_A_WORKER << 30)))
 
 
-@pytest.hookimpl(tryfirst=True)
+def group(nodeid: str) -> str:
+    """Tests of one group run in one worker: those of a file, or all that use the team's server."""
+    file = nodeid.partition("::")[0].rpartition("/")[2].removesuffix(".py")
+    return "team" if file.startswith("test_team") else file
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One group a file, and the longest groups first."""
-    if WORKERS == 1:
-        return
-    groups = {item: "team" if item.path.stem.startswith("test_team") else item.path.stem for item in items}
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: LONG.index(groups[item]) if groups[item] in LONG else len(LONG))
+    """In parallel the longest groups come first."""
+    if WORKERS > 1:
+        items.sort(key=lambda item: LONG.index(group(item.nodeid)) if group(item.nodeid) in LONG else len(LONG))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadfile` with our groups. Not `loadgroup`: its marks have no effect in xdist 3.8 with pytest 9.2."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByGroup(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
+
+    return ByGroup(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
