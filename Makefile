@@ -2,13 +2,15 @@
 # make profile N=64 PARAMS="dtype=float32 active=5"
 # make profile EXPERIMENT=/path/to/own.yaml PARAMS="batch=8"
 # make ui                                          MLflow's UI on this folder's store, on loopback
-# make test | check | audit | bench | clean
+# make test | test-pythons | check | audit | bench | clean
 
 PYTHON ?= python3
 EXPERIMENT ?= matmul_add
 PARAMS ?=
 PORT ?= 5000
 TESTS ?= tests
+# A file a worker, as many workers as cores; a part of the tests runs in this process, where a debugger works.
+PARALLEL = $(if $(filter tests,$(TESTS)),--numprocesses auto --dist loadfile --no-loadscope-reorder)
 
 ifeq ($(EXPERIMENT),matmul_add)
 N ?= 4096
@@ -25,7 +27,7 @@ ASKED = $(if $(filter-out matmul_add,$(EXPERIMENT)),-P experiment='$(EXPERIMENT)
   $(foreach pair,$(PARAMS),-P '$(pair)')
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: profile test check audit bench ui setup store clean
+.PHONY: profile test test-pythons check audit bench ui setup store clean
 .DEFAULT_GOAL := profile
 
 # The store is made by us, whole, before anything writes to it: runs that touch a new one at once would break it.
@@ -41,7 +43,11 @@ ui: $(RUNTIME)
 # Compiled once: hundreds of the tests' processes would else do it again, each for itself, where none may write bytecode.
 test: $(DEV)
 	@$(BIN)/python -m compileall -q profiling
-	@$(BIN)/python -m pytest $(TESTS) -q
+	@$(BIN)/python -m pytest $(TESTS) -q $(PARALLEL)
+
+# On Python 3.10 and 3.13, where they are: PYTHONS="3.12 3.14" for others.
+test-pythons: $(RUNTIME)
+	@scripts/test-other-pythons.sh
 
 check: $(DEV)
 	@$(BIN)/ruff check .

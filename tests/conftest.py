@@ -1,4 +1,8 @@
-"""What every test gets: no MLflow of the machine's, nothing left running afterwards. And run folders made by hand."""
+"""What every test gets: no MLflow of the machine's, nothing left running afterwards. And run folders made by hand.
+
+In parallel (pytest-xdist, `make test`) a file's tests run in one worker, one behind the other, so that what is made
+once for a module is made once; the files that use the team's server share a worker, and with it server and database.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,9 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 from run_folders import make_record, write_folder
 from team import alice, direct, postgres, proxy, team_server
@@ -15,6 +21,63 @@ from team import alice, direct, postgres, proxy, team_server
 from proftrack.record import Record
 
 __all__ = ["alice", "direct", "postgres", "proxy", "team_server"]
+
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+GIB_A_WORKER = 2
+"""Of memory: torch and MLflow are imported in each, and in processes that its tests start."""
+MOST_WORKERS = 8
+# What takes longest comes first, or the others would wait for it at the end; by processor time on two cores.
+LONG = (
+    "team",
+    "test_capture",
+    "test_variants",
+    "test_sweep",
+    "test_experiments",
+    "test_ranks",
+    "test_tracking_signals",
+)
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+if WORKERS > 1:
+    # Before torch, numpy and what they start: threads of several workers on the same cores wait for each other.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // WORKERS)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """What `-n auto` means here."""
+    return max(1, min(cores(), MOST_WORKERS, psutil.virtual_memory().total // (GIB_A_WORKER << 30)))
+
+
+def group(nodeid: str) -> str:
+    """Tests of one group run in one worker: those of a file, or all that use the team's server."""
+    file = nodeid.partition("::")[0].rpartition("/")[2].removesuffix(".py")
+    return "team" if file.startswith("test_team") else file
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In parallel the longest groups come first."""
+    if WORKERS > 1:
+        items.sort(key=lambda item: LONG.index(group(item.nodeid)) if group(item.nodeid) in LONG else len(LONG))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadfile` with our groups. Not `loadgroup`: its marks have no effect in xdist 3.8 with pytest 9.2."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByGroup(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
+
+    return ByGroup(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

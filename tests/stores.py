@@ -6,10 +6,10 @@ import os
 import subprocess
 from pathlib import Path
 
+import calls
 import pytest
 from run_folders import write_folder
 
-from proftrack.cli import main
 from proftrack.record import Record
 from proftrack.tracking import store as stores
 from proftrack.tracking import sync
@@ -53,11 +53,9 @@ class Repository:
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     """The exit code and all that a command shows."""
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
+    code = calls.call(*arguments)
     shown = capsys.readouterr()
-    assert isinstance(stop.value.code, int)
-    return stop.value.code, shown.out + shown.err
+    return code, shown.out + shown.err
 
 
 def flat(text: str) -> str:

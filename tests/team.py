@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from calls import PATIENCE_S
+from mlflow_server import LEAN
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
@@ -55,7 +57,7 @@ def script(name: str, *arguments: str, **variables: str) -> str:
         [str(DEPLOY / name), *arguments],
         env={**os.environ, **variables},
         check=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         stdout=subprocess.PIPE,
         text=True,
     ).stdout.strip()
@@ -119,7 +121,7 @@ def direct(postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     if not postgres.execute("select 1 from pg_database where datname = 'direct'"):
         postgres.execute("create database direct")
         command = [sys.executable, "-m", "mlflow", "db", "upgrade", postgres.url_of("direct")]
-        subprocess.run(command, check=True, capture_output=True, timeout=120)
+        subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S)
     monkeypatch.chdir(tmp_path)  # artifacts go to ./mlruns
     monkeypatch.setenv("MLFLOW_TRACKING_URI", postgres.url_of("direct"))
     return postgres
@@ -174,7 +176,7 @@ class Server:
             "WORKERS": "1",
             "STATE": str(folder / "state"),
             "PYTHON": sys.executable,
-            "MLFLOW_DISABLE_TELEMETRY": "true",
+            **LEAN,
         }
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -188,7 +190,7 @@ class Server:
 
     def wait(self) -> Server:
         """Until it answers."""
-        end = time.monotonic() + 120
+        end = time.monotonic() + PATIENCE_S
         while True:
             with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=5):
                 return self
@@ -209,7 +211,7 @@ class Server:
                 os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait(30)
             # The workers are not our children: wait until the port is free.
-            end = time.monotonic() + 30
+            end = time.monotonic() + PATIENCE_S
             while _listens(self.port) and time.monotonic() < end:
                 time.sleep(0.05)
             self._process = None
@@ -227,7 +229,7 @@ class Server:
                 "Authorization": "Basic " + b64encode(":".join(user).encode()).decode(),
             },
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return json.loads(answer.read() or b"{}")
 
     def add_user(self, user: tuple[str, str]) -> None:

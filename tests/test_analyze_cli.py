@@ -6,21 +6,20 @@ import json
 import pickle
 from pathlib import Path
 
+import calls
 import pytest
 from traces import TraceBuilder
 
 import proftrack
-from proftrack.cli import main
 from proftrack.errors import NotATraceError, TraceError, UsageError
 from proftrack.events.reader import read
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
     """Exit code, stdout, stderr."""
-    with pytest.raises(SystemExit) as ended:
-        main(["analyze", *map(str, words)])
+    code = calls.call("analyze", *map(str, words))
     shown = capsys.readouterr()
-    return int(str(ended.value.code)), shown.out, shown.err
+    return code, shown.out, shown.err
 
 
 def trace(rank: int | str | None = None, names: tuple[str, ...] = ("gemm",), base: float = 0.0) -> TraceBuilder:

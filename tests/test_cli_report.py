@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import calls
 import pytest
 
 from proftrack import folder as run_folder
 from proftrack.analysis import Analysis, analyze_trace
-from proftrack.cli import browser, main
+from proftrack.cli import browser
 from proftrack.record import Record
 from proftrack.tracking import store, sync
 
@@ -19,9 +20,7 @@ TRACE = DATA / "matmul_add_64.json.gz"
 
 
 def call(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["report", *words])
-    return int(str(ended.value.code))
+    return calls.call("report", *words)
 
 
 @pytest.fixture

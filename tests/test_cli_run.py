@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from calls import call
 from run_folders import make_record, write_folder
 
-from proftrack.cli import main
 from proftrack.cli import run as cli_run
 from proftrack.cli.options import parameters
 from proftrack.errors import NotFoundError, UsageError, WorkloadError
@@ -43,12 +43,6 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Asked:
 
     monkeypatch.setattr(cli_run, "_measure", measure)
     return seen
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
-    return int(stop.value.code or 0)
 
 
 def all_runs() -> list[Any]:

@@ -11,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import numpy as np
 import pytest
+from calls import PATIENCE_S
 from programs import as_run
 from test_compare_why import _analyzed
 from traces import TraceBuilder
 
 from proftrack.compare import Subject, compare
-from proftrack.compare.floors import measured_floor
+from proftrack.compare.floors import assumed_floor, measured_floor
 from proftrack.compare.results import Floor
 from proftrack.record import Record
 
@@ -44,7 +45,7 @@ def blocks(_: int) -> list[float]:
     command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path)]
     # Threads of an overloaded machine's BLAS wait for each other: a thousand times as long, in some processes.
     alone = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=alone)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S, env=alone)
     return [float(each) for each in json.loads(done.stdout)]
 
 
@@ -77,18 +78,19 @@ def claims(subjects: list[Subject], noise: dict[str, Floor]) -> int:
     return sum(word in ("improved", "regressed") for word in words)
 
 
+def shown(subjects: list[Subject]) -> Floor:
+    """The noise that the processes show themselves."""
+    floor = measured_floor([[s.record.timing.step_time_us for s in subjects if s.record.timing]])
+    assert floor is not None
+    return floor
+
+
 @pytest.mark.slow
 def test_with_the_noise_that_the_processes_show(subjects: list[Subject]) -> None:
-    times = [subject.record.timing.step_time_us for subject in subjects if subject.record.timing]
-    floor = measured_floor([times])
-    assert floor is not None
-    assert claims(subjects, {"step_time_us": floor}) <= 1
+    assert claims(subjects, {"step_time_us": shown(subjects)}) <= 1
 
 
 @pytest.mark.slow
 def test_with_the_noise_that_is_assumed(subjects: list[Subject]) -> None:
     """A process that gets a third of a processor takes three times as long: then the times differ in truth."""
-    load, processors = os.getloadavg()[0], os.cpu_count() or 1
-    if load > processors + 2 and not os.environ.get("CI"):
-        pytest.skip(f"the machine is overloaded: {load:.0f} processes want to run on {processors} processors")
-    assert claims(subjects, {}) <= 1
+    assert claims(subjects, {}) <= 1 or shown(subjects).fraction > assumed_floor(None).fraction

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import calls
 import msgspec
 import pytest
 from team import BOB, Fault, FaultProxy, Server, as_user, free_port
@@ -19,7 +20,6 @@ from team import BOB, Fault, FaultProxy, Server, as_user, free_port
 from proftrack import doctor
 from proftrack.capture import probe as probing
 from proftrack.capture.probe import Probe
-from proftrack.cli import main
 from proftrack.hardware import Ceilings
 from proftrack.tracking import health, process, runs, spool, store
 
@@ -63,9 +63,7 @@ def worst(checks: list[doctor.Check]) -> doctor.Check:
 
 
 def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(["doctor", *arguments])
-    return int(stop.value.code or 0)
+    return calls.call("doctor", *arguments)
 
 
 # ---- all is well -----------------------------------------------------------------------------------------------------

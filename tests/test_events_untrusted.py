@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from calls import PATIENCE_S
 from traces import TraceBuilder, clean
 
 NAMES = [
@@ -51,7 +52,7 @@ def analyze(path: Path, *options: str) -> subprocess.CompletedProcess[bytes]:
         [sys.executable, "-m", "proftrack", "analyze", str(path), *options],
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 

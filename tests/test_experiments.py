@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
+from calls import call
 
 from proftrack import experiment, workload
 from proftrack import record as records
 from proftrack.capture.device import CpuDevice
 from proftrack.capture.dtype import resolved
-from proftrack.cli import main
 from proftrack.errors import UsageError, WorkloadError
 from proftrack.tracking import runs, store
 from proftrack.variants import names as variant_names
@@ -34,12 +34,6 @@ SMALL = {
     "mlp": {"batch": "2", "width": "8", "layers": "2"},
 }
 CPU = torch.device("cpu")
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
-    return int(stop.value.code or 0)
 
 
 def steps_of(name: str, count: int = 1, **params: str) -> list[Any]:

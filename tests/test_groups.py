@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from calls import call
 from points_by_hand import by_hand
 from run_folders import make_record, write_folder
 
 from proftrack import record as records
-from proftrack.cli import main
 from proftrack.errors import ProftrackError
 from proftrack.sweep import keeping, measuring
 from proftrack.tracking import group as groups
@@ -22,12 +22,6 @@ from proftrack.tracking import runs, spool, store, sync
 from proftrack.tracking.group import Group, Part
 
 PARENT_TAG = "mlflow.parentRunId"
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
-    return int(stop.value.code or 0)
 
 
 def run_of(folder: Path, number: int) -> Path:

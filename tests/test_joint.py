@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from calls import PATIENCE_S
 from click.testing import CliRunner
 
 from proftrack import parallel
@@ -263,7 +264,7 @@ with profile(schedule=schedule(wait=1, warmup=1, active=3, repeat=1),
              on_trace_ready=lambda p: p.export_chrome_trace(target)) as p:
     for _ in range(5):
         if rank == 1:
-            time.sleep(0.02)
+            time.sleep(0.2)
         dist.all_reduce(x)
         p.step()
 dist.barrier()
@@ -272,7 +273,8 @@ os._exit(0)  # gloo's threads sometimes abort the interpreter's own end
 
 
 def test_two_gloo_ranks(tmp_path: Path) -> None:
-    """Rank 1 sleeps 20 ms before each all-reduce: rank 0 waits for it. Real traces, made by torch.distributed."""
+    """Rank 1 sleeps 200 ms before each all-reduce: rank 0 waits for it. Real traces, made by torch.distributed."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -284,7 +286,7 @@ def test_two_gloo_ranks(tmp_path: Path) -> None:
         for rank, target in enumerate(targets)
     ]
     try:
-        assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+        assert [rank.wait(timeout=PATIENCE_S) for rank in ranks] == [0, 0]
     finally:
         for rank in ranks:
             rank.kill()
@@ -292,5 +294,5 @@ def test_two_gloo_ranks(tmp_path: Path) -> None:
     assert [r.rank for r in joint.ranks] == [0, 1]
     assert joint.ranks[0].steps == 3
     waiting = [r.waiting_us or 0.0 for r in joint.ranks]
-    assert waiting[0] > 10 * 1000 > waiting[1]
+    assert waiting[0] > 2 * waiting[1]
     assert joint.waited_for_rank == 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from traces import BACKWARD, TraceBuilder, clean, flags
 
+from proftrack.verdict.judge import judge
+
 
 def test_a_clean_trace_has_these_figures_and_no_flag() -> None:
     measures = clean().measures()
@@ -149,8 +151,28 @@ def test_one_event_and_none() -> None:
     empty = TraceBuilder().event(ph="M", name="process_name", pid=1).table()
     assert len(empty) == 0
     one = TraceBuilder().kernel("k", at=5, dur=0).measures()
-    assert one.totals.gpu_busy_us == 0
+    assert one.totals.gpu_busy_us is None
     assert one.totals.gpu_busy_fraction_profiled is None
+
+
+@pytest.mark.parametrize(
+    ("trace", "window_us"),
+    [
+        # All at one instant: the window has no length.
+        (TraceBuilder().op("aten::mm", at=0, dur=0).kernel(at=0, dur=0, correlation=1), 0),
+        # The step has a length, but its work has none, or (by clocks that differ) ended before it began.
+        (TraceBuilder().step(0, at=9, dur=5).launch(at=9, correlation=1).kernel(at=9, dur=0, correlation=1), 5),
+        (TraceBuilder().step(0, at=9, dur=5).launch(at=9, correlation=1).kernel(at=6, dur=2, correlation=1), 5),
+    ],
+)
+def test_where_no_work_can_be_placed_the_gpu_is_neither_busy_nor_idle(trace: TraceBuilder, window_us: float) -> None:
+    got = trace.measures()
+    assert (got.window.duration_us, got.window.device_duration_us) == (window_us, None)
+    assert (got.totals.gpu_busy_us, got.totals.gpu_idle_us, got.totals.gpu_busy_fraction_profiled) == (None, None, None)
+    assert (got.split, got.busy_in_device_window_us, got.idle.by_cause_us_per_step) == (None, None, {})
+    found = judge(got).verdict
+    assert (found.regime, found.confidence) == ("inconclusive", "low")
+    assert found.summary == "Inconclusive: no GPU work can be placed in the steps."
 
 
 def test_rows_with_times_that_cannot_be_are_counted_but_in_no_interval() -> None:

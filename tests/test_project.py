@@ -27,6 +27,7 @@ PACKAGE = ROOT / "profiling" / "proftrack"
 # The flow, from what is needed first: a module imports what stands before it, never what stands after it.
 FLOW = (
     "errors",
+    "depth",
     "git",
     "hardware",
     "environment",

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import msgspec
 import pytest
 from browser import launched
+from calls import PATIENCE_S
 from mlflow_server import serving
 from run_folders import make_record
 
@@ -186,7 +187,7 @@ def test_the_view_shows_regimes_side_by_side(ui: Ui, monkeypatch: pytest.MonkeyP
 )
 def test_runs_sort_by_regime_and_by_busy_fraction(ui: Ui, column: str, order: list[str]) -> None:
     ui.runs(order=column)
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE_S
     while ui.regimes() != order and time.monotonic() < end:
         time.sleep(0.2)
     ui.picture("sorted-" + column.split("`")[1])

@@ -23,11 +23,11 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from calls import PATIENCE_S, call
 from run_folders import make_record, write_folder
 from team import ALICE, BOB, DEPLOY, ROOT, Postgres, Server, as_user
 
 from proftrack import record as records
-from proftrack.cli import main
 from proftrack.errors import NotFoundError, ProftrackError
 from proftrack.git import git_diff, scrub
 from proftrack.program import without_secrets
@@ -42,12 +42,6 @@ SECRETS = {
     "in a query": "s3cr3t-in-a-query",
     "password": ALICE[1],
 }
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
-    return int(stop.value.code or 0)
 
 
 # ---- secrets of the one who profiles ---------------------------------------------------------------------------------
@@ -97,7 +91,7 @@ def test_no_secret_reaches_the_store(team_server: Server, postgres: Postgres, re
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     everything = {"the terminal": done.stdout + done.stderr, "the database": dump(postgres)}
@@ -490,7 +484,7 @@ def start_server(given: dict[str, str]) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
 
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from calls import call
 from points_by_hand import by_hand
 from run_folders import make_record, write_folder
 
 from proftrack import record as records
 from proftrack.capture.device import CpuDevice
 from proftrack.capture.gpu_state import GpuState
-from proftrack.cli import main
 from proftrack.errors import ProftrackError, UsageError, WorkloadError
 from proftrack.record import Record
 from proftrack.sweep import crossover, measuring, plan, result, shown, stages, worker
@@ -96,12 +96,6 @@ def of_size(n: int, name: str, regime: str | None = None) -> Record:
             reasons=["The timed blocks differ by more than a third."],
         ),
     )
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
-    return int(stop.value.code or 0)
 
 
 def values(asked: Asked, key: str = "n") -> list[str]:

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from calls import PATIENCE_S, call
 from run_folders import TRACE, make_record, write_folder
 from team import (
     ADMIN,
@@ -39,7 +40,6 @@ from traces import TraceBuilder
 
 from proftrack import folder as run_folder
 from proftrack.analysis import Analysis
-from proftrack.cli import main
 from proftrack.errors import UsageError
 from proftrack.record import Record
 from proftrack.tracking import log, runs, session, spool, store, sync
@@ -57,12 +57,6 @@ def folder(tmp_path: Path) -> Path:
     made = write_folder(tmp_path / "run", msgspec.structs.replace(record, run=facts))
     (made / "trace" / TRACE).write_bytes(os.urandom(2_000_000))
     return made
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
-    return int(stop.value.code or 0)
 
 
 def sync_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
@@ -181,7 +175,7 @@ def test_one_line_says_that_it_is_tried_again(proxy: FaultProxy, folder: Path) -
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0
     assert done.stderr == f"proftrack: the store does not answer ({proxy.url.removeprefix('http://')}); trying again\n"
@@ -491,7 +485,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
@@ -523,7 +517,7 @@ def test_what_was_measured_before_the_process_died_becomes_the_same_run(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert died.returncode == -9
     assert call("sync", str(folder)) == 0

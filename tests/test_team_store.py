@@ -15,22 +15,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from calls import PATIENCE_S, call
 from run_folders import write_folder
 from team import ALICE, BOB, ROOT, Postgres, Server, as_user, open_folder, script, whole_once
 
-from proftrack.cli import main
 from proftrack.record import Record
 from proftrack.tracking import find, runs, runs_cache, store, sync
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="a server's processes as POSIX has them")]
 
 QUICK = ["--min-seconds", "0.01", "--min-steps", "5", "--max-seconds", "1", "--device", "cpu"]
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
-    return int(stop.value.code or 0)
 
 
 def distinct(record: Record, number: int, experiment: str = "matmul_add", **changes: Any) -> Record:
@@ -116,7 +110,7 @@ def many_writers(*options: str, **variables: str) -> dict[str, Any]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=250,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return dict(json.loads(done.stdout))
@@ -167,7 +161,7 @@ def test_two_copies_of_a_folder_logged_at_once(
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-    answers = [process.communicate(timeout=60)[0].strip() for process in both]
+    answers = [process.communicate(timeout=PATIENCE_S)[0].strip() for process in both]
     assert [process.returncode for process in both] == [0, 0]
     run = whole_once(alice, folders[0], monkeypatch)
     assert run.info.run_id in answers

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from calls import PATIENCE_S
 from mlflow_server import serving
 
 from proftrack.errors import StoreError
@@ -45,7 +46,7 @@ def test_it_shows_what_was_logged_without_it(
     assert seen.info.status == "FINISHED"
     assert seen.data.tags["regime"] == "overhead-bound"
     address = f"{server}/get-artifact?run_uuid={logged.run_id}&path=tables/key_averages.txt"
-    with urllib.request.urlopen(address, timeout=30) as answer:
+    with urllib.request.urlopen(address, timeout=PATIENCE_S) as answer:
         assert answer.read() == b"Self CPU time total: 450us\n"
 
 

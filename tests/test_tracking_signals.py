@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from calls import PATIENCE_S
 
 from proftrack.tracking import runs, signals, store
 
@@ -40,7 +41,7 @@ def wait(asked, folder, **_):
         threading.Timer(0.1, signals.abort, [BudgetError("too long; make it shorter")]).start()
     if asked.params["how"] == "native":
         hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # no bytecode runs, the GIL is free, as in a hung kernel
-    time.sleep(120)
+    time.sleep(600)
 
 run._measure = wait
 main(["run", *sys.argv[1:]])
@@ -75,7 +76,7 @@ class Bench:
 
     def wait_for_child(self, process: subprocess.Popen[str]) -> int:
         """The pid of the process that waits where it would profile."""
-        until(lambda: (self.waiting.is_file() and self.waiting.read_text()) or process.poll() is not None, 60)
+        until(lambda: (self.waiting.is_file() and self.waiting.read_text()) or process.poll() is not None)
         assert process.poll() is None, process.communicate()
         return int(self.waiting.read_text())
 
@@ -84,8 +85,8 @@ class Bench:
         return found
 
 
-def until(condition: Callable[[], object], seconds: float) -> None:
-    end = time.monotonic() + seconds
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < end, "not in time"
         time.sleep(0.05)
@@ -102,7 +103,7 @@ def bench(tmp_path: Path, store_uri: str) -> Bench:
 def test_alone_a_signal_makes_the_run_killed(bench: Bench, number: signal.Signals, code: int) -> None:
     process = bench.start("driver.py", "wait.yaml")
     os.kill(bench.wait_for_child(process), number)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code
     assert errors == f"proftrack: stopped by {number.name}\n"
     found = bench.run()
@@ -114,7 +115,7 @@ def test_alone_a_signal_makes_the_run_killed(bench: Bench, number: signal.Signal
 def test_without_mlflow_nothing_half_is_left(bench: Bench) -> None:
     process = bench.start("driver.py", "wait.yaml", "--no-mlflow")
     os.kill(bench.wait_for_child(process), signal.SIGTERM)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, errors) == (143, "proftrack: stopped by SIGTERM\n")
     assert not Path(os.environ["PROFTRACK_SPOOL"]).exists()
 
@@ -124,7 +125,7 @@ def test_a_signal_while_native_code_runs(bench: Bench, number: signal.Signals, c
     """No handler of Python's can run then; the process ends at once, and the run gets its status all the same."""
     process = bench.start("driver.py", "wait.yaml", "--how", "native")
     os.kill(bench.wait_for_child(process), number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, errors) == (code, f"proftrack: stopped by {number.name}\n")
     found = bench.run()
     assert (found.info.status, found.data.tags["proftrack.ended_by"]) == ("KILLED", number.name)
@@ -139,7 +140,7 @@ def test_native_code_has_no_grace() -> None:
 @pytest.mark.parametrize("how", ["python", "native"])
 def test_what_outlasts_its_budget_is_a_failed_run(bench: Bench, how: str) -> None:
     process = bench.start("driver.py", "wait.yaml", "--how", how, "--over", "true")
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, errors) == (1, "proftrack: too long; make it shorter\n")
     found = bench.run()
     assert found.info.status == "FAILED"
@@ -154,7 +155,7 @@ def test_outside_of_a_run_there_is_nothing_to_end() -> None:
 def test_what_sigkill_leaves_is_closed_by_the_next_start(bench: Bench) -> None:
     process = bench.start("driver.py", "wait.yaml")
     os.kill(bench.wait_for_child(process), signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_S)
     left = bench.run()
     assert left.info.status == "RUNNING"
     assert runs.close_dead_runs(store.resolve(), bench.client) == [left.info.run_id]
@@ -169,7 +170,7 @@ def mlflow_run(bench: Bench, *params: str) -> subprocess.Popen[str]:
 def test_under_mlflow_run_a_signal_to_the_child(bench: Bench) -> None:
     process = mlflow_run(bench)
     os.kill(bench.wait_for_child(process), signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     found = bench.run()
     assert (found.info.status, found.data.tags["proftrack.ended_by"]) == ("FAILED", "SIGTERM")
@@ -185,14 +186,14 @@ def test_under_mlflow_run_a_signal_to_the_parent(bench: Bench, command: str) -> 
     process = mlflow_run(bench)
     bench.wait_for_child(process)
     process.terminate()
-    process.communicate(timeout=30)  # the child holds the pipes: it has ended too
+    process.communicate(timeout=PATIENCE_S)  # the child holds the pipes: it has ended too
     found = bench.run()
     assert (found.info.status, found.data.tags["proftrack.ended_by"]) == ("KILLED", "parent exit")
 
 
 def test_under_mlflow_run_a_refusal_makes_the_run_failed(bench: Bench) -> None:
     process = mlflow_run(bench, "how=1", "unknown=2")
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     (sentence,) = [line for line in errors.splitlines() if line.startswith("proftrack: ")]
     assert "unknown parameter unknown=2" in sentence
@@ -225,5 +226,5 @@ with Interrupts():
         print(stop.reason, stop.exit_code)
 assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert (done.stdout, done.stderr, done.returncode) == ("SIGTERM 143\n", "", 0)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from calls import PATIENCE_S
 
 from proftrack.errors import StoreError
 from proftrack.tracking import faults, store
@@ -96,7 +97,7 @@ def test_four_processes_on_a_fresh_store_at_once(tmp_path: Path) -> None:
         )
         for _ in range(4)
     ]
-    results = [child.communicate(timeout=120) for child in children]
+    results = [child.communicate(timeout=PATIENCE_S) for child in children]
     assert [child.returncode for child in children] == [0] * 4, results
     assert [shown for shown, _ in results] == ["1\n"] * 4
     assert [error for _, error in results] == [""] * 4

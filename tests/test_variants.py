@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from calls import call
 from run_folders import make_record
 from team import missing
 
 from proftrack.capture import compilation, outputs, rounds
 from proftrack.capture.timing import Stopwatch
-from proftrack.cli import main
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment import TimingOptions
 from proftrack.measures.results import Site
@@ -58,12 +58,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.chdir(folder)
     return folder
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
-    return int(stop.value.code or 0)
 
 
 # ---- names -----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from proftrack import depth
 from proftrack.capture.gpu_state import GpuState
 from proftrack.capture.result import Timing
 from proftrack.environment import Environment
@@ -161,13 +162,13 @@ def load(path: Path) -> Record:
     except OSError as error:
         raise ProftrackError(f"{path}: cannot be read ({error.strerror}); name a saved record.json") from error
     try:
-        version = msgspec.json.decode(data, type=_Versioned).schema_version
+        version = depth.decode(data, _Versioned).schema_version
         if version > SCHEMA_VERSION:
             raise ProftrackError(
                 f"{path}: record of schema version {version}, this proftrack knows up to {SCHEMA_VERSION}; upgrade it"
             )
         return msgspec.json.decode(data, type=Record)
-    except RecursionError as error:
+    except depth.TooDeepError as error:
         raise ProftrackError(f"{path}: nested deeper than any record; name a saved record.json") from error
     except msgspec.MsgspecError as error:
         raise ProftrackError(f"{path}: not a proftrack record ({error}); name a saved record.json") from error

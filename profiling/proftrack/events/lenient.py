@@ -12,8 +12,7 @@ import re
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-MAX_DEPTH = 100
-"""Levels of nesting; an event has five."""
+from proftrack.depth import MAX_LEVELS
 
 _BLANK = re.compile(r"[ \t\r\n]*")
 _BLANK_OR_COMMA = re.compile(r"[ \t\r\n,]*")
@@ -67,9 +66,9 @@ class Lenient:
 
     def value(self, position: int, depth: int) -> tuple[Any, int]:
         """The value that begins at `position`, and where it ends."""
-        if depth > MAX_DEPTH:
-            raise NotJson("nested too deeply")
         first = self.text[position : position + 1]
+        if first in ("{", "[") and depth >= MAX_LEVELS:
+            raise NotJson(f"nested deeper than {MAX_LEVELS} levels")
         if first == "{":
             return self._object(position + 1, depth + 1)
         if first == "[":

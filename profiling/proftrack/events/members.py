@@ -7,6 +7,7 @@ import math
 import re
 from typing import Any, NamedTuple
 
+from proftrack.depth import is_too_deep
 from proftrack.events.lenient import Lenient
 
 EVENTS = "traceEvents"
@@ -80,15 +81,22 @@ def _member(text: str, here: int, at_end: bool) -> tuple[str, int, int | None]:
     try:
         _, end = _SCANNER.raw_decode(text, start)
     except json.JSONDecodeError as error:
-        raise _NoMember(error.msg.startswith("Unterminated string") or error.pos > len(text) - _NEAR_END) from error
+        is_short = error.msg.startswith("Unterminated string") or error.pos > len(text) - _NEAR_END
+        raise _NoMember(is_short and not _is_too_deep(text[start : error.pos])) from error
     except (ValueError, RecursionError) as error:
         raise _NoMember(False) from error
+    if _is_too_deep(text[start:end]):
+        raise _NoMember(False)
     behind = _blank(text, end)
     if behind == len(text) and not at_end:
         raise _NoMember(True)  # a number may go on
     if text[behind : behind + 1] not in (",", "}", "") and not _KEY.match(text, behind):
         raise _NoMember(len(text) - behind < _NEAR_END)
     return key, start, end
+
+
+def _is_too_deep(text: str) -> bool:
+    return is_too_deep(text.encode("latin-1"))
 
 
 def mended(data: bytes, start: int, end: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
+from proftrack.depth import MAX_LEVELS, TooDeepError, levels
 from proftrack.errors import NotATraceError, TraceError
 from proftrack.events import members, repair
 from proftrack.events.rows import EXACT_ROWS, ROWS, InexactTimes, TableBuilder
@@ -32,7 +33,7 @@ MAX_MEMBERS_BYTES = 32 << 20
 _BOUNDARY = re.compile(rb"\}\s*,(?=\s*\{)")
 _LIST_END = re.compile(rb"\s*\]")
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
-_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 class Trace(NamedTuple):
@@ -186,7 +187,7 @@ class _Parser:
         for piece, behind in [(memoryview(data), len(data))] if at_end else _pieces(data):
             try:
                 self._add(b"".join((b"[", piece, b"" if at_end else b"]")))
-            except msgspec.ValidationError:
+            except (msgspec.ValidationError, TooDeepError):
                 break
             except _NOT_JSON as error:
                 if self._last_events(_array_end(error)):
@@ -218,6 +219,9 @@ class _Parser:
             self._note_repair("a comma before the end of the events", self.buffer.offset)
 
     def _add(self, text: bytes) -> None:
+        """Decode a list of events. Raises TooDeepError, msgspec.DecodeError, UnicodeDecodeError; then none is added."""
+        if levels(text) > MAX_LEVELS + 1:  # the list itself is one
+            raise TooDeepError
         if not self.exact:
             try:
                 self.builder.add(ROWS.decode(text))

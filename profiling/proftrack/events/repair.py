@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
+from proftrack.depth import is_too_deep
 from proftrack.events.lenient import Lenient, NotJson
 from proftrack.events.rows import ABSENT, EXACT_ROW, Args, ExactRow
 
@@ -120,12 +121,12 @@ def in_the_midst(data: bytes, position: int) -> bool:
 def _event(data: bytes, text: str, start: int, at_end: bool) -> Event | Lost | Rest:
     """The event that begins at `start`."""
     end = _end_of_json(text, start)
-    if end is None:
+    if end is None or is_too_deep(data[start:end]):
         return _broken_event(data, start, at_end)
     piece = data[start:end]
     try:
         return Event(start, end, EXACT_ROW.decode(piece), None)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         pass
     try:
         return Event(start, end, *mend(piece))
@@ -161,7 +162,7 @@ def _broken_event(data: bytes, start: int, at_end: bool) -> Event | Lost | Rest:
         try:
             return Event(start, match.end(), *mend(data[start : match.end()]))
         except NotJson as error:
-            why = why or f"not valid JSON ({error}), and no repair of it is certain"
+            why = why or f"no valid event ({error}), and no repair of it is certain"
             is_certain = not error.at_end or len(ends) == MAX_TRIES
         if is_certain:
             break

@@ -159,7 +159,7 @@ def _blocks(grid: bytes) -> int:
     """Thread blocks of a grid like [4, 2, 1], in JSON; NONE where it is anything else."""
     try:
         extents = msgspec.json.decode(grid)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return NONE
     if not isinstance(extents, list) or not extents or not all(isinstance(extent, int) for extent in extents):
         return NONE

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from proftrack.depth import MAX_LEVELS
 from proftrack.errors import UsageError
 from proftrack.experiment.sentences import meant, no_such_file
 
@@ -77,7 +78,7 @@ def read(path: Path) -> dict[Any, Any]:
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UsageError(f"{path}{line}: not valid YAML: {error.problem or error.context}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if document is None:
         raise UsageError(f"{path}: empty; an experiment needs at least `workload: file.py:build`")
@@ -97,6 +98,20 @@ def scalar(text: str) -> Any:
 
 class _Loader(yaml.SafeLoader):
     """The safe loader, which also refuses a key that is given twice: one of the values would be lost in silence."""
+
+    level = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if not self.check_event(yaml.SequenceStartEvent, yaml.MappingStartEvent):
+            return super().compose_node(parent, index)
+        if self.level >= MAX_LEVELS:
+            why = f"nested deeper than {MAX_LEVELS} levels"
+            raise yaml.composer.ComposerError(None, None, why, self.peek_event().start_mark)  # type: ignore[no-untyped-call]
+        self.level += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.level -= 1
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()

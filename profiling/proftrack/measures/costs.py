@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from proftrack import depth
+
 SIZE_OF_TYPE = {
     "double": 8,
     "long int": 8,
@@ -98,7 +100,7 @@ def cost_of(name: str, dims: bytes, types: bytes, concrete: bytes) -> Cost | Non
 
 
 def _decode(raw: bytes) -> list[Any]:
-    value = msgspec.json.decode(raw) if raw else []
+    value = depth.decode(raw) if raw else []
     return value if isinstance(value, list) else []
 
 

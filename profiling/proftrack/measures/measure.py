@@ -143,7 +143,7 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
 
 def _gpu_part(seen: View, windows: Windows | None, classes: dict[str, Bools]) -> dict[str, Any]:
     """The figures that need GPU work and a window."""
-    if windows is None or not len(seen.links.gpu) or _misplaced(seen, windows):
+    if windows is None or not _placed(seen, windows):
         return {
             "idle": Idle(by_cause_us_per_step={}, largest=[]),
             "split": None,
@@ -155,18 +155,22 @@ def _gpu_part(seen: View, windows: Windows | None, classes: dict[str, Bools]) ->
     return {
         "idle": idle.summarize(seen, idle.find_gaps(seen, windows), windows),
         "split": limits.split(seen, windows, classes),
-        "busy_in_device_window_us": in_device_window.length / 1000 if windows.device_duration else None,
+        "busy_in_device_window_us": in_device_window.length / 1000,
         "busy_by_limit_us": limits.by_limit(seen, windows, classes),
         "waits_over_gpu_us": _waits_over_gpu(seen, in_device_window),
     }
 
 
-def _misplaced(seen: View, windows: Windows | None) -> bool:
-    """Whether all work of the steps lies outside of them, as when the clocks of host and GPU differ: it is not idle."""
-    own = seen.owned.usable & (seen.owned.step != NONE) & (seen.owned.end > seen.owned.start)
-    if windows is None or not own.any():
+def _placed(seen: View, windows: Windows | None) -> bool:
+    """Whether there is GPU work that can be placed in the window: where there is none, the GPU is not idle either.
+
+    None can where all work of the steps lies outside of them, as when the clocks of host and GPU differ, and where
+    nothing that ran had a length.
+    """
+    if windows is None or not len(seen.links.gpu) or not windows.device_duration:
         return False
-    return not busy(seen.owned, own).clipped(windows.low, windows.high).length
+    own = seen.owned.usable & (seen.owned.step != NONE) & (seen.owned.end > seen.owned.start)
+    return not own.any() or busy(seen.owned, own).clipped(windows.low, windows.high).length > 0
 
 
 def _others(table: EventTable) -> dict[str, float]:
@@ -197,14 +201,14 @@ def _totals(seen: View, windows: Windows | None) -> Totals:
     table, links = seen.table, seen.links
     total_ns = int(table.dur[links.gpu].sum())
     busy_ns = busy(seen.on_device).clipped(windows.low, windows.high).length if windows else 0
-    measured = windows is not None and len(links.gpu) > 0 and not _misplaced(seen, windows)
+    measured = _placed(seen, windows)
     duration = windows.duration if windows else 0
     return Totals(
         self_cpu_time_total_us=int(seen.forest.self_ns.sum()) / 1000,
         self_cuda_time_total_us=total_ns / 1000 if len(links.gpu) else None,
         gpu_busy_us=busy_ns / 1000 if measured else None,
         gpu_idle_us=(duration - busy_ns) / 1000 if measured else None,
-        gpu_busy_fraction_profiled=round(busy_ns / duration, 5) if measured and duration else None,
+        gpu_busy_fraction_profiled=round(busy_ns / duration, 5) if measured else None,
         gpu_events=len(links.gpu),
         kernels=int((table.kind[links.gpu] == Kind.KERNEL).sum()),
         launches=len(links.calls),

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec import Struct, field
 
+from proftrack import depth
 from proftrack.errors import ProftrackError, StoreError, UsageError
 from proftrack.git import scrub
 from proftrack.tracking import process, runs, session, spool, sync
@@ -118,10 +119,10 @@ def load(folder: Path) -> Group:
     """Read group.json. Raises ProftrackError where it is missing or is none."""
     path = folder / FILE
     try:
-        group = msgspec.json.decode(spool.read_bounded(path), type=Group)
+        group: Group = depth.decode(spool.read_bounded(path), Group)
     except OSError as error:
         raise ProftrackError(f"{path}: cannot be read ({error.strerror})") from error
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except msgspec.MsgspecError as error:
         raise ProftrackError(f"{path}: not the file of a sweep or of variants ({error})") from error
     if not _is_id(group.id):
         raise ProftrackError(f"{path}: id {group.id[:80]!r} is not one of proftrack's (32 hex digits); copy it again")

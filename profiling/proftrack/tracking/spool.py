@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from proftrack import depth
 from proftrack import record as records
 from proftrack.errors import ProftrackError, StoreError, UsageError
 from proftrack.record import Record
@@ -201,9 +202,10 @@ def logged(folder: Path) -> list[Logged]:
     if not (folder / LOGGED).is_file():  # a pipe would be waited for
         return []
     try:
-        return msgspec.json.decode(read_bounded(folder / LOGGED), type=_LoggedFile).logged
-    except (OSError, msgspec.MsgspecError, RecursionError):
+        found: _LoggedFile = depth.decode(read_bounded(folder / LOGGED), _LoggedFile)
+    except (OSError, msgspec.MsgspecError):
         return []
+    return found.logged
 
 
 def note_logged(folder: Path, entry: Logged) -> None:

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import msgspec
+
+from proftrack import depth
 from proftrack.errors import StoreError
 from proftrack.record import Record
 from proftrack.tracking import mapping
@@ -111,10 +114,10 @@ def _tags(experiment: Experiment, record: Record) -> dict[str, str]:
 
 def _columns_of(value: str | None) -> list[str]:
     try:
-        state: Any = json.loads(value or "{}")
+        state = depth.decode((value or "{}").encode())
         found = state.get("selectedColumns") or []
         return [key for key in found if isinstance(key, str)]
-    except (ValueError, AttributeError, TypeError):
+    except (msgspec.MsgspecError, ValueError, AttributeError, TypeError):
         return []  # another version's form, or a person's: ours takes its place
 
 

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Tries proftrack on Pythons other than that of .venv: every pin must be there for them, and what `proftrack analyze`
+# is made of (reader, measures, verdict, report as text, comparison) must pass its tests. That needs neither torch nor
+# MLflow, so an environment is made in a minute; for all tests run `make test PYTHON=python3.13` in a clone of its own.
+# A Python that this machine does not have is skipped, and said to be.
+#
+#   PYTHONS   such as "3.10 3.13", the default: the oldest that is supported, and one whose interpreter differs much
+#   PINS      the pins of conda.yaml, one a line; `make` writes them
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+pins=${PINS:-.venv/pins.txt}
+own=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+
+# Started, not only looked up: pyenv's shims stand on the PATH also for Pythons that are not chosen.
+find_python() {
+  local each
+  for each in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$1".*/bin/python; do
+    if "$each" -c 'import ensurepip, venv' 2>/dev/null; then
+      echo "$each"
+      return
+    fi
+  done
+  return 1
+}
+
+for version in ${PYTHONS:-3.10 3.13}; do
+  if [ "$version" = "$own" ]; then
+    echo "Python $version: that of .venv, make test has run on it"
+    continue
+  fi
+  if ! python=$(find_python "$version"); then
+    echo "Python $version: skipped, this machine has none with venv (neither as python$version nor in pyenv)"
+    continue
+  fi
+  venv=.venv/others/$version
+  if [ ! -e "$venv/.done" ] || [ "$pins" -nt "$venv/.done" ] || [ requirements-dev.txt -nt "$venv/.done" ]; then
+    echo "Python $version: looking for every pin, installing what needs no torch and no MLflow ..."
+    "$python" -m venv "$venv"
+    "$venv/bin/python" -m pip install --quiet --dry-run --requirement "$pins" --requirement requirements-dev.txt
+    { grep -Ev '^(mlflow|nvidia-ml-py|torch|transformers)=' "$pins"
+      grep -E '^(hypothesis|pytest)' requirements-dev.txt; } > "$venv/lean.txt"
+    "$venv/bin/python" -m pip install --quiet --requirement "$venv/lean.txt"
+    touch "$venv/.done"
+  fi
+  echo "Python $version:"
+  PYTHONPATH=profiling "$venv/bin/python" -m pytest -q -p no:cacheprovider \
+    --numprocesses auto --dist loadfile --no-loadscope-reorder --ignore tests/test_measures_costs.py \
+    tests/test_{depth,experiment,analyze_cli,joint,verdict_judge,verdict_rules}.py tests/test_{events,measures}_*.py \
+    tests/test_compare_{changepoints,real,timing,why}.py tests/test_report_{lanes,text}.py
+done
