@@ -29,6 +29,7 @@ FLOW = (
     "errors",
     "git",
     "hardware",
+    "names",
     "environment",
     "experiment",
     "workload",

@@ -7,7 +7,6 @@ that are done are found by their key in the store, or in the folder; see `code`.
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment import Experiment
+from proftrack.names import file_name
 from proftrack.record import Record
 from proftrack.sweep import crossover, plan, point, result, shown
 from proftrack.sweep.code import key_of, part_key, points_key, surroundings
@@ -183,7 +183,7 @@ def new_group(asked: Plan, *, find_crossover: bool) -> Group:
 
 
 def _folder_name(part: Part) -> str:
-    return f"{re.sub(r'[^A-Za-z0-9=.-]+', '_', part.name)[:80]}-{part.key[:6]}"
+    return f"{file_name(part.name)}-{part.key[:6]}"
 
 
 def _what_failed(sweep: Sweep) -> str | None:

@@ -25,7 +25,9 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec import Struct, field
 
+from proftrack import names
 from proftrack.errors import ProftrackError, StoreError, UsageError
+from proftrack.experiment.sentences import show
 from proftrack.git import scrub
 from proftrack.tracking import process, runs, session, spool, sync
 from proftrack.tracking import store as stores
@@ -115,7 +117,7 @@ def save(folder: Path, group: Group) -> None:
 
 
 def load(folder: Path) -> Group:
-    """Read group.json. Raises ProftrackError where it is missing or is none."""
+    """Read group.json. Raises ProftrackError where it is missing, is none, or names a part outside of the folder."""
     path = folder / FILE
     try:
         group = msgspec.json.decode(spool.read_bounded(path), type=Group)
@@ -125,6 +127,7 @@ def load(folder: Path) -> Group:
         raise ProftrackError(f"{path}: not the file of a sweep or of variants ({error})") from error
     if not _is_id(group.id):
         raise ProftrackError(f"{path}: id {group.id[:80]!r} is not one of proftrack's (32 hex digits); copy it again")
+    _refuse_parts_elsewhere(folder, group)
     return group
 
 
@@ -235,6 +238,8 @@ def files(folder: Path) -> list[Path]:
         relative = path.relative_to(folder)
         if any(parent in inside for parent in relative.parents) or any(each.startswith(".") for each in relative.parts):
             continue
+        if names.leads_elsewhere(path.name):
+            raise ProftrackError(f"{folder}: the file {relative.as_posix()!r} cannot be stored; rename or remove it")
         if path.is_symlink():
             raise ProftrackError(f"{path}: a symbolic link; a folder of runs holds plain files only")
         if path.is_file():
@@ -290,7 +295,6 @@ def sync_group(
 
 def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping[str, Path]) -> list[sync.Outcome]:
     group = load(folder)
-    _refuse_parts_elsewhere(folder, group)
     mark = hashlib.sha256(spool.read_bounded(folder / FILE)).hexdigest()[:32]
     known = _known(store, client, folder, group)
     if known is not None and _as_it_is_to_be(known, group, mark):
@@ -403,8 +407,10 @@ def close(opened: Session, group: Group) -> None:
 def _refuse_parts_elsewhere(folder: Path, group: Group) -> None:
     root = folder.resolve()
     for part in group.parts:
-        if part.folder is not None and root not in (root / part.folder).resolve().parents:
-            raise UsageError(f"{folder / FILE}: the part {part.folder!r} lies outside of the folder")
+        if part.folder is None:
+            continue
+        if "\0" in part.folder or root not in (root / part.folder).resolve().parents:
+            raise UsageError(f"{folder / FILE}: the part {show(part.folder)} lies outside of the folder")
 
 
 def _sync_parts(

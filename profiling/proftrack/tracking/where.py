@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from proftrack.tracking import store as stores
 from proftrack.tracking import views
 from proftrack.tracking.faults import public
 from proftrack.tracking.store import Store
@@ -12,7 +13,7 @@ def lines(store: Store, experiment_id: str, run_id: str, artifact_uri: str) -> l
     found = [
         f"Store   {store.public}",
         f"Run     {run_id}",
-        f"Traces  {public(artifact_uri).removeprefix('file://').rstrip('/')}/trace",
+        f"Traces  {_shown(artifact_uri)}/trace",
     ]
     command = store.open_command()
     if command is not None:
@@ -23,3 +24,8 @@ def lines(store: Store, experiment_id: str, run_id: str, artifact_uri: str) -> l
     if command is not None or store.is_server:
         found.append(f"Compare {views.address(store, experiment_id)}")
     return found
+
+
+def _shown(artifact_uri: str) -> str:
+    """The folder where there is one: a URI is percent-encoded and cannot be pasted into a shell."""
+    return str(stores.local_folder(artifact_uri) or public(artifact_uri).rstrip("/"))
