@@ -146,6 +146,7 @@ class Runner:
         result.save(self.sweep, self.folder / FILE)
         shown.write(self.sweep, self.folder)
         self.group.note = shown.markdown(self.sweep)
+        self.group.tags |= shown.tags(self.sweep)
         found = self.sweep.crossover
         self.group.metrics = {"points": len(self.sweep.points), "failed_points": len(self.sweep.failed)}
         if found is not None:

@@ -33,7 +33,7 @@ from proftrack.tracking import process, runs, session, spool, sync
 from proftrack.tracking import store as stores
 from proftrack.tracking.faults import explained, quiet
 from proftrack.tracking.log import is_generated
-from proftrack.tracking.mapping import as_params
+from proftrack.tracking.mapping import as_params, rounded
 from proftrack.tracking.process import Parent
 from proftrack.tracking.session import RUN_ID_VARIABLE, Session
 from proftrack.tracking.store import Store
@@ -51,7 +51,7 @@ LOGGED_TAG = "proftrack.group_logged"
 """On a parent run that `sync` has ended with everything in it: the hash of the group.json that it was made of."""
 NOTE_TAG = "mlflow.note.content"
 PARENT_TAG = "mlflow.parentRunId"
-TAGS = frozenset({"device.name", "git.commit", "git.dirty", "proftrack.winner"})
+TAGS = frozenset({"device.name", "git.commit", "git.dirty", "proftrack.winner", "regime", "conclusion"})
 """What a group may say of itself in tags; others are what runs are found, owned and settled by."""
 _NOTE_CHARS = 7900
 _SEARCH_DEPTH = 4
@@ -218,7 +218,8 @@ def log_parent(opened: Session, group: Group, folder: Path) -> None:
         run = opened.client.get_run(opened.run_id)
         params = [Param(k, v) for k, v in as_params(group.params).items() if k not in run.data.params]
         now = (group.ended_ns or time.time_ns()) // 1_000_000
-        metrics = [Metric(name, value, now, 0) for name, value in group.metrics.items()]
+        # A count of nothing would be an empty chart, and `failed_points` one of the first.
+        metrics = [Metric(name, rounded(value), now, 0) for name, value in group.metrics.items() if value]
         opened.client.log_batch(opened.run_id, metrics=metrics, params=params, synchronous=True)
         said = {name: value for name, value in group.tags.items() if name in TAGS}
         runs.set_tags(opened.client, opened.run_id, {**said, **_own_tags(group)})

@@ -74,8 +74,13 @@ class Store(Struct, frozen=True, kw_only=True):
         return shlex.join(command)
 
     def run_url(self, experiment_id: str, run_id: str, base: str = "http://127.0.0.1:5000") -> str:
-        """The address of a run in the UI; `base` is where `open_command` listens."""
-        return f"{self.public.rstrip('/') if self.is_server else base}/#/experiments/{experiment_id}/runs/{run_id}"
+        """The address of a run in the UI, of all of them where `run_id` is empty; `base`: where `open_command` listens.
+
+        MLflow 3.17 opens an address with its pages for prompts and their traces unless that says otherwise.
+        """
+        root = self.public.rstrip("/") if self.is_server else base
+        page = f"/#/experiments/{experiment_id}/runs/{run_id}".rstrip("/")
+        return f"{root}{page}?workflowType=machine_learning"
 
 
 def resolve() -> Store:

@@ -138,7 +138,7 @@ def _say(found: Variants, folder: Path, group: Group) -> None:
     result.save(found, folder / FILE)
     shown.write(found, folder)
     group.note = shown.markdown(found)
-    group.tags["proftrack.winner"] = found.winner or "none"
+    group.tags |= {"proftrack.winner": found.winner or "none", **shown.tags(found)}
     group.metrics = {"variants": len(found.entries), "failed_variants": len(failed)}
     best = next((entry for entry in found.entries if entry.name == found.winner), None)
     if best is not None and best.versus_first is not None:
