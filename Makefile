@@ -31,8 +31,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := profile
 
 # The store is made by us, whole, before anything writes to it: runs that touch a new one at once would break it.
-profile: $(RUNTIME) store
-	@$(WITH_VENV) $(BIN)/mlflow run . --env-manager local $(ASKED)
+# `mlflow run` alone would put every run into the experiment Default. It takes a name from the environment beside an id
+# for a contradiction; that name was heeded when the id was asked for.
+profile: $(RUNTIME)
+	@id=$$($(BIN)/python -m proftrack.cli.store --experiment-id '$(EXPERIMENT)') && \
+	  env -u MLFLOW_EXPERIMENT_NAME $(WITH_VENV) $(BIN)/mlflow run . --env-manager local --experiment-id "$$id" $(ASKED)
 
 store: $(RUNTIME)
 	@$(BIN)/python -m proftrack.cli.store

@@ -197,10 +197,10 @@ def test_windows_are_those_of_torch(schedule: Schedule, steps: list[set[int]]) -
     ("name", "file", "region"),
     [
         ("matmul_add", "matmul_add", "matmul_add"),
-        ('we"ird\\ name', "we_ird_name", "we_ird_ name"),
-        ("../../etc/x", "etc_x", "../../etc/x"),
-        ("größe", "gr_e", "gr__e"),
-        ("???", "experiment", "???"),
+        ('we"ird\\ name', "we_ird_name-da13499e", "we_ird_ name"),
+        ("../../etc/x", "etc_x-56da1a2e", "../../etc/x"),
+        ("größe", "groe-d353a267", "gr__e"),
+        ("???", "x-a03b221c", "???"),
     ],
 )
 def test_names_are_safe(name: str, file: str, region: str) -> None:

@@ -17,6 +17,8 @@ import yaml
 from packaging.requirements import Requirement
 
 from proftrack.cli import COMMANDS
+from proftrack.cli import store as cli_store
+from proftrack.tracking import store as stores
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -30,6 +32,7 @@ FLOW = (
     "depth",
     "git",
     "hardware",
+    "names",
     "environment",
     "experiment",
     "workload",
@@ -229,10 +232,23 @@ def test_make_profile_calls_mlflow_run() -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=environment)
         return " ".join(done.stdout.splitlines()[-1].split())
 
-    assert dry("N=64").endswith(".venv/bin/mlflow run . --env-manager local -P n=64")
+    assert dry("N=64").endswith('.venv/bin/mlflow run . --env-manager local --experiment-id "$id" -P n=64')
     assert dry().endswith("-P n=4096")
     assert dry("N=64", "PARAMS=dtype=float32 active=5").endswith("-P n=64 -P 'dtype=float32' -P 'active=5'")
-    assert dry("EXPERIMENT=/a b/own.yaml").endswith("--env-manager local -P experiment='/a b/own.yaml'")
+    assert dry("EXPERIMENT=/a b/own.yaml").endswith("-P experiment='/a b/own.yaml'")
+
+
+@pytest.mark.parametrize(
+    ("given", "name"), [("e.yaml", "modèle 7/../x"), ("train.py:build", "train"), ("pkg.steps:one", "steps.one")]
+)
+def test_make_profile_names_mlflows_experiment_after_ours(
+    given: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "e.yaml").write_text('name: "modèle 7/../x"\nworkload: e.py:build\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    cli_store.command([f"--experiment-id={given}"], standalone_mode=False)
+    shown = capsys.readouterr().out.strip()
+    assert stores.connect(stores.resolve()).get_experiment(shown).name == name
 
 
 def test_the_console_script() -> None:

@@ -20,6 +20,7 @@ from run_folders import make_record
 
 from proftrack import folder as run_folder
 from proftrack.analysis import Analysis, analyze_trace
+from proftrack.measures.results import CpuWork
 from proftrack.record import Record
 from proftrack.tracking import store, sync, views
 
@@ -30,11 +31,12 @@ def test_the_view_has_the_columns_that_tell_runs_apart() -> None:
     wanted = views.columns(make_record())
     assert wanted == [
         "tags.`regime`",
+        "tags.`regime.confidence`",
         "metrics.`step_time_us`",
         "metrics.`gpu_busy_per_step_us`",
         "metrics.`gpu_busy_fraction`",
         "tags.`regime.cause`",
-        "tags.`regime.confidence`",
+        "tags.`conclusion`",
         "params.`n`",
         "params.`dtype`",
         "params.`compile`",
@@ -42,6 +44,15 @@ def test_the_view_has_the_columns_that_tell_runs_apart() -> None:
         "tags.`git.commit`",
     ]
     assert json.loads(views.view_state(wanted))["selectedColumns"] == wanted
+
+
+def test_a_cpu_runs_columns_are_its_own() -> None:
+    cpu = CpuWork(operators=9, operators_us=300.0, working_us={})
+    assert views.columns(make_record(cpu=cpu))[2:5] == [
+        "metrics.`step_time_us`",
+        "metrics.`cpu_work_per_step_us`",
+        "metrics.`cpu_work_fraction`",
+    ]
 
 
 def test_columns_of_other_runs_stay() -> None:
@@ -195,8 +206,10 @@ def test_runs_sort_by_regime_and_by_busy_fraction(ui: Ui, column: str, order: li
 
 
 @pytest.mark.slow
-def test_a_runs_page_has_its_name_and_its_verdict(ui: Ui) -> None:
-    page = ui.show(f"/#/experiments/1/runs/{ui.small}")
+def test_a_runs_page_has_its_name_and_its_verdict(ui: Ui, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", ui.url)
+    page = ui.show(store.resolve().run_url("1", ui.small).removeprefix(ui.url))
+    page.get_by_role("link", name="Model registry").wait_for()  # the training view has it, that for prompts has not
     page.get_by_role("heading", name="matmul_add n=64 bfloat16 eager").wait_for()
     page.get_by_text(_record("matmul_add_64").verdict.summary).wait_for()
     page.get_by_text("gpu_busy_fraction", exact=True).first.wait_for()

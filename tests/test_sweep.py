@@ -420,8 +420,11 @@ def test_a_sweep_is_a_parent_run_with_a_child_for_each_point(project: Path, meas
     assert len(children) == 5
     assert parent.data.params == {"experiment": "small", "kind": "b", "list": "[1, 2]", "sweep.n": "8,64"}
     assert (parent.data.metrics["crossover_low"], parent.data.metrics["crossover_high"]) == (32, 40)
-    assert (parent.data.metrics["points"], parent.data.metrics["failed_points"]) == (5, 0)
+    assert parent.data.metrics["points"] == 5
+    assert "failed_points" not in parent.data.metrics  # 0 would be an empty chart
     assert parent.data.tags["proftrack.kind"] == "sweep"
+    assert parent.data.tags["conclusion"].startswith("B reaches half of T between n=32 and 40")
+    assert parent.data.tags["regime"] == "overhead-bound, compute-bound"
     assert parent.data.tags["proftrack.experiment"] == "small"
     assert "B reaches half of T" in parent.data.tags["mlflow.note.content"]
     client = store.connect(store.resolve())
@@ -544,6 +547,29 @@ def test_a_group_that_points_outside_of_its_folder_is_refused(
     group.parts[0].folder = f"../{elsewhere.name}"
     groups.save(folder, group)
     assert call("sync", str(folder)) == 2
+
+
+@pytest.mark.parametrize(
+    ("regimes", "regime", "conclusion"),
+    [
+        (["overhead-bound"], "overhead-bound", "overhead-bound at 1 point."),
+        (["mixed", "mixed"], "mixed", "mixed at all 2 points."),
+        (
+            ["overhead-bound"] * 4 + ["mixed", "", "compute-bound"],
+            "overhead-bound, mixed, compute-bound",
+            "overhead-bound at n=0, n=1, n=2 and 1 more; mixed at n=4; compute-bound at n=6. 1 point failed.",
+        ),
+        ([""], None, None),
+    ],
+)
+def test_the_parents_row_tells_the_conclusion(regimes: list[str], regime: str | None, conclusion: str | None) -> None:
+    """A point without a regime failed."""
+    found = [
+        Point(key=str(n), label=f"n={n}", values={"n": n}, regime=name, error=None if name else "x")
+        for n, name in enumerate(regimes)
+    ]
+    sweep = result.Sweep(experiment="e", title="e: n", device="", axes={"n": list(range(9))}, fixed={}, points=found)
+    assert (shown.tags(sweep).get("regime"), shown.tags(sweep).get("conclusion")) == (regime, conclusion)
 
 
 # ---- real points -----------------------------------------------------------------------------------------------------

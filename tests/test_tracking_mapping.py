@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from run_folders import make_record
 
+from proftrack.measures.results import CpuWork
 from proftrack.record import Record
 from proftrack.tracking import mapping
 from proftrack.tracking.note import NOTE_CHARS, escape, note
@@ -15,7 +16,8 @@ from proftrack.tracking.note import NOTE_CHARS, escape, note
 METRICS_OF_THE_DESIGN = """
     self_cpu_time_total_us self_cuda_time_total_us self_cpu_time_per_step_us self_cuda_time_per_step_us step_time_us
     step_latency_us step_time_p95_us step_time_profiled_us first_step_time_us profiler_overhead_ratio gpu_busy_fraction
-    gpu_busy_fraction_profiled gpu_busy_per_step_us gpu_idle_per_step_us kernels_per_step launches_per_step
+    gpu_busy_fraction_profiled gpu_busy_per_step_us gpu_idle_per_step_us
+    cpu_work_per_step_us cpu_work_fraction kernels_per_step launches_per_step
     roofline_time_us tflops gbytes_per_s mfu mbu peak_memory_bytes recorded_steps
 """
 TAGS_OF_THE_DESIGN = """
@@ -35,7 +37,8 @@ def values(record: Record) -> dict[str, list[tuple[int, float]]]:
 
 def test_metric_names_are_the_contract(record: Record) -> None:
     assert set(mapping.METRICS) == CONTRACT_METRICS
-    assert set(values(record)) == CONTRACT_METRICS
+    on_cpu = msgspec.structs.replace(record, cpu=CpuWork(operators=9, operators_us=300.0, working_us={}))
+    assert set(values(on_cpu)) == CONTRACT_METRICS
     assert len(CONTRACT_METRICS) < 50
 
 
@@ -74,6 +77,34 @@ def test_idle_takes_the_step_time_that_the_mode_chooses(record: Record) -> None:
     found = values(msgspec.structs.replace(record, timing=timing))
     assert found["gpu_idle_per_step_us"] == [(0, 80.0)]  # 120 of latency less 40 busy
     assert found["step_time_us"] == [(0, 100.0)]
+
+
+def test_a_cpu_runs_work_is_per_step_and_a_share_of_the_step(record: Record) -> None:
+    """Three steps with 150 us of work: 50 of 100 us each; self times may exceed a step without the profiler."""
+    cpu = CpuWork(operators=9, operators_us=300.0, working_us={"arithmetic": 120.0, "bandwidth": 30.0})
+    found = values(msgspec.structs.replace(record, cpu=cpu))
+    assert found["cpu_work_per_step_us"] == [(0, 50.0)]
+    assert found["cpu_work_fraction"] == [(0, 0.5)]
+    more = msgspec.structs.replace(cpu, working_us={"unknown": 360.0})
+    assert values(msgspec.structs.replace(record, cpu=more))["cpu_work_fraction"] == [(0, 1.0)]
+    assert "cpu_work_per_step_us" not in values(record)
+
+
+@pytest.mark.parametrize(
+    ("value", "logged"),
+    [
+        (51.238471239847, 51.2385),
+        (0.05452933123, 0.0545293),
+        (1234567.891, 1234570.0),
+        (1234567891.0, 1234567891.0),  # bytes and counts
+        (0.0, 0.0),
+        (-1.23456789e-9, -1.23457e-9),
+    ],
+)
+def test_figures_are_rounded_to_six_digits(record: Record, value: float, logged: float) -> None:
+    assert mapping.rounded(value) == logged
+    times = msgspec.structs.replace(record.times, roofline_time_us=value)
+    assert values(msgspec.structs.replace(record, times=times))["roofline_time_us"] == [(0, logged)]
 
 
 def test_a_device_busier_than_the_step_is_never_idle(record: Record) -> None:

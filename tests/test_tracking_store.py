@@ -201,7 +201,9 @@ def test_a_servers_ui_is_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://user:secret@mlflow.example.org/base/")
     found = store.resolve()
     assert found.open_command() is None
-    assert found.run_url("3", "abc") == "https://mlflow.example.org/base/#/experiments/3/runs/abc"
+    training = "?workflowType=machine_learning"
+    assert found.run_url("3", "abc") == f"https://mlflow.example.org/base/#/experiments/3/runs/abc{training}"
+    assert found.run_url("3", "") == f"https://mlflow.example.org/base/#/experiments/3/runs{training}"
     assert "secret" not in repr(found)
 
 

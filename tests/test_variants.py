@@ -505,6 +505,8 @@ def test_variants_are_a_parent_run_with_a_child_for_each(project: Path, store_ur
     assert parent.data.params == {"experiment": "small", "n": "4", "scale": "1.0", "variants": "eager,twice"}
     assert parent.data.tags["proftrack.kind"] == "variants"
     assert parent.data.tags["proftrack.winner"] in ("eager", "twice", "none")
+    assert parent.data.tags["conclusion"]
+    assert parent.data.tags["regime"]
     names_ = {item.path for item in store.connect(store.resolve()).list_artifacts(parent.info.run_id)}
     assert {"variants.json", "variants.md", "tables"} <= names_
     # Again is measured again: turns cannot be taken with an earlier run.

@@ -80,15 +80,21 @@ def described(reference: str, overrides: Mapping[str, str] = {}) -> Experiment:
     """
     source, _, name = reference.rpartition(":")
     path = Path(source).expanduser().absolute() if source.endswith(".py") else Path.cwd() / "experiment"
-    label = path.stem if source.endswith(".py") else source.rpartition(".")[2]
     document: dict[str, Any] = {
-        "name": label if name == "build" else f"{label}.{name}",
+        "name": name_of(reference),
         "workload": f"{path.name if source.endswith('.py') else source}:{name}",
     }
     found = load(experiment.described(document, path), check=False)
     document["params"] = _defaults(found, overrides)
     origin = getattr(sys.modules.get(source), "__file__", None)
     return experiment.described(document, Path(origin) if origin else path, overrides)
+
+
+def name_of(reference: str) -> str:
+    """The name of the experiment that `described` makes of it; nothing is loaded."""
+    source, _, name = reference.rpartition(":")
+    label = Path(source).stem if source.endswith(".py") else source.rpartition(".")[2]
+    return label if name == "build" else f"{label}.{name}"
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
+from proftrack import names
 from proftrack.errors import CaptureError
 
 _PIECE = 4 << 20
@@ -38,12 +39,8 @@ class Counts(Struct):
 
 
 def file_name(experiment: str, cycle: int, rank: int | None = None) -> str:
-    """Name of the trace of one cycle, counted from 1, of one rank of several.
-
-    Safe on any file system whatever the experiment is called.
-    """
-    safe = re.sub(r"[^A-Za-z0-9._-]+", "_", experiment).strip("._") or "experiment"
-    return f"{safe}.cycle{cycle}{'' if rank is None else f'.rank{rank}'}.pt.trace.json.gz"
+    """Name of the trace of one cycle, counted from 1, of one rank of several."""
+    return f"{names.file_name(experiment)}.cycle{cycle}{'' if rank is None else f'.rank{rank}'}.pt.trace.json.gz"
 
 
 def region_name(experiment: str) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 from proftrack.experiment import file, params, settings
 from proftrack.experiment.model import Experiment, ProfilerOptions, Schedule, TimingOptions, fingerprint
 from proftrack.experiment.sentences import Refusal, show
+from proftrack.names import problem
 
 __all__ = ["Experiment", "ProfilerOptions", "Schedule", "TimingOptions", "described", "fingerprint", "load"]
 
@@ -93,7 +94,7 @@ def _text(document: Mapping[Any, Any], key: str, refuse: Refusal) -> str:
 
 
 def _name(name: str, refuse: Refusal) -> str:
-    if len(name) > _NAME_LIMIT or not name.isprintable() or name != name.strip():
+    if problem(name, _NAME_LIMIT) is not None or name != name.strip():
         refuse(f"name={show(name)} is not allowed; it must be one printable line of at most {_NAME_LIMIT} characters")
     return name
 

@@ -6,7 +6,6 @@ that are not whole. Points that are done are found by their key in the store, or
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment import Experiment
+from proftrack.names import file_name
 from proftrack.record import Record
 from proftrack.sweep import crossover, plan, result, shown
 from proftrack.sweep.code import key_of, part_key, points_key, surroundings
@@ -178,6 +178,7 @@ class Runner:
         result.save(self.sweep, self.folder / FILE)
         shown.write(self.sweep, self.folder, plot=plot)
         self.group.note = shown.markdown(self.sweep)
+        self.group.tags |= shown.tags(self.sweep)
         found = self.sweep.crossover
         self.group.metrics = {
             "points": len(self.sweep.points),
@@ -217,7 +218,7 @@ def new_group(asked: Plan) -> Group:
 
 
 def _folder_name(part: Part) -> str:
-    return f"{re.sub(r'[^A-Za-z0-9=.-]+', '_', part.name)[:80]}-{part.key[:6]}"
+    return f"{file_name(part.name)}-{part.key[:6]}"
 
 
 def _what_failed(sweep: Sweep) -> str | None:

@@ -102,6 +102,27 @@ def sentences(sweep: Sweep) -> list[str]:
     return [*found, *sweep.remarks, *failed]
 
 
+def tags(sweep: Sweep) -> dict[str, str]:
+    """What the parent run's row says: the regimes in the order of the points, and the conclusion as a sentence."""
+    points = [point for point in sweep.ordered() if point.error is None and point.regime]
+    if not points:
+        return {}
+    regimes = list(dict.fromkeys(point.regime for point in points))
+    if sweep.crossover is not None:
+        said = crossover_sentence(sweep.crossover)
+    elif len(regimes) == 1:
+        said = f"{regimes[0]} at {'all ' if len(points) > 1 else ''}{counted(len(points), 'point')}."
+    else:
+        of = {regime: [point.label for point in points if point.regime == regime] for regime in regimes}
+        said = "; ".join(f"{regime} at {_some(labels)}" for regime, labels in of.items()) + "."
+    failed = f" {counted(len(sweep.failed), 'point')} failed." if sweep.failed else ""
+    return {"regime": ", ".join(regimes), "conclusion": said + failed}
+
+
+def _some(labels: list[str]) -> str:
+    return ", ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
+
+
 def crossover_sentence(found: Crossover) -> str:
     """Where the regime changes, and what it took to find."""
     place = f"between {found.param}={_number(found.low)} and {_number(found.high)}"

@@ -25,14 +25,15 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec import Struct, field
 
-from proftrack import depth
+from proftrack import depth, names
 from proftrack.errors import ProftrackError, StoreError, UsageError
+from proftrack.experiment.sentences import show
 from proftrack.git import scrub
 from proftrack.tracking import process, runs, session, spool, sync
 from proftrack.tracking import store as stores
 from proftrack.tracking.faults import explained, quiet
 from proftrack.tracking.log import is_generated
-from proftrack.tracking.mapping import as_params
+from proftrack.tracking.mapping import as_params, rounded
 from proftrack.tracking.process import Parent
 from proftrack.tracking.session import RUN_ID_VARIABLE, Session
 from proftrack.tracking.store import Store
@@ -50,7 +51,7 @@ LOGGED_TAG = "proftrack.group_logged"
 """On a parent run that `sync` has ended with everything in it: the hash of the group.json that it was made of."""
 NOTE_TAG = "mlflow.note.content"
 PARENT_TAG = "mlflow.parentRunId"
-TAGS = frozenset({"device.name", "git.commit", "git.dirty", "proftrack.winner"})
+TAGS = frozenset({"device.name", "git.commit", "git.dirty", "proftrack.winner", "regime", "conclusion"})
 """What a group may say of itself in tags; others are what runs are found, owned and settled by."""
 _NOTE_CHARS = 7900
 _SEARCH_DEPTH = 4
@@ -116,7 +117,7 @@ def save(folder: Path, group: Group) -> None:
 
 
 def load(folder: Path) -> Group:
-    """Read group.json. Raises ProftrackError where it is missing or is none."""
+    """Read group.json. Raises ProftrackError where it is missing, is none, or names a part outside of the folder."""
     path = folder / FILE
     try:
         group: Group = depth.decode(spool.read_bounded(path), Group)
@@ -126,6 +127,7 @@ def load(folder: Path) -> Group:
         raise ProftrackError(f"{path}: not the file of a sweep or of variants ({error})") from error
     if not _is_id(group.id):
         raise ProftrackError(f"{path}: id {group.id[:80]!r} is not one of proftrack's (32 hex digits); copy it again")
+    _refuse_parts_elsewhere(folder, group)
     return group
 
 
@@ -216,7 +218,8 @@ def log_parent(opened: Session, group: Group, folder: Path) -> None:
         run = opened.client.get_run(opened.run_id)
         params = [Param(k, v) for k, v in as_params(group.params).items() if k not in run.data.params]
         now = (group.ended_ns or time.time_ns()) // 1_000_000
-        metrics = [Metric(name, value, now, 0) for name, value in group.metrics.items()]
+        # A count of nothing would be an empty chart, and `failed_points` one of the first.
+        metrics = [Metric(name, rounded(value), now, 0) for name, value in group.metrics.items() if value]
         opened.client.log_batch(opened.run_id, metrics=metrics, params=params, synchronous=True)
         said = {name: value for name, value in group.tags.items() if name in TAGS}
         runs.set_tags(opened.client, opened.run_id, {**said, **_own_tags(group)})
@@ -236,6 +239,8 @@ def files(folder: Path) -> list[Path]:
         relative = path.relative_to(folder)
         if any(parent in inside for parent in relative.parents) or any(each.startswith(".") for each in relative.parts):
             continue
+        if names.leads_elsewhere(path.name):
+            raise ProftrackError(f"{folder}: the file {relative.as_posix()!r} cannot be stored; rename or remove it")
         if path.is_symlink():
             raise ProftrackError(f"{path}: a symbolic link; a folder of runs holds plain files only")
         if path.is_file():
@@ -291,7 +296,6 @@ def sync_group(
 
 def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping[str, Path]) -> list[sync.Outcome]:
     group = load(folder)
-    _refuse_parts_elsewhere(folder, group)
     mark = hashlib.sha256(spool.read_bounded(folder / FILE)).hexdigest()[:32]
     known = _known(store, client, folder, group)
     if known is not None and _as_it_is_to_be(known, group, mark):
@@ -404,8 +408,10 @@ def close(opened: Session, group: Group) -> None:
 def _refuse_parts_elsewhere(folder: Path, group: Group) -> None:
     root = folder.resolve()
     for part in group.parts:
-        if part.folder is not None and root not in (root / part.folder).resolve().parents:
-            raise UsageError(f"{folder / FILE}: the part {part.folder!r} lies outside of the folder")
+        if part.folder is None:
+            continue
+        if "\0" in part.folder or root not in (root / part.folder).resolve().parents:
+            raise UsageError(f"{folder / FILE}: the part {show(part.folder)} lies outside of the folder")
 
 
 def _sync_parts(

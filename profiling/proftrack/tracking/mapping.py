@@ -17,6 +17,8 @@ from proftrack.git import scrub
 from proftrack.record import Record
 
 # MLflow's own limits; a longer param is cut by it with a warning only.
+DIGITS = 6
+"""Significant digits of a logged metric; no figure of a run is known better. record.json has all of them."""
 PARAM_CHARS = 6000
 KEY_CHARS = 250
 TAG_CHARS = 500
@@ -36,6 +38,8 @@ METRICS = (
     "gpu_busy_fraction_profiled",
     "gpu_busy_per_step_us",
     "gpu_idle_per_step_us",
+    "cpu_work_per_step_us",
+    "cpu_work_fraction",
     "kernels_per_step",
     "launches_per_step",
     "roofline_time_us",
@@ -75,11 +79,18 @@ def as_params(values: Mapping[str, Any]) -> dict[str, str]:
 
 def metrics(record: Record) -> list[Point]:
     """Every figure that exists, in the order of METRICS."""
-    figures = {**_totals(record), **_times(record), **_derived(record), **_means(record), **_rates(record)}
+    parts = (_totals(record), _times(record), _derived(record), _cpu_work(record), _means(record), _rates(record))
+    figures = {name: value for part in parts for name, value in part.items()}
     points = [Point(name, float(value)) for name, value in figures.items() if value is not None]
     points += _series(record)
     order = {name: index for index, name in enumerate(METRICS)}
-    return sorted((point for point in points if math.isfinite(point.value)), key=lambda point: order[point.key])
+    known = sorted((point for point in points if math.isfinite(point.value)), key=lambda point: order[point.key])
+    return [Point(point.key, rounded(point.value), point.step) for point in known]
+
+
+def rounded(value: float) -> float:
+    """A figure to as many digits as it is worth; counts and bytes stay exact."""
+    return value if float(value).is_integer() else float(f"{value:.{DIGITS}g}")
 
 
 def tags(record: Record) -> dict[str, str]:
@@ -180,6 +191,15 @@ def _derived(record: Record) -> dict[str, float | None]:
         "gpu_idle_per_step_us": max(0.0, step - busy) if step is not None and busy is not None else None,
         "profiler_overhead_ratio": profiled / step if step and profiled is not None else None,
     }
+
+
+def _cpu_work(record: Record) -> dict[str, float | None]:
+    """W, what takes the place of the GPU's busy time in a run on the CPU."""
+    if record.cpu is None or not record.window.steps:
+        return {}
+    step, work = _unprofiled_step_time_us(record), sum(record.cpu.working_us.values()) / record.window.steps
+    # Self times are the profiler's: they may exceed a step without it.
+    return {"cpu_work_per_step_us": work, "cpu_work_fraction": min(1.0, work / step) if step else None}
 
 
 def _unprofiled_step_time_us(record: Record) -> float | None:

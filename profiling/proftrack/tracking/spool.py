@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from proftrack import depth
+from proftrack import depth, names
 from proftrack import record as records
 from proftrack.errors import ProftrackError, StoreError, UsageError
 from proftrack.record import Record
@@ -70,7 +70,7 @@ def new_folder(output: Path | None, experiment: str) -> Path:
             return _empty_folder(output.absolute())
         root = spool_root()
         _refuse_full_disk(root)
-        name = re.sub(r"[^\w.-]+", "_", experiment)[:80]
+        name = names.file_name(experiment)
         folder = root / f"{name}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.getpid()}-{os.urandom(2).hex()}"
         folder.mkdir(parents=True)
         _sweep(root)
@@ -168,13 +168,16 @@ def load(folder: Path) -> Record:
 def artifacts(folder: Path) -> list[Path]:
     """All files of a run folder that belong into the store, relative to it.
 
-    Raises ProftrackError at a symbolic link: a folder that others made must not upload what lies outside it.
+    Raises ProftrackError at a symbolic link, and at a name that a store could take for another place: a folder that
+    others made must not upload what lies outside of it, nor anything to where another run is.
     """
     found = []
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
         if path.is_symlink():
             raise ProftrackError(f"{path}: a symbolic link; a run folder holds plain files only")
+        if names.leads_elsewhere(path.name):
+            raise ProftrackError(f"{folder}: the file {relative.as_posix()!r} cannot be stored; rename or remove it")
         if path.is_file() and relative.name != LOGGED and not any(part.startswith(".") for part in relative.parts):
             found.append(relative)
     return found

@@ -15,11 +15,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
-from urllib.parse import quote
 
 from msgspec import Struct
 
+from proftrack import names
 from proftrack.errors import StoreError
+from proftrack.experiment.sentences import show
 from proftrack.tracking.faults import TRACKING_VARIABLE, explained, public, quiet
 from proftrack.tracking.patience import Patient, quick_retries
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from mlflow.entities import Experiment
 
 ARTIFACTS = "mlruns"
+_NAME_CHARS = 500
+"""Of an experiment's name, in MLflow 3.17."""
 
 
 class Store(Struct, frozen=True, kw_only=True):
@@ -67,18 +70,23 @@ class Store(Struct, frozen=True, kw_only=True):
         command = [*_mlflow_command(), "server", "--backend-store-uri", self.uri]
         if self.artifact_root:
             # Without it the server gives experiments that it makes a location which only its own clients can write.
-            command += ["--default-artifact-root", str(self.artifact_root)]
+            command += ["--default-artifact-root", _location(self.artifact_root)]
         return shlex.join(command)
 
     def run_url(self, experiment_id: str, run_id: str, base: str = "http://127.0.0.1:5000") -> str:
-        """The address of a run in the UI; `base` is where `open_command` listens."""
-        return f"{self.public.rstrip('/') if self.is_server else base}/#/experiments/{experiment_id}/runs/{run_id}"
+        """The address of a run in the UI, of all of them where `run_id` is empty; `base`: where `open_command` listens.
+
+        MLflow 3.17 opens an address with its pages for prompts and their traces unless that says otherwise.
+        """
+        root = self.public.rstrip("/") if self.is_server else base
+        page = f"/#/experiments/{experiment_id}/runs/{run_id}".rstrip("/")
+        return f"{root}{page}?workflowType=machine_learning"
 
 
 def resolve() -> Store:
     """The store that MLflow would use here and now. Touches nothing.
 
-    Raises StoreError for a store that ends with the process (sqlite in memory).
+    Raises StoreError for a store that ends with the process (sqlite in memory), or in a folder that no URI can name.
     """
     import mlflow
 
@@ -89,6 +97,11 @@ def resolve() -> Store:
     database = _sqlite_path(uri) if mlflow.tracking.is_tracking_uri_set() else Path("mlflow.db").absolute()
     if database is None:
         raise StoreError(f"{uri}: a store in memory is gone when proftrack ends; name a file: sqlite:////abs/mlflow.db")
+    if "?" in str(database):
+        raise StoreError(
+            f"{database}: a sqlite store cannot lie in a folder with `?` in its name; work in another one, or set "
+            f"{TRACKING_VARIABLE}"
+        )
     absolute = _sqlite_uri(database)
     return Store(uri=absolute, public=absolute, given=uri, database=database)
 
@@ -113,14 +126,19 @@ def connect(store: Store, *, create: bool = True) -> MlflowClient:
 def experiment_for(store: Store, client: MlflowClient, name: str) -> str:
     """The id of the MLflow experiment for a run outside `mlflow run`, made where it does not exist yet.
 
-    MLFLOW_EXPERIMENT_NAME, else MLFLOW_EXPERIMENT_ID, else `name`. Raises StoreError for a deleted experiment, one that
-    does not exist, and one whose artifacts a local client cannot write.
+    MLFLOW_EXPERIMENT_NAME, else MLFLOW_EXPERIMENT_ID, else `name`. Raises StoreError for a name that no experiment can
+    have, a deleted experiment, one that does not exist, and one whose artifacts a local client cannot write.
     """
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or name
     wanted_id = os.environ.get("MLFLOW_EXPERIMENT_ID") if not os.environ.get("MLFLOW_EXPERIMENT_NAME") else None
     with explained(store, "searched for its experiment"), quiet():
         if wanted_id:
             experiment = client.get_experiment(wanted_id)
+        elif (why := names.problem(name, _NAME_CHARS)) is not None:
+            raise StoreError(
+                f"the experiment's name {show(name)} cannot be stored, {why}; give another name, or set "
+                "MLFLOW_EXPERIMENT_NAME"
+            )
         else:
             experiment = client.get_experiment_by_name(name) or make_experiment(store, client, name)
     if experiment.lifecycle_stage != "active":
@@ -141,7 +159,12 @@ def check_artifact_location(store: Store, location: str, owner: str) -> None:
             f"cannot write them; set {TRACKING_VARIABLE} to that server (such as http://127.0.0.1:5000), or name a new "
             "experiment with MLFLOW_EXPERIMENT_NAME"
         )
-    folder = _local_folder(location)
+    folder = local_folder(location)
+    if folder is not None and ".." in folder.parts:
+        raise StoreError(
+            f"{store.public}: artifacts of the {owner} belong in {location}, which leads out of its folder; name "
+            "another experiment with MLFLOW_EXPERIMENT_NAME"
+        )
     if folder is not None and not store.is_server:
         standing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
         if not (standing.is_dir() and os.access(standing, os.W_OK | os.X_OK)):
@@ -178,7 +201,7 @@ def _make_whole(uri: str, database: Path) -> None:
     """
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-    root = str(database.parent / ARTIFACTS)
+    root = _location(database.parent / ARTIFACTS)
     with _file_lock(database):
         if not database.exists():
             aside = database.with_name(f".{database.name}.{os.getpid()}.new")
@@ -211,7 +234,7 @@ def make_experiment(store: Store, client: MlflowClient, name: str) -> Experiment
     """The MLflow experiment of that name, made now unless another process just did; call it inside `explained`."""
     from mlflow.exceptions import MlflowException
 
-    location = str(store.artifact_root / _folder_name(name)) if store.artifact_root else None
+    location = _location(store.artifact_root / names.file_name(name)) if store.artifact_root else None
     try:
         return client.get_experiment(client.create_experiment(name, artifact_location=location))
     except MlflowException as error:
@@ -221,18 +244,16 @@ def make_experiment(store: Store, client: MlflowClient, name: str) -> Experiment
         raise
 
 
-def _folder_name(name: str) -> str:
-    """A name as one folder: it may come from somebody else's record, and `..` is a folder too."""
-    quoted = quote(name, safe=" ").replace(" ", "_")[:200]
-    return quoted if quoted.strip(".") else "_" + quoted
+def _location(folder: Path) -> str:
+    """A folder as an artifact location. MLflow percent-decodes plain paths as well (3.17), so `%` needs a URI."""
+    return folder.as_uri() if "%" in str(folder) else str(folder)
 
 
-def _local_folder(location: str) -> Path | None:
+def local_folder(location: str) -> Path | None:
+    """The folder of this machine that MLflow writes to for an artifact location; None where it is none."""
     from mlflow.utils.file_utils import local_file_uri_to_path
 
-    if location.startswith("file:"):
-        return Path(local_file_uri_to_path(location))
-    return Path(location) if location.startswith("/") else None
+    return Path(local_file_uri_to_path(location)) if location.startswith(("file:", "/")) else None
 
 
 def _mlflow_command() -> list[str]:

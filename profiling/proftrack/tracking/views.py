@@ -32,14 +32,10 @@ NOTE_TAG = "mlflow.note.content"
 _KIND = "custom_model_development"
 """Else MLflow 3 may take an experiment for one of prompts and their traces, and shows no runs at first."""
 _UNDECIDED = ("", "no_inferred_type")
-_FIRST = (
-    "tags.regime",
-    "metrics.step_time_us",
-    "metrics.gpu_busy_per_step_us",
-    "metrics.gpu_busy_fraction",
-    "tags.regime.cause",
-    "tags.regime.confidence",
-)
+_FIRST = ("tags.regime", "tags.regime.confidence", "metrics.step_time_us")
+_ON_GPU = ("metrics.gpu_busy_per_step_us", "metrics.gpu_busy_fraction")
+_ON_CPU = ("metrics.cpu_work_per_step_us", "metrics.cpu_work_fraction")
+_THEN = ("tags.regime.cause", "tags.conclusion")
 _LAST = "tags.git.commit"
 _MOST_COLUMNS = 40
 _FIXED = ("attributes.`Run Name`", "runDateAndNestInfo")
@@ -47,16 +43,21 @@ _FIXED = ("attributes.`Run Name`", "runDateAndNestInfo")
 _WIDTHS = {
     "attributes.`Run Name`": 270,
     "tags.`regime`": 130,
-    "metrics.`step_time_us`": 110,
-    "metrics.`gpu_busy_per_step_us`": 110,
-    "metrics.`gpu_busy_fraction`": 110,
+    "tags.`regime.confidence`": 90,
+    "metrics.`step_time_us`": 100,
+    "metrics.`gpu_busy_per_step_us`": 100,
+    "metrics.`gpu_busy_fraction`": 100,
+    "metrics.`cpu_work_per_step_us`": 100,
+    "metrics.`cpu_work_fraction`": 100,
     "tags.`regime.cause`": 120,
+    "tags.`conclusion`": 400,
 }
 NOTE = """One run is one profiled workload.
 
 - **regime**: what holds its steps back; **regime.cause**: the largest part of it; **regime.confidence**: how sure
 - **step_time_us** (T): a step without the profiler; **gpu_busy_per_step_us** (B): the GPU's part of it;
-  **gpu_busy_fraction**: B / T
+  **gpu_busy_fraction**: B / T; on the CPU **cpu_work_per_step_us** (W), the operators' work, and W / T
+- **conclusion**: of a sweep, or of variants, on the run that holds theirs
 - Each run's description has the verdict, its artifact `report.html` the timeline and all tables, `trace/` what Perfetto
   opens (`proftrack open RUN`).
 - Runs with the same tag `proftrack.fingerprint` may be compared: `proftrack compare A B`.
@@ -66,10 +67,14 @@ The columns that tell runs apart: `?viewStateShareKey=proftrack` behind the addr
 
 
 def columns(record: Record) -> list[str]:
-    """The columns of a run, in order: regime, times, cause, the workload's own params, commit."""
+    """The columns of a run, in order: regime, confidence, times, cause, the workload's own params, commit.
+
+    The conclusion is that of a sweep or of variants; MLflow leaves out a column that no run has.
+    """
     own = [name for name in mapping.params(record) if not name.startswith("schedule.")]
     params = [f"params.{name}" for name in own if name not in ("experiment", "timing.mode")]
-    return [_key(name) for name in (*_FIRST, *params, _LAST)]
+    times = _ON_GPU if record.cpu is None else _ON_CPU
+    return [_key(name) for name in (*_FIRST, *times, *_THEN, *params, _LAST)]
 
 
 def view_state(wanted: list[str], known: str | None = None) -> str:
@@ -97,8 +102,8 @@ def prepare(store: Store, client: MlflowClient, experiment_id: str, record: Reco
 
 
 def address(store: Store, experiment_id: str, base: str = "http://127.0.0.1:5000") -> str:
-    """The experiment's runs in the UI, with that view; MLflow 3.17 begins with its pages for prompts unless told so."""
-    return f"{store.run_url(experiment_id, '', base).rstrip('/')}?viewStateShareKey={KEY}&workflowType=machine_learning"
+    """The experiment's runs in the UI, with that view."""
+    return f"{store.run_url(experiment_id, '', base)}&viewStateShareKey={KEY}"
 
 
 def _tags(experiment: Experiment, record: Record) -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from proftrack.tracking import store as stores
 from proftrack.tracking import views
 from proftrack.tracking.faults import public
 from proftrack.tracking.store import Store
@@ -21,7 +22,7 @@ _BELOW = " " * 8
 
 def lines(store: Store, experiment_id: str, run_id: str, artifact_uri: str, *, profile: bool = True) -> list[str]:
     """Lines about a logged run, no credentials in them; `profile` says that it holds a report and traces of its own."""
-    artifacts = public(artifact_uri).removeprefix("file://").rstrip("/")
+    artifacts = _shown(artifact_uri)
     found = [*_report(artifacts, run_id)] if profile else []
     found += [f"Store   {store.public}", f"Run     {run_id}"]
     found += [f"Traces  {artifacts}/trace"] if profile else []
@@ -69,3 +70,8 @@ def _continued(command: str) -> list[str]:
         parts[-1].append(word)
     *most, last = map(shlex.join, parts)
     return [*(f"{part} \\" for part in most), last]
+
+
+def _shown(artifact_uri: str) -> str:
+    """The folder where there is one: a URI is percent-encoded and cannot be pasted into a shell."""
+    return str(stores.local_folder(artifact_uri) or public(artifact_uri).rstrip("/"))

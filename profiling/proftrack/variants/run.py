@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from proftrack.errors import UsageError
+from proftrack.names import file_name
 from proftrack.sweep.code import key_of, part_key, surroundings
 from proftrack.sweep.keeping import InFolder, InStore
 from proftrack.tracking import spool
@@ -67,7 +67,7 @@ def run(
         how=ISOLATED if isolated else IN_TURNS,
     )
     with spool.locked(folder):  # a sync would discard what is being measured
-        measured = measure(lambda variant: folder / RUNS / folder_name(variant))
+        measured = measure(lambda variant: folder / RUNS / file_name(variant.name))
     first = next((each.record for each in measured if each.record is not None), None)
     for each in measured:
         entry = _entry(each)
@@ -86,11 +86,6 @@ def run(
         save(folder, group)
     _say(found, folder, group)
     return found
-
-
-def folder_name(variant: Variant) -> str:
-    """The run folder of a variant, safe on any file system."""
-    return re.sub(r"[^A-Za-z0-9.+-]+", "_", variant.name)[:80]
 
 
 def need_two(asked: Sequence[Variant]) -> None:
@@ -143,7 +138,7 @@ def _say(found: Variants, folder: Path, group: Group) -> None:
     result.save(found, folder / FILE)
     shown.write(found, folder)
     group.note = shown.markdown(found)
-    group.tags["proftrack.winner"] = found.winner or "none"
+    group.tags |= {"proftrack.winner": found.winner or "none", **shown.tags(found)}
     group.metrics = {"variants": len(found.entries), "failed_variants": len(failed)}
     best = next((entry for entry in found.entries if entry.name == found.winner), None)
     if best is not None and best.versus_first is not None:

@@ -172,6 +172,13 @@ def _calls(count: float) -> str:
     return f"{text} {'call' if text == '1' else 'calls'}"
 
 
+def tags(found: Variants) -> dict[str, str]:
+    """What the parent run's row says: the winner's regime, without one all of them, and the verdict as a sentence."""
+    kept = [entry for entry in found.measured if entry.name == found.winner] or found.measured
+    regimes = dict.fromkeys(entry.regime for entry in kept if entry.regime)
+    return {"conclusion": found.verdict, **({"regime": ", ".join(regimes)} if regimes else {})}
+
+
 def markdown(found: Variants) -> str:
     """All of it as Markdown: the parent run's description."""
     from proftrack.report.markdown import escape
