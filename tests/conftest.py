@@ -81,11 +81,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_mlflow_of_the_machine() -> None:
+def _nothing_of_the_machine(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No variable of the machine's MLflow reaches a test, nor a fixture of a module, made before any test's own.
 
-    Nor the width of the terminal that they are started from.
+    Nor the width of the terminal that they are started from. Ceilings are measured once for all workers, and what a
+    busy machine gives for them stays out of the user's cache.
     """
+    here = tmp_path_factory.getbasetemp()
+    os.environ["XDG_CACHE_HOME"] = str((here.parent if WORKERS > 1 else here) / "cache")
     for name in list(os.environ):
         if name.startswith(("MLFLOW_", "_MLFLOW_", "PROFTRACK_")) or name == "COLUMNS":
             del os.environ[name]
