@@ -19,6 +19,8 @@ from typing import Any
 import msgspec
 
 from proftrack.capture.device import Device
+from proftrack.capture.load import load_between, read_load
+from proftrack.capture.prices import call_prices
 from proftrack.hardware import Ceilings
 
 _GPU_SIZES = {"bfloat16": (4096, 8192), "float16": (4096, 8192), "float32": (4096, 8192), "float64": (2048, 4096)}
@@ -26,9 +28,12 @@ _CPU_SIZES = {"bfloat16": (1024, 2048), "float32": (1024, 2048), "float64": (102
 _GPU_COPY_BYTES = 1 << 30
 _CPU_COPY_BYTES = 256 << 20
 _REPEATS = 5
+_BUSY = 0.1
+"""Share of the time without a core from which on ceilings are too low for a machine that has nothing else to do."""
+_BUSY_KEPT_NS = 600 * 10**9
+"""How long such ceilings are kept: the next run may have the machine to itself."""
 _REPEAT_SECONDS = 0.03
 """A timed repeat is about this long: its clock and synchronisation are nothing against it."""
-_DISPATCHES = 2000
 
 
 def ceilings_of(device: Device, *, fresh: bool = False) -> Ceilings:
@@ -54,7 +59,7 @@ def _facts(device: Device) -> dict[str, Any]:
 
     from proftrack.environment import driver_version
 
-    facts: dict[str, Any] = {"device": device.name, "torch": str(torch.__version__), "type": device.type, "format": 1}
+    facts: dict[str, Any] = {"device": device.name, "torch": str(torch.__version__), "type": device.type, "format": 2}
     if device.is_gpu:
         properties = torch.cuda.get_device_properties(device.torch_device)
         facts |= {
@@ -74,7 +79,8 @@ def _digest(facts: dict[str, Any]) -> str:
 
 def _cached(path: Path) -> Ceilings | None:
     try:
-        return msgspec.convert(msgspec.json.decode(path.read_bytes())["ceilings"], Ceilings)
+        known = msgspec.convert(msgspec.json.decode(path.read_bytes())["ceilings"], Ceilings)
+        return known if known.waited < _BUSY or time.time_ns() - known.measured_ns < _BUSY_KEPT_NS else None
     except (OSError, msgspec.MsgspecError, KeyError, TypeError):
         return None
 
@@ -89,20 +95,24 @@ def _keep(path: Path, facts: dict[str, Any], ceilings: Ceilings) -> None:
 
 
 def measure(device: Device) -> Ceilings:
-    """Measure arithmetic rates, bandwidth and, on a CPU, what one dispatch costs."""
+    """Measure arithmetic rates, bandwidth and, on a CPU, what a call costs."""
     import torch
 
+    before = read_load()
     with torch.no_grad():
         sizes = _GPU_SIZES if device.is_gpu else _CPU_SIZES
         rates = {dtype: rate for dtype in sizes if (rate := _matmul_rate(device, dtype, sizes[dtype])) is not None}
         bandwidth = _copy_rate(device)
-        plain, profiled = (None, None) if device.is_gpu else _dispatch(device)
+        dispatch = None if device.is_gpu else _dispatch(device)
+    prices = {} if device.is_gpu else call_prices()
+    load = load_between(before, read_load())
     return Ceilings(
         device=device.name,
         flops_per_s=rates,
         bytes_per_s=bandwidth,
-        dispatch_us=plain,
-        dispatch_profiled_us=profiled,
+        dispatch_us=dispatch,
+        call_us=prices,
+        waited=0.0 if device.is_gpu else load.share(load.waited_us),
         measured_ns=time.time_ns(),
     )
 
@@ -159,19 +169,9 @@ def _timed(device: Device, work: Callable[[], Any], calls: int) -> float:
     return time.perf_counter() - begin
 
 
-def _dispatch(device: Device) -> tuple[float, float]:
-    """Microseconds of an operator with next to nothing to do, without and within the profiler."""
+def _dispatch(device: Device) -> float:
+    """Microseconds of an operator with next to nothing to do."""
     import torch
-    from torch.profiler import profile
-
-    from proftrack.capture.profiling import quiet
 
     x = torch.ones(1, device=device.torch_device)
-    plain = _best(device, lambda: torch.add(x, x)) * 1e6
-    with quiet(), profile(activities=device.activities()) as profiler:
-        for _ in range(_DISPATCHES):
-            torch.add(x, x)
-    durations = sorted(
-        event.duration_ns() for event in profiler.profiler.kineto_results.events() if event.name() == "aten::add"
-    )
-    return plain, durations[len(durations) // 2] / 1e3 if durations else plain
+    return _best(device, lambda: torch.add(x, x)) * 1e6

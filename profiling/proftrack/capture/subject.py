@@ -19,7 +19,13 @@ from proftrack.capture.ceilings import ceilings_of
 from proftrack.capture.device import Device
 from proftrack.capture.gpu_state import GpuState, gpu_state
 from proftrack.capture.pace import Pace, PacedStopwatch
-from proftrack.capture.profiling import Recorded, profile_steps, throw_away_session, windows
+from proftrack.capture.profiling import (
+    Recorded,
+    profile_steps,
+    records_all_threads,
+    throw_away_session,
+    windows,
+)
 from proftrack.capture.result import Capture, Cycle, Timing
 from proftrack.capture.timing import CPU_WARM_UP, GPU_WARM_UP, Stopwatch, Warm, time_steps, warm_up
 from proftrack.capture.work import count_step
@@ -156,6 +162,7 @@ def result(subject: Subject, timed: Timed, recorded: list[Recorded], started_ns:
         ceilings=subject.bench.ceilings,
         work=subject.work,
         gpu=timed.gpu,
+        all_threads=records_all_threads(experiment.profiler),
         notes=notes,
     )
 

@@ -21,6 +21,7 @@ from typing import Any
 from msgspec import Struct
 
 from proftrack.capture.device import Device
+from proftrack.capture.load import load_between, read_load
 from proftrack.capture.result import Timing
 from proftrack.experiment import TimingOptions
 
@@ -128,7 +129,9 @@ def time_steps(watch: Stopwatch, options: TimingOptions, step_seconds: float) ->
 
     Returns the timing, and a note for each thing that had to be left short.
     """
+    before = read_load()
     per_block, blocks = _throughput(watch, options, step_seconds)
+    load = load_between(before, read_load())
     # A block of one step is a step with a synchronisation after it: slow steps are not run again for the same figure.
     latencies = list(blocks) if per_block == 1 else _latencies(watch, options)
     timing = Timing(
@@ -139,6 +142,7 @@ def time_steps(watch: Stopwatch, options: TimingOptions, step_seconds: float) ->
         steps_per_block=per_block,
         block_step_times_us=blocks,
         step_latencies_us=latencies,
+        load=load,
     )
     return timing, _notes(timing, options)
 
