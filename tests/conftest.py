@@ -125,7 +125,7 @@ def _nothing_left(_isolated: None) -> Iterator[None]:
     if "torch" in sys.modules:
         import torch
 
-        assert not torch.autograd._profiler_enabled(), "the test left a profiler running"
+        assert not torch.autograd.profiler._is_profiler_enabled, "the test left a profiler running"
 
 
 def _forget_what_was_set() -> None:

@@ -35,10 +35,10 @@ def test_what_is_left_leaves_the_report_its_share() -> None:
 
 def test_short_steps_have_time_for_everything() -> None:
     plan = made().plan(0.001, 50)
-    # 50 s less 8 steps, 2 counted ones and 2 s of ceilings; a fifth of it for warming up, at most 20 s for each timing.
+    # 50 s less 8 steps, 2 counted ones and 6 s of ceilings; a fifth of it for warming up, at most 20 s for each timing.
     assert (plan.count, plan.ceilings) == (True, True)
-    assert plan.warm_up_seconds == pytest.approx(0.2 * (50 - 0.008 - 0.002 - 2))
-    assert plan.timing_seconds == pytest.approx(0.4 * (50 - 0.008 - 0.002 - 2))
+    assert plan.warm_up_seconds == pytest.approx(0.2 * (50 - 0.008 - 0.002 - 6))
+    assert plan.timing_seconds == pytest.approx(0.4 * (50 - 0.008 - 0.002 - 6))
 
 
 def test_timing_takes_no_longer_than_its_own_limit() -> None:

@@ -293,7 +293,7 @@ def but_for_load(notes: list[str]) -> list[str]:
 def profiler_is_off() -> bool:
     import torch
 
-    return not torch.autograd._profiler_enabled()
+    return not torch.autograd.profiler._is_profiler_enabled
 
 
 ADD = "import torch\ndef build(device):\n    x = torch.ones(8, device=device)\n    return lambda: x + x\n"
@@ -354,7 +354,7 @@ def test_the_phases_come_in_order_and_nothing_is_timed_after_profiling(run: Any,
         "@contextlib.contextmanager\n"
         "def build(device):\n"
         "    seen.append('build')\n"
-        "    yield lambda: seen.append('on' if torch.autograd._profiler_enabled() else 'off')\n"
+        "    yield lambda: seen.append('on' if torch.autograd.profiler._is_profiler_enabled else 'off')\n"
         f"    pathlib.Path({str(tmp_path / 'seen')!r}).write_text(' '.join(seen))\n"
     )
     stream = io.StringIO()
@@ -384,7 +384,7 @@ def test_a_gpu_is_warm_and_synchronised_where_each_window_begins(tmp_path: Path)
             log.append("sync")
 
     def step() -> None:
-        log.append("recorded" if torch.autograd._profiler_enabled() else "step")
+        log.append("recorded" if torch.autograd.profiler._is_profiler_enabled else "step")
 
     loaded = experiment.load("matmul_add", {"active": "2", "repeat": "2"})
     found = profiling.profile_steps(step, Gpu(), loaded, tmp_path, step_seconds=0.04)
@@ -444,12 +444,16 @@ def build(device):
     [
         ("1 / 0", WorkloadError, ["e: first step: the step raised ZeroDivisionError: division by zero"]),
         ("assert len(calls) < 3, 'a\\nb'", WorkloadError, ["e: warm-up: the step raised AssertionError: a"]),
-        ("assert not torch.autograd._profiler_enabled(), 'x'", WorkloadError, ["e: profiling: the step raised"]),
+        (
+            "assert not torch.autograd.profiler._is_profiler_enabled, 'x'",
+            WorkloadError,
+            ["e: profiling: the step raised"],
+        ),
         ("raise SystemExit", WorkloadError, ["first step", "sys.exit()"]),
         ("return (i for i in ())", WorkloadError, ["returns a generator", "done nothing"]),
         ("with profile(activities=[ProfilerActivity.CPU]): pass", CaptureError, ["starts a torch profiler of its own"]),
         ("if len(calls) > 1: raise KeyboardInterrupt", KeyboardInterrupt, []),
-        ("if torch.autograd._profiler_enabled(): raise SystemExit(143)", SystemExit, ["143"]),
+        ("if torch.autograd.profiler._is_profiler_enabled: raise SystemExit(143)", SystemExit, ["143"]),
     ],
 )
 def test_a_step_that_fails(run: Any, tmp_path: Path, code: str, kind: type[BaseException], words: list[str]) -> None:

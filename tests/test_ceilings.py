@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
-from proftrack.capture import ceilings
+from proftrack.capture import ceilings, prices
 from proftrack.capture.device import CpuDevice
-from proftrack.hardware import Ceilings
+from proftrack.hardware import PARALLEL, Ceilings
 
 
 @pytest.fixture
@@ -23,14 +24,14 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings, "_CPU_SIZES", (64, 128))
     monkeypatch.setattr(ceilings, "_CPU_COPY_BYTES", 1 << 20)
     monkeypatch.setattr(ceilings, "_REPEAT_SECONDS", 0.001)
-    monkeypatch.setattr(ceilings, "_DISPATCHES", 50)
+    monkeypatch.setattr(ceilings, "call_prices", lambda: {"aten::add": 1.0})
 
 
 def test_measured_once_then_read(cache: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     first = ceilings.ceilings_of(CpuDevice(), ["float32"])
     assert set(first.flops_per_s) == {"float32"}
     assert first.flops_per_s["float32"] > 0 and first.bytes_per_s > 0
-    assert first.dispatch_us is not None and first.dispatch_profiled_us is not None
+    assert first.dispatch_us is not None and first.call_us == {"aten::add": 1.0}
     monkeypatch.setattr(ceilings, "measure", lambda *_: pytest.fail("measured again"))
     assert ceilings.ceilings_of(CpuDevice(), ["float32", "int64"]) == first
     assert len(list(cache.glob("*.json"))) == 1
@@ -78,12 +79,32 @@ def test_a_slow_type_costs_no_more_than_its_seconds(
     assert clock.now <= ceilings.CEILING_SECONDS or len(clock.sizes) == 1
 
 
+def test_what_a_busy_machine_gave_is_kept_for_minutes(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = [Ceilings(device="x", flops_per_s={}, bytes_per_s=1.0, waited=0.5, measured_ns=1_000)]
+    monkeypatch.setattr(ceilings, "measure", lambda *_: measured[-1])
+    monkeypatch.setattr(ceilings.time, "time_ns", lambda: 2_000)
+    assert ceilings.ceilings_of(CpuDevice(), []) == measured[0]
+    measured.append(Ceilings(device="x", flops_per_s={}, bytes_per_s=2.0))
+    assert ceilings.ceilings_of(CpuDevice(), []) == measured[0]
+    monkeypatch.setattr(ceilings.time, "time_ns", lambda: 700 * 10**9)
+    assert ceilings.ceilings_of(CpuDevice(), []) == measured[1]
+
+
+def test_prices_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prices, "_FLUSHED_BYTES", 1 << 10)
+    monkeypatch.setattr(prices, "_CALLS", 3)
+    threads = torch.get_num_threads()
+    found = prices.call_prices()
+    assert torch.get_num_threads() == threads
+    assert {"aten::add", "aten::mm", "aten::linear", "AddmmBackward0", PARALLEL} <= set(found)
+    assert all(price >= 0 for price in found.values())
+    assert not any(name.startswith(("Optimizer", "ProfilerStep")) for name in found)
+
+
 def test_another_torch_is_another_ceiling(cache: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     known = Ceilings(device="x", flops_per_s={}, bytes_per_s=1.0)
     monkeypatch.setattr(ceilings, "measure", lambda *_: known)
     ceilings.ceilings_of(CpuDevice())
-    import torch
-
     monkeypatch.setattr(torch, "__version__", "99.0")
     ceilings.ceilings_of(CpuDevice())
     assert len(list(cache.glob("*.json"))) == 2

@@ -140,7 +140,7 @@ def test_steps_are_timed_outside_of_the_profiler(tmp_path: Path) -> None:
     seen = []
     with proftrack.profile("e", schedule=SHORT, output=tmp_path / "o", mlflow=False, **QUIET) as p:
         for _ in range(20):
-            seen.append(torch.autograd._profiler_enabled())
+            seen.append(torch.autograd.profiler._is_profiler_enabled)
             p.step()
     assert seen == [*[False] * 13, True, True, *[False] * 5]
 
@@ -282,7 +282,7 @@ def test_an_exception_in_the_loop_passes_and_the_run_is_failed(store_uri: str, d
     assert (p.verdict is not None) == (p.record is not None)
     assert found.data.tags["proftrack.error"] == "ZeroDivisionError: division by zero"
     assert (p.record is not None) == (done >= 15)
-    assert not torch.autograd._profiler_enabled()
+    assert not torch.autograd.profiler._is_profiler_enabled
     with proftrack.profile("again", schedule=SHORT, **QUIET) as q:  # nothing is left open
         steps(q, 15)
     assert q.record is not None
@@ -389,7 +389,7 @@ def test_our_own_failure_is_a_warning_and_the_loop_goes_on(store_uri: str, monke
     assert p.error is not None
     (found,) = all_runs()
     assert found.info.status == "FAILED"
-    assert not torch.autograd._profiler_enabled()
+    assert not torch.autograd.profiler._is_profiler_enabled
 
 
 @pytest.mark.parametrize(

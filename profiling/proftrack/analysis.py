@@ -134,7 +134,13 @@ def analyze_capture(capture: Capture, experiment: Experiment, environment: Envir
     """Read, measure and judge what a capture left: every cycle's trace, and the unprofiled timing."""
     traces = [read(cycle.trace) for cycle in capture.cycles]
     measures = combine([measure(t.table, capture.ceilings) for t in traces])
-    context = Context(timing=capture.timing, ceilings=capture.ceilings, work=capture.work, gpu=capture.gpu)
+    context = Context(
+        timing=capture.timing,
+        ceilings=capture.ceilings,
+        work=capture.work,
+        gpu=capture.gpu,
+        all_threads=capture.all_threads,
+    )
     judged = judge(measures, context)
     run = _run_facts(capture, experiment, environment)
     record = _record(measures, judged, traces, kind="run", environment=environment, run=run, capture=capture)

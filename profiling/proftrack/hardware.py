@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+PARALLEL = "(a call on all threads)"
+"""Among the prices of calls, not an operator's name: waking the threads, by a fill of 128 KB."""
+
 
 class Ceilings(Struct, frozen=True, kw_only=True):
     """Attainable rates of one device with one driver and one torch."""
@@ -15,8 +18,11 @@ class Ceilings(Struct, frozen=True, kw_only=True):
     """Bytes read and written a second by a large copy within the device's memory."""
     dispatch_us: float | None = None
     """CPU: what one operator costs that has next to nothing to do."""
-    dispatch_profiled_us: float | None = None
-    """The same inside torch.profiler."""
+    call_us: dict[str, float] = {}
+    """CPU: self time by operator, inside torch.profiler, of calls on one thread that have next to nothing to do.
+    The one called PARALLEL comes on top where all threads take part."""
+    waited: float = 0.0
+    """CPU: share of the time in which a thread that measured had no core: other programs used the machine."""
     measured_ns: int = 0
     """Epoch nanoseconds."""
 

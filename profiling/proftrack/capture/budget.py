@@ -35,7 +35,8 @@ _TIMING_SHARE = 0.4
 """Of the time to spare, for each of the two timings."""
 _COUNTED_STEPS = 2
 """What a counted step costs, in steps: each operator passes through Python."""
-_CEILINGS_SECONDS = 2.0
+_CEILINGS_SECONDS = 6.0
+"""Of the first run on a machine; later ones read them."""
 _CERTAIN = 2.0
 """By how much an estimate from small products must be over the budget to refuse a step that has not run."""
 
@@ -77,7 +78,7 @@ class Budget:
     def is_ample(self, step_seconds: float, left: float) -> bool:
         """Whether steps of this length leave time for all there is to do."""
         spare = left - self.least_steps * step_seconds
-        return spare >= _CEILINGS_SECONDS * 3 and _WARM_UP_SHARE * spare >= step_seconds
+        return spare >= 2 * _CEILINGS_SECONDS and _WARM_UP_SHARE * spare >= step_seconds
 
     def plan(self, step_seconds: float, left: float) -> Plan:
         """The use of the `left` seconds for steps of this length.

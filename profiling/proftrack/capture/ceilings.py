@@ -22,6 +22,8 @@ from typing import Any
 import msgspec
 
 from proftrack.capture.device import Device
+from proftrack.capture.load import Reading, load_between, read_load
+from proftrack.capture.prices import call_prices
 from proftrack.hardware import Ceilings
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
@@ -32,9 +34,12 @@ _CPU_SIZES = (256, 512, 1024, 2048)
 _GPU_COPY_BYTES = 1 << 30
 _CPU_COPY_BYTES = 256 << 20
 _REPEATS = 5
+_BUSY = 0.1
+"""Share of the time without a core from which on ceilings are too low for a machine that has nothing else to do."""
+_BUSY_KEPT_NS = 600 * 10**9
+"""How long such ceilings are kept: the next run may have the machine to itself."""
 _REPEAT_SECONDS = 0.03
 """A timed repeat is about this long: its clock and synchronisation are nothing against it."""
-_DISPATCHES = 2000
 
 
 def ceilings_of(device: Device, dtypes: Iterable[str] = DTYPES, *, fresh: bool = False) -> Ceilings:
@@ -90,7 +95,8 @@ def _digest(facts: dict[str, Any]) -> str:
 
 def _cached(path: Path) -> Ceilings | None:
     try:
-        return msgspec.convert(msgspec.json.decode(path.read_bytes())["ceilings"], Ceilings)
+        known = msgspec.convert(msgspec.json.decode(path.read_bytes())["ceilings"], Ceilings)
+        return known if known.waited < _BUSY or time.time_ns() - known.measured_ns < _BUSY_KEPT_NS else None
     except (OSError, msgspec.MsgspecError, KeyError, TypeError):
         return None
 
@@ -105,26 +111,36 @@ def _keep(path: Path, facts: dict[str, Any], ceilings: Ceilings) -> None:
 
 
 def measure(device: Device, dtypes: Iterable[str], known: Ceilings | None = None) -> Ceilings:
-    """Measure the arithmetic rate of each dtype and, unless `known` has them, bandwidth and the cost of a dispatch.
+    """Measure the arithmetic rate of each dtype and, unless `known` has them, bandwidth and what a call costs on a CPU.
 
     Returns what is known and what was measured, together.
     """
     import torch
 
+    before = read_load()
     with torch.no_grad():
         rates = {dtype: rate for dtype in dtypes if (rate := _matmul_rate(device, dtype, CEILING_SECONDS)) is not None}
         if known is not None:
-            return msgspec.structs.replace(known, flops_per_s={**known.flops_per_s, **rates})
+            waited = max(known.waited, _waited(device, before))
+            return msgspec.structs.replace(known, flops_per_s={**known.flops_per_s, **rates}, waited=waited)
         bandwidth = _copy_rate(device)
-        plain, profiled = (None, None) if device.is_gpu else _dispatch(device)
+        dispatch = None if device.is_gpu else _dispatch(device)
+    prices = {} if device.is_gpu else call_prices()
     return Ceilings(
         device=device.name,
         flops_per_s=rates,
         bytes_per_s=bandwidth,
-        dispatch_us=plain,
-        dispatch_profiled_us=profiled,
+        dispatch_us=dispatch,
+        call_us=prices,
+        waited=_waited(device, before),
         measured_ns=time.time_ns(),
     )
+
+
+def _waited(device: Device, before: Reading) -> float:
+    """Share of the time since then for which a CPU's measurement had no core."""
+    load = load_between(before, read_load())
+    return 0.0 if device.is_gpu else load.share(load.waited_us)
 
 
 def _matmul_rate(device: Device, dtype: str, within: float) -> float | None:
@@ -190,19 +206,9 @@ def _timed(device: Device, work: Callable[[], Any], calls: int) -> float:
     return time.perf_counter() - begin
 
 
-def _dispatch(device: Device) -> tuple[float, float]:
-    """Microseconds of an operator with next to nothing to do, without and within the profiler."""
+def _dispatch(device: Device) -> float:
+    """Microseconds of an operator with next to nothing to do."""
     import torch
-    from torch.profiler import profile
-
-    from proftrack.capture.profiling import quiet
 
     x = torch.ones(1, device=device.torch_device)
-    plain = _best(device, lambda: torch.add(x, x), CEILING_SECONDS) * 1e6
-    with quiet(), profile(activities=device.activities()) as profiler:
-        for _ in range(_DISPATCHES):
-            torch.add(x, x)
-    durations = sorted(
-        event.duration_ns() for event in profiler.profiler.kineto_results.events() if event.name() == "aten::add"
-    )
-    return plain, durations[len(durations) // 2] / 1e3 if durations else plain
+    return _best(device, lambda: torch.add(x, x), CEILING_SECONDS) * 1e6

@@ -18,8 +18,15 @@ from typing import Any, NamedTuple
 
 from proftrack.capture.device import open_device
 from proftrack.capture.gpu_state import GpuState
+from proftrack.capture.load import Reading, load_between, read_load
 from proftrack.capture.pace import Pace
-from proftrack.capture.profiling import Recording, no_other_profiler, quiet, refuse_running_profiler
+from proftrack.capture.profiling import (
+    Recording,
+    no_other_profiler,
+    quiet,
+    records_all_threads,
+    refuse_running_profiler,
+)
 from proftrack.capture.result import Capture, Cycle, Timing
 from proftrack.capture.session import trace_folder
 from proftrack.capture.subject import Progress, calibrated, ready, recorded_notes, state_of
@@ -44,6 +51,11 @@ class Plan(NamedTuple):
     per_block: int
     singles: int
     """Steps after the blocks that are each followed by a synchronisation."""
+
+    @property
+    def timed_until(self) -> int:
+        """The step after which the blocks are over."""
+        return self.warm + self.blocks * self.per_block
 
 
 def plan(before: int, mode: str) -> Plan | None:
@@ -78,6 +90,7 @@ class LoopCapture:
         self._marks = _marks(self._plan, self._before)
         self._stretches: list[tuple[int, float]] = []
         self._last = 0
+        self._loads: list[Reading] = []
         self._gpu: GpuState | None = None
         self._recording = Recording(self._device, experiment, self._folder, rank=rank)
         self._region: Any = None
@@ -137,6 +150,7 @@ class LoopCapture:
             device=self._device.type,
             ceilings=self._ceilings,
             gpu=self._gpu,
+            all_threads=records_all_threads(self.experiment.profiler),
             notes=[*self._bench.notes, *self._own_notes(), *recorded_notes(recorded, self._device, self.experiment)],
         )
 
@@ -152,6 +166,9 @@ class LoopCapture:
         self._device.synchronize()
         now = time.perf_counter_ns()
         self._stretches.append((self.steps, (now - self._last) / 1e3))
+        if self._plan is not None and self.steps in (self._plan.warm, self._plan.timed_until):
+            self._loads.append(read_load())
+            now = time.perf_counter_ns()
         self._last = now
 
     def _timing(self) -> Timing | None:
@@ -171,6 +188,7 @@ class LoopCapture:
             step_latencies_us=latencies,
             first_step_time_us=times[0],
             warmup_steps=self._plan.warm,
+            load=load_between(*self._loads) if len(self._loads) == 2 else None,
         )
 
     def _own_notes(self) -> list[str]:

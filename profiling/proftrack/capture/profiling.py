@@ -25,7 +25,7 @@ from msgspec import Struct
 from proftrack.capture.device import Device
 from proftrack.capture.trace import Counts, export, file_name, region_name, without_step
 from proftrack.errors import CaptureError, ProftrackError
-from proftrack.experiment import Experiment, Schedule
+from proftrack.experiment import Experiment, ProfilerOptions, Schedule
 from proftrack.workload import first_line
 
 REWARM_SECONDS = 0.1
@@ -65,7 +65,8 @@ def refuse_running_profiler() -> None:
     """Raise CaptureError where a profiler is on already: torch would let both run and record nothing in one of them."""
     import torch
 
-    if torch.autograd._profiler_enabled():
+    # The first does not see a profiler of all threads, the second none that was started from C++.
+    if torch.autograd._profiler_enabled() or torch.autograd.profiler._is_profiler_enabled:
         raise CaptureError(
             "a torch profiler is already running in this process and two cannot record at once; "
             "stop it (or take it out of the workload) before proftrack profiles"
@@ -225,7 +226,26 @@ def _scheduled(experiment: Experiment, device: Device, on_trace_ready: Callable[
         record_shapes=options.record_shapes,
         with_stack=options.with_stack,
         profile_memory=options.profile_memory,
+        experimental_config=_every_thread() if records_all_threads(options) else None,
     )
+
+
+def records_all_threads(options: ProfilerOptions) -> bool:
+    """Whether threads that the user starts are recorded: this torch can (from 2.7 on), and memory was not asked for.
+
+    With both options on torch drops the memory events (pytorch#166121, still so in 2.13).
+    """
+    return not options.profile_memory and _every_thread() is not None
+
+
+def _every_thread() -> Any:
+    """The profiler's option that records every thread of the process; None where this torch does not have it."""
+    import torch
+
+    try:
+        return torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    except (AttributeError, TypeError):
+        return None
 
 
 def _rewarm_steps(device: Device, step_seconds: float) -> int:

@@ -12,6 +12,30 @@ from proftrack.experiment import Experiment
 from proftrack.hardware import Ceilings, StepWork
 
 
+class Load(Struct, frozen=True, kw_only=True):
+    """What used the processors while the blocks were timed. CPU times in microseconds, over all of `wall_us`."""
+
+    wall_us: float
+    cores: int
+    """That this process may use."""
+    thread_us: float
+    """Of the thread that runs the steps."""
+    process_us: float
+    """Of all threads of this process."""
+    python_threads_us: float
+    """Of its other threads that Python code started, and of those that ended meanwhile."""
+    thread_waited_us: float | None = None
+    """How long the thread that runs the steps was ready and had no core; None where the system does not count."""
+    waited_us: float | None = None
+    """The same of the thread of this process that waited longest."""
+    others_us: float | None = None
+    """Of other processes on the same cores, and what a hypervisor took; None where it is not known."""
+
+    def share(self, time_us: float | None) -> float:
+        """A time as a share of the wall clock: 1 is one core all the time."""
+        return (time_us or 0.0) / self.wall_us if self.wall_us else 0.0
+
+
 class Timing(Struct, frozen=True, kw_only=True):
     """Steps timed without a profiler. Times in microseconds a step."""
 
@@ -32,6 +56,8 @@ class Timing(Struct, frozen=True, kw_only=True):
     first_step_time_us: float | None = None
     """The very first step: holds compilation, autotuning and lazy initialisation."""
     warmup_steps: int = 0
+    load: Load | None = None
+    """What else ran while the blocks were timed."""
 
     @property
     def verdict_step_time_us(self) -> float:
@@ -68,5 +94,7 @@ class Capture(Struct, frozen=True, kw_only=True):
     """What one step must at least do; None where it could not be counted."""
     gpu: GpuState | None = None
     """Clocks and neighbours of the GPU right behind the timed steps."""
+    all_threads: bool = False
+    """Whether operators of threads that the user started were recorded."""
     notes: list[str] = []
     """Sentences about what could not be had (GPU asked for and absent, one cycle short, ...)."""

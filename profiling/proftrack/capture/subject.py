@@ -21,7 +21,13 @@ from proftrack.capture.device import Device
 from proftrack.capture.dtype import declared, emulated, resolved
 from proftrack.capture.gpu_state import GpuState, gpu_state
 from proftrack.capture.pace import Pace, PacedStopwatch
-from proftrack.capture.profiling import Recorded, profile_steps, throw_away_session, windows
+from proftrack.capture.profiling import (
+    Recorded,
+    profile_steps,
+    records_all_threads,
+    throw_away_session,
+    windows,
+)
 from proftrack.capture.result import Capture, Cycle, Timing
 from proftrack.capture.timing import CPU_WARM_UP, GPU_WARM_UP, Stopwatch, Warm, time_steps, warm_up
 from proftrack.capture.work import count_step
@@ -194,6 +200,7 @@ def result(subject: Subject, timed: Timed, recorded: list[Recorded], started_ns:
         ceilings=subject.ceilings,
         work=subject.work,
         gpu=timed.gpu,
+        all_threads=records_all_threads(experiment.profiler),
         notes=notes,
     )
 

@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from proftrack.capture.device import Device
+from proftrack.capture.load import load_between, read_load
 from proftrack.capture.result import Timing
 from proftrack.experiment import TimingOptions
 
@@ -135,7 +136,9 @@ def time_steps(
     asked = options
     if at_most is not None and at_most < options.max_seconds:
         options = msgspec.structs.replace(options, max_seconds=at_most, min_seconds=min(options.min_seconds, at_most))
+    before = read_load()
     per_block, blocks = _throughput(watch, options, step_seconds)
+    load = load_between(before, read_load())
     # A block of one step is a step with a synchronisation after it: slow steps are not run again for the same figure.
     latencies = list(blocks) if per_block == 1 else _latencies(watch, options)
     timing = Timing(
@@ -146,6 +149,7 @@ def time_steps(
         steps_per_block=per_block,
         block_step_times_us=blocks,
         step_latencies_us=latencies,
+        load=load,
     )
     return timing, _notes(timing, options, "timing.max_seconds" if options is asked else "timing.budget_seconds")
 

@@ -98,6 +98,8 @@ def _combined_cpu(parts: list[Measures]) -> CpuWork | None:
         operators=sum(c.operators for c in known),
         operators_us=sum(c.operators_us for c in known),
         working_us=dict(sum((Counter(c.working_us) for c in known), Counter())),
+        least_working_us=dict(sum((Counter(c.least_working_us) for c in known), Counter())),
+        threads=max(c.threads for c in known),
     )
 
 

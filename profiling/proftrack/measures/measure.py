@@ -136,7 +136,9 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         collectives=collectives(seen),
         modules=tables.modules(table, seen.links),
         work=work.trace_work(table, seen.forest, owned, own) if shapes else None,
-        cpu=work.cpu_work(table, seen.forest, operators, ceilings) if ceilings and not len(seen.links.gpu) else None,
+        cpu=work.cpu_work(work.cpu_calls(table, seen.forest, operators), ceilings)
+        if ceilings and not len(seen.links.gpu)
+        else None,
         **gpu,
     )
 

@@ -37,6 +37,7 @@ FLAGS: dict[str, str] = {
     "clocks_low": "The GPU's clock was under nine tenths of its maximum while steps were timed.",
     "gpu_shared": "Other processes used the GPU while steps were timed: times may be longer than the program's own.",
     "work_not_counted": "A part of the GPU's work has no known FLOPs or bytes: rooflines of its kernels are missing.",
+    "other_threads": "Threads that the program starts worked and were not recorded: their work is missing.",
     "no_region": "No record_function region in the steps: host time cannot be assigned to parts of the program.",
 }
 """Every flag and what it does to the figures."""

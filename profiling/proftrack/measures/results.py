@@ -182,15 +182,43 @@ class TraceWork(Struct, frozen=True, kw_only=True):
     """The operators (or kernels) with most of it."""
 
 
+class CpuCalls(Struct, frozen=True, kw_only=True):
+    """All calls of one operator with the same input shapes in a trace of the CPU."""
+
+    name: str
+    calls: int
+    self_us: float
+    """Median self time of a call: one during which the system ran something else says nothing about the operator."""
+    flops: float | None = None
+    """Of one call, with `bytes` and `dtype`; None where the shapes do not tell."""
+    bytes: float | None = None
+    dtype: str | None = None
+
+
+class CpuTrace(Struct, frozen=True, kw_only=True):
+    """The operators of a CPU's trace."""
+
+    calls: list[CpuCalls]
+    threads: int
+    """That called operators."""
+    overlap: float = 1.0
+    """Time in which any thread was in an operator, over the sum of the threads' times: 0.5 where two work all along."""
+
+
 class CpuWork(Struct, frozen=True, kw_only=True):
-    """Where a CPU's steps spend their time, in microseconds over all steps."""
+    """Where a CPU's steps spend their time, in microseconds over all steps. Threads that work at once count once."""
 
     operators: int
     """Calls of operators, those within others included."""
     operators_us: float
-    """Their self time."""
+    """Time within operators."""
     working_us: dict[str, float]
-    """The part of it that does what has to be done, by limit (arithmetic, bandwidth, unknown)."""
+    """The part of it that does what has to be done, by limit (arithmetic, bandwidth, unknown): what the operators' self
+    times have over the measured price of a call."""
+    least_working_us: dict[str, float] = {}
+    """The same where every call costs as much as the dearest one that was measured."""
+    threads: int = 1
+    """That called operators."""
 
 
 class Device(Struct, frozen=True, kw_only=True):

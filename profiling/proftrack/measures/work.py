@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import statistics
 from typing import NamedTuple
 
 import numpy as np
@@ -9,10 +11,11 @@ import numpy.typing as npt
 
 from proftrack.events.categories import Kind
 from proftrack.events.table import NONE, Bools, EventTable, Ints
-from proftrack.hardware import Ceilings
+from proftrack.hardware import PARALLEL, Ceilings
 from proftrack.measures.costs import Cost, cost_of
+from proftrack.measures.intervals import union
 from proftrack.measures.nesting import Forest
-from proftrack.measures.results import CpuWork, TraceWork
+from proftrack.measures.results import CpuCalls, CpuTrace, CpuWork, TraceWork
 
 Floats = npt.NDArray[np.float64]
 
@@ -120,44 +123,91 @@ def trace_work(table: EventTable, forest: Forest, owned: Owned, own: Bools) -> T
     return TraceWork(flops_by_dtype=flops, uncounted_us=float(lost.sum()) / 1000, uncounted=largest)
 
 
-SETUP_DISPATCHES = 30.0
-"""What an operator needs beyond its roofline time is the price of calling it (dispatch, setting up a primitive, waking
-threads) up to this many times an empty dispatch: some 30 us. More is work: page faults, caches, a poor kernel."""
+OFF_RIDGE = 2.0
+"""An operator's arithmetic and its traffic must differ this much for one of them to be named as its limit."""
+_COSTLY = re.compile(r"exp|log|erf|gelu|tanh|sigmoid|silu|mish|softplus|pow|sin|cos|tan|softmax")
+"""Functions whose arithmetic the FLOPs do not tell (one an element): bandwidth limits them only near its roofline."""
+NEAR_ROOFLINE = 1.5
 
 
-def cpu_work(table: EventTable, forest: Forest, costs: OperatorCosts, ceilings: Ceilings) -> CpuWork:
-    """What of the operators' self time is work, by the limit of that work.
+def cpu_calls(table: EventTable, forest: Forest, costs: OperatorCosts) -> CpuTrace:
+    """The operators of a trace, by name and input shapes."""
+    at = np.flatnonzero(table.kind[forest.rows] == Kind.CPU_OP)
+    rows = forest.rows[at]
+    codes = table.name[rows].astype(np.int64) * (len(table.signatures) + 1) + table.signature[rows] + 1
+    _, first, group = np.unique(codes, return_index=True, return_inverse=True)
+    medians, counts = _medians(group, forest.self_ns[at], len(first))
+    calls = []
+    for row, one, count, median in zip(rows[first].tolist(), at[first], counts.tolist(), medians.tolist(), strict=True):
+        known = bool(costs.known[one])
+        calls.append(
+            CpuCalls(
+                name=table.names[table.name[row]],
+                calls=count,
+                self_us=median / 1000,
+                flops=float(costs.flops[one]) if known else None,
+                bytes=float(costs.bytes[one]) if known else None,
+                dtype=costs.dtypes[costs.dtype[one]] if known else None,
+            )
+        )
+    start, end, thread = forest.start[at], forest.end[at], table.thread[rows].astype(np.int64)
+    threads = np.unique(thread)
+    each = sum(union(start[thread == one], end[thread == one]).length for one in threads.tolist())
+    return CpuTrace(calls=calls, threads=len(threads), overlap=union(start, end).length / each if each else 1.0)
 
-    The roofline time of an operator (as far as its self time goes) is work, and so is what its self time has over the
-    price of a call. Calls of one operator with the same shapes count with their median: a call during which the system
-    ran something else says nothing about the operator. One that only calls others has next to no self time.
+
+def cpu_work(trace: CpuTrace, ceilings: Ceilings) -> CpuWork:
+    """What of the operators' time is work, by the limit of that work.
+
+    What an operator's self time has over the price of a call is work. What a call costs was measured on this machine
+    for some operators (`Ceilings.call_us`), and depends on more than the operator (threads to wake, primitives to set
+    up). So it is read twice: with an operator's own price (the median one where it was not measured), and with the
+    dearest of all and the threads to wake. With threads that work at once, all times are scaled to the time in which
+    any of them does.
     """
-    is_op = table.kind[forest.rows] == Kind.CPU_OP
-    self_us = _typical(table, forest.rows[is_op], forest.self_ns[is_op]) / 1000
-    work = np.maximum(self_us - SETUP_DISPATCHES * (ceilings.dispatch_us or 0.0), 0.0)
-    arithmetic = costs.flops[is_op] / _rates(costs, ceilings)[costs.dtype[is_op]] * 1e6
-    bandwidth = costs.bytes[is_op] / ceilings.bytes_per_s * 1e6
-    least = np.fmax(arithmetic, bandwidth)
-    known = costs.known[is_op] & ~np.isnan(least)
-    work = np.where(known, np.maximum(work, np.minimum(self_us, least)), work)
-    limit = np.where(known, np.where(arithmetic >= bandwidth, "arithmetic", "bandwidth"), "unknown")
-    sums = {name: float(work[limit == name].sum()) for name in np.unique(limit).tolist()}
+    prices = {name: price for name, price in ceilings.call_us.items() if name != PARALLEL}
+    median, dearest = (statistics.median(prices.values()), max(prices.values())) if prices else (0.0, 0.0)
+    dearest += ceilings.call_us.get(PARALLEL, 0.0)
+    working: dict[str, float] = {}
+    least: dict[str, float] = {}
+    for op in trace.calls:
+        limit, scale = _limit(op, ceilings), op.calls * trace.overlap
+        own = max(prices.get(op.name, 0.0), median)
+        for sums, price in ((working, own), (least, dearest)):
+            if op.self_us > price:
+                sums[limit] = sums.get(limit, 0.0) + (op.self_us - price) * scale
     return CpuWork(
-        operators=int(is_op.sum()),
-        operators_us=float(self_us.sum()),
-        working_us={name: us for name, us in sums.items() if us > 0},
+        operators=sum(op.calls for op in trace.calls),
+        operators_us=sum(op.calls * op.self_us for op in trace.calls) * trace.overlap,
+        working_us=working,
+        least_working_us=least,
+        threads=trace.threads,
     )
 
 
-def _typical(table: EventTable, rows: Ints, values: Ints) -> Floats:
-    """For each row the median of `values` over the rows of its name and signature."""
-    if not len(rows):
-        return np.zeros(0)
-    codes = table.name[rows].astype(np.int64) * (len(table.signatures) + 1) + table.signature[rows] + 1
-    unique, group = np.unique(codes, return_inverse=True)
+def _limit(op: CpuCalls, ceilings: Ceilings) -> str:
+    """What limits an operator: arithmetic, bandwidth, or unknown where its shapes or the ceilings do not tell."""
+    if op.flops is None or op.bytes is None:
+        return "unknown"
+    rate = ceilings.flops_per_s.get(op.dtype or "")
+    if rate is None and op.dtype != "other" and op.flops > op.bytes:
+        return "unknown"
+    arithmetic = op.flops / rate * 1e6 if rate is not None else 0.0
+    bandwidth = op.bytes / ceilings.bytes_per_s * 1e6
+    if arithmetic > OFF_RIDGE * bandwidth:
+        return "arithmetic"
+    if bandwidth <= OFF_RIDGE * arithmetic:
+        return "unknown"
+    costly = _COSTLY.search(op.name) is not None and op.self_us > NEAR_ROOFLINE * bandwidth
+    return "unknown" if costly else "bandwidth"
+
+
+def _medians(group: Ints, values: Ints, groups: int) -> tuple[Floats, Ints]:
+    """The median of `values` and their count by group (0 to `groups` - 1, none empty)."""
+    if not groups:
+        return np.zeros(0), np.zeros(0, dtype=np.int64)
     order = np.lexsort((values, group))
-    count = np.bincount(group, minlength=len(unique))
+    count = np.bincount(group, minlength=groups)
     first = np.cumsum(count) - count
     ordered = values[order]
-    median = (ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2
-    return np.asarray(median[group], dtype=np.float64)
+    return (ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2, count

@@ -6,12 +6,15 @@ import re
 from collections.abc import Callable
 
 from proftrack.measures import Measures
+from proftrack.verdict.context import Context
 from proftrack.verdict.evidence import counted, times, us
 from proftrack.verdict.rules import GPU_SIDE, StepFacts
 
 _MANY_LAUNCHES = 20
 _SHARE = 0.3
 _NEAR_ROOFLINE = 1.25
+_FASTER = 1.2
+_WIDTH = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def advise(regime: str, measures: Measures, facts: StepFacts, roofline: float | None) -> list[str]:
@@ -23,9 +26,25 @@ def advise(regime: str, measures: Measures, facts: StepFacts, roofline: float | 
     return [*first, *rest]
 
 
-def advise_cpu(regime: str) -> list[str]:
-    """The same for a run on the CPU."""
-    return list(_CPU[regime])
+def advise_cpu(regime: str, context: Context) -> list[str]:
+    """The same for a run on the CPU. A narrower type only where it was measured to be faster on this one."""
+    faster = _faster_types(context) if regime in ("compute-bound", "memory-bound") else []
+    narrower = [f"{dtype} computes {ratio:.1f} times as fast as {used} here: try it." for used, dtype, ratio in faster]
+    return [*narrower, *_CPU[regime]]
+
+
+def _faster_types(context: Context) -> list[tuple[str, str, float]]:
+    """A type that the step uses, the fastest narrower one, and how many times as fast it was measured to be."""
+    rates = context.ceilings.flops_per_s if context.ceilings is not None else {}
+    used = context.work.flops_by_dtype if context.work is not None else {}
+    found = []
+    for dtype in sorted(used):
+        own, width = rates.get(dtype), _WIDTH.get(dtype, 0)
+        narrower = {d: rate / own for d, rate in rates.items() if own and _WIDTH.get(d, width) < width}
+        if narrower and max(narrower.values()) > _FASTER:
+            best = max(narrower, key=lambda d: narrower[d])
+            found.append((dtype, best, narrower[best]))
+    return found
 
 
 def _roofline_sentence(headroom: float) -> str:
@@ -195,11 +214,11 @@ _GENERAL: dict[str, tuple[str, ...]] = {
 }
 _CPU: dict[str, tuple[str, ...]] = {
     "compute-bound": (
-        "Only less arithmetic, a narrower type that this CPU computes faster, or more cores help.",
+        "Only less arithmetic, better kernels or more cores help.",
         "Fewer operators or torch.compile for dispatch's sake win next to nothing.",
     ),
     "memory-bound": (
-        "Move fewer bytes: let torch.compile fuse chains of operators, keep data in a narrower type, work in place.",
+        "Move fewer bytes: let torch.compile fuse chains of operators, work in place.",
         "Faster arithmetic wins nothing here.",
     ),
     "overhead-bound": (

@@ -8,6 +8,7 @@ from proftrack.capture.gpu_state import GpuState
 from proftrack.capture.result import Timing
 from proftrack.hardware import Ceilings, StepWork
 from proftrack.measures import Measures
+from proftrack.verdict.thresholds import Thresholds
 
 
 class Context(Struct, frozen=True, kw_only=True):
@@ -19,14 +20,29 @@ class Context(Struct, frozen=True, kw_only=True):
     ceilings: Ceilings | None = None
     work: StepWork | None = None
     gpu: GpuState | None = None
+    all_threads: bool = False
+    """Whether threads that the user starts were recorded."""
 
     @property
     def unprofiled_us(self) -> float | None:
         """T, where it was measured without the profiler."""
         return self.timing.verdict_step_time_us if self.timing is not None else self.step_time_us
 
+    def unrecorded_threads(self, limits: Thresholds) -> float | None:
+        """The share of a core that threads used whose operators were not recorded; None where it is next to nothing."""
+        load = self.timing.load if self.timing is not None else None
+        if self.all_threads or load is None:
+            return None
+        share = load.share(load.python_threads_us)
+        return share if share > limits.other_threads else None
+
     def work_of(self, measures: Measures) -> StepWork | None:
-        """A step's work: as counted, else by the operators' shapes in the trace."""
+        """A step's work: as counted, else by the operators' shapes in the trace.
+
+        None where operators ran on several threads of a CPU: counting sees one of them.
+        """
+        if measures.cpu is not None and measures.cpu.threads > 1:
+            return None
         if self.work is not None:
             return self.work
         shapes, steps = measures.work, max(measures.steps, 1)

@@ -6,20 +6,19 @@ what has to be done (measures.work.cpu_work), against T.
 
 from __future__ import annotations
 
+import statistics
+from typing import NamedTuple
+
 from proftrack.measures import Measures
 from proftrack.measures.results import CpuWork
+from proftrack.verdict import spread
 from proftrack.verdict.advice import advise_cpu
 from proftrack.verdict.context import Context
+from proftrack.verdict.cpu_fit import misfits
 from proftrack.verdict.evidence import item, number, us
 from proftrack.verdict.result import Evidence, Verdict
-from proftrack.verdict.rules import gpu_regime
+from proftrack.verdict.rules import GPU_SIDE, gpu_regime
 from proftrack.verdict.thresholds import Thresholds
-
-_SPREAD = 1 / 3
-_OTHER_CONDITIONS_US = 1000.0
-"""What the operators may take in the trace beyond twice the step: with more, the machine was not in one state."""
-_HOST_WORK_US = 100.0
-"""Time between operators, for each of them, that is no longer the price of calling it from Python."""
 
 
 def verdict(measures: Measures, context: Context, time: float | None, *, basis: str, limits: Thresholds) -> Verdict:
@@ -46,52 +45,172 @@ def verdict(measures: Measures, context: Context, time: float | None, *, basis: 
     return _inconclusive(measures, basis, limits, what, reason)
 
 
+class _Reading(NamedTuple):
+    """A CPU's step with one idea of what calls cost. Microseconds a step."""
+
+    working: dict[str, float]
+    """The operators' work by limit."""
+    time: float
+    inside: float
+    """Time within operators, in the trace."""
+    calls: float
+    host_work_us: float
+    """Time between operators, for each of them, from which on it is the host's own work."""
+
+    @property
+    def busy(self) -> float:
+        """Work, as far as it fits into the step."""
+        return min(sum(self.working.values()), self.time)
+
+    @property
+    def u(self) -> float:
+        """Its share of the step."""
+        return self.busy / self.time
+
+    @property
+    def between(self) -> float:
+        """Time outside of operators."""
+        return max(self.time - self.inside, 0.0)
+
+    @property
+    def between_each(self) -> float:
+        """Time outside of operators for each of them."""
+        return self.between / max(self.calls, 1)
+
+    def outside(self, limits: Thresholds) -> bool:
+        """Whether most of what is not work lies outside of operators."""
+        return self.between >= limits.cause_share * (self.time - self.busy)
+
+    def regime(self, limits: Thresholds) -> tuple[str, str]:
+        """The regime and its cause."""
+        if self.u >= limits.gpu_bound_from:
+            return gpu_regime(self.working, limits), max(self.working, key=lambda k: self.working[k])
+        outside = self.outside(limits)
+        if outside and self.between_each > self.host_work_us:
+            return "host-bound", "host"
+        return "overhead-bound" if self.u <= limits.overhead_bound_to else "mixed", "python" if outside else "dispatch"
+
+
 def _judged(measures: Measures, cpu: CpuWork, context: Context, time: float, limits: Thresholds) -> Verdict:
-    steps = measures.steps
-    working = {k: v / steps for k, v in cpu.working_us.items()}
-    busy = min(sum(working.values()), time)
-    u = busy / time
-    between = max(time - cpu.operators_us / steps, 0.0)
-    gap = time - busy
-    if u >= limits.gpu_bound_from:
-        name, cause = gpu_regime(working, limits), max(working, key=lambda k: working[k])
-    elif between >= limits.cause_share * gap and between / max(cpu.operators / steps, 1) > _HOST_WORK_US:
-        name, cause = "host-bound", "host"
-    else:
-        name = "overhead-bound" if u <= limits.overhead_bound_to else "mixed"
-        cause = "python" if between >= limits.cause_share * gap else "dispatch"
-    reasons = ["A CPU's working time is an estimate: roofline time, and self time beyond the price of a call."]
-    unsteady = _unsteady(cpu, context, time, steps)
-    summary = _summary(name, busy, time)
-    if cpu.operators_us / steps > 2 * time + _OTHER_CONDITIONS_US:
-        name = "inconclusive"
-        inside = us(cpu.operators_us / steps)
-        summary = f"Inconclusive (CPU): operators that take {inside} in the trace do not fit into a step of {us(time)}."
-    near = [limit for limit in (limits.overhead_bound_to, limits.gpu_bound_from) if abs(u - limit) < limits.near]
-    reasons += [f"{u:.2f} of the step is work: close to the limit {limit}." for limit in near]
+    own, dearest = _readings(measures, cpu, context, time, limits)
+    regime, cause = own.regime(limits)
+    unfit = misfits(measures, cpu, context, time, limits)
+    against = [misfit.text for misfit in unfit if misfit.level == "inconclusive"]
+    against += _undecided(regime, own, dearest, context, measures, limits)
+    doubts = [misfit.text for misfit in unfit if misfit.level == "low"]
+    if not against:
+        doubts += _doubts(regime, own, dearest, context, limits)
+    name = "inconclusive" if against else regime
     return Verdict(
         regime=name,
         cause=cause,
-        confidence="low" if near or unsteady or name == "inconclusive" else "medium",
+        confidence="low" if against or doubts else "medium",
         basis="unprofiled",
         gpu_busy_fraction=None,
-        summary=summary,
-        evidence=_evidence(measures, cpu, context, time, working),
-        advice=advise_cpu(name),
-        reasons=[*reasons, *unsteady],
+        summary=f"Inconclusive (CPU): {_decapitalized(against[0])}" if against else _summary(name, own.busy, time),
+        evidence=_evidence(measures, context, own),
+        advice=advise_cpu(name, context),
+        reasons=[*against, *doubts, *_remarks(cpu, context, measures)],
         thresholds=limits.as_dict(),
     )
 
 
-def _unsteady(cpu: CpuWork, context: Context, time: float, steps: int) -> list[str]:
-    """Signs that something else ran on the machine, while steps were timed or while they were recorded."""
+def _readings(
+    measures: Measures, cpu: CpuWork, context: Context, time: float, limits: Thresholds
+) -> tuple[_Reading, _Reading]:
+    """The step with the operators' own prices, and with the dearest price for each of them."""
+    steps = measures.steps
+    dispatch = context.ceilings.dispatch_us if context.ceilings is not None else None
+    host_work = limits.host_work_dispatches * (dispatch or 1.0)
+    own, dearest = (
+        _Reading(
+            {k: v / steps for k, v in working.items()}, time, cpu.operators_us / steps, cpu.operators / steps, host_work
+        )
+        for working in (cpu.working_us, cpu.least_working_us)
+    )
+    return own, dearest
+
+
+def _undecided(
+    regime: str, own: _Reading, dearest: _Reading, context: Context, measures: Measures, limits: Thresholds
+) -> list[str]:
+    """Why fitting figures name no regime all the same."""
+    other = dearest.regime(limits)[0]
+    if other != regime:
+        return [
+            f"What a call costs decides: {us(own.busy)} of the step are work if each costs what it does when it has "
+            f"nothing to do ({regime}), {us(dearest.busy)} if each costs as much as this machine's dearest ({other})."
+        ]
+    if regime == "inconclusive":
+        missing = _without_ceiling(context, measures)
+        why = f"no ceiling was measured for {', '.join(missing)}" if missing else "their shapes do not tell"
+        return [f"Most of the work is in operators whose limit is not known: {why}."]
+    traced = statistics.median(step.host_us for step in measures.per_step) if measures.per_step else None
+    shown = max(traced - own.inside, 0.0) if traced is not None else own.between
+    if own.u < limits.gpu_bound_from and own.outside(limits) and shown < limits.cause_share * own.between:
+        return [
+            f"Operators that take {us(own.inside)} in the trace do not add up to the step's {us(own.time)}, and the "
+            f"trace shows no more than {us(shown)} of anything else: something else ran while steps were timed."
+        ]
+    load = context.timing.load if context.timing is not None else None
+    if regime == "overhead-bound" and load is not None:
+        off = 1 - load.share(load.thread_us) - load.share(load.thread_waited_us)
+        if off > limits.off_cpu:
+            return [
+                f"The thread that runs the steps was off the processor for {off:.0%} of the time: it waits for "
+                "something (I/O, a lock, another thread), and that is neither dispatch nor Python."
+            ]
+    return []
+
+
+def _doubts(regime: str, own: _Reading, dearest: _Reading, context: Context, limits: Thresholds) -> list[str]:
+    """Why the regime could be another one."""
     out = []
-    blocks = sorted(context.timing.block_step_times_us) if context.timing is not None else []
-    if blocks and blocks[-1 - len(blocks) // 10] > (1 + _SPREAD) * blocks[len(blocks) // 10]:
-        out.append("The timed blocks differ by more than a third: another program may have used the machine.")
-    if cpu.operators_us / steps > 2 * time:
-        out.append("The operators took over twice as long in the trace as the whole step without it.")
+    bounds = {limits.gpu_bound_from, *((limits.overhead_bound_to,) if regime in ("overhead-bound", "mixed") else ())}
+    for limit in sorted(bounds):
+        near = [reading.u for reading in (own, dearest) if abs(reading.u - limit) < limits.near]
+        out += [f"{near[0]:.2f} of the step is work: close to the limit {limit}."] if near else []
+    if regime in ("host-bound", "overhead-bound") and own.outside(limits):
+        ratio = own.between_each / own.host_work_us
+        if 0.5 < ratio < 2:
+            out.append(
+                f"{us(own.between_each)} pass between operators for each of them: close to the limit of "
+                f"{us(own.host_work_us)} between Python's price of a call and work of the host's own."
+            )
+    ends = spread.time_interval(context.timing) or ()
+    others = {own._replace(time=end).regime(limits)[0] for end in ends} - {regime}
+    if others:
+        out.append(f"Within the spread of the timed blocks it could also be {' or '.join(sorted(others))}.")
+    arithmetic, bandwidth = own.working.get("arithmetic", 0.0), own.working.get("bandwidth", 0.0)
+    if regime in GPU_SIDE and abs(arithmetic - bandwidth) <= own.working.get("unknown", 0.0):
+        out.append("Work whose limit is not known takes enough time to turn compute- into memory-bound.")
     return out
+
+
+def _remarks(cpu: CpuWork, context: Context, measures: Measures) -> list[str]:
+    """What a reader must know of any CPU verdict, and of this one."""
+    out = ["A CPU's working time is an estimate: the operators' self time beyond the measured price of a call."]
+    if cpu.threads > 1:
+        out.append(
+            f"Operators ran on {cpu.threads} threads: times are those in which any of them worked, and the step's work "
+            "is not counted, since counting sees one thread."
+        )
+    missing = _without_ceiling(context, measures)
+    if missing:
+        out.append(f"R is not known: no ceiling was measured for {', '.join(missing)}.")
+    return out
+
+
+def _without_ceiling(context: Context, measures: Measures) -> list[str]:
+    """Types that the step computes in and that have no measured rate."""
+    work, ceilings = context.work_of(measures), context.ceilings
+    if work is None or ceilings is None:
+        return []
+    return sorted(d for d, flops in work.flops_by_dtype.items() if flops and d not in ceilings.flops_per_s)
+
+
+def _decapitalized(text: str) -> str:
+    return text if text[:2].isupper() or text.startswith("R ") else text[0].lower() + text[1:]
 
 
 _TEXT = {
@@ -100,7 +219,6 @@ _TEXT = {
     "overhead-bound": "the rest is dispatch and Python",
     "mixed": "work and overhead both hold it back",
     "host-bound": "the rest is spent outside torch's operators",
-    "inconclusive": "but the data do not carry a verdict",
 }
 
 
@@ -108,12 +226,9 @@ def _summary(name: str, busy: float, time: float) -> str:
     return f"{name.capitalize()} (CPU): {us(busy)} of a {us(time)} step are work ({busy / time:.0%}); {_TEXT[name]}."
 
 
-def _evidence(
-    measures: Measures, cpu: CpuWork, context: Context, time: float, working: dict[str, float]
-) -> list[Evidence]:
-    steps, ceilings = measures.steps, context.ceilings
-    busy = min(sum(working.values()), time)
-    calls, inside = cpu.operators / steps, cpu.operators_us / steps
+def _evidence(measures: Measures, context: Context, reading: _Reading) -> list[Evidence]:
+    ceilings, time, busy = context.ceilings, reading.time, reading.busy
+    calls, inside = reading.calls, reading.inside
     out = [
         item("step_time_us", time, "us", f"A step takes {us(time)} without the profiler."),
         item("cpu_working_us", busy, "us", f"{us(busy)} of it are work, estimated from the operators' self time."),
@@ -129,7 +244,7 @@ def _evidence(
         out.append(item("roofline_time_us", roofline, "us", text))
     out += [
         item(f"working_{limit}_us", value, "us", f"{us(value)} of the work is limited by {_LIMIT[limit]}.")
-        for limit, value in sorted(working.items(), key=lambda kv: -kv[1])
+        for limit, value in sorted(reading.working.items(), key=lambda kv: -kv[1])
     ]
     return out + _top_operators(measures)
 
@@ -159,7 +274,7 @@ def _inconclusive(measures: Measures, basis: str, limits: Thresholds, what: str,
         gpu_busy_fraction=None,
         summary=f"Inconclusive: {what}.",
         evidence=_top_operators(measures),
-        advice=advise_cpu("inconclusive"),
+        advice=advise_cpu("inconclusive", Context()),
         reasons=[reason],
         thresholds=limits.as_dict(),
     )

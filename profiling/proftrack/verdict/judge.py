@@ -38,7 +38,7 @@ def judge(measures: Measures, context: Context | None = None, *, limits: Thresho
     roofline = context.roofline_us(measures)
     if not measures.gpu_busy_per_step_us or not time:
         verdict = cpu.verdict(measures, context, time, basis=basis, limits=limits)
-        return Judgement(verdict, time, roofline, [])
+        return Judgement(verdict, time, roofline, _thread_flags(context, limits))
     facts = facts_of(measures, time)
     flags = _flags(measures, facts, context, roofline, limits)
     if roofline is not None and roofline > limits.roofline_slack * facts.gpu_busy_us:
@@ -80,7 +80,7 @@ def _flags(
     measures: Measures, facts: StepFacts, context: Context, roofline: float | None, limits: Thresholds
 ) -> list[Flag]:
     """Flags that need more than the trace."""
-    raised = []
+    raised = _thread_flags(context, limits)
     u, gpu = facts.busy_fraction, context.gpu
     if context.unprofiled_us is not None and u > limits.slow_under_profiler:
         raised.append(flag("slow_under_profiler", 1, f"B / T = {u:.2f}."))
@@ -100,6 +100,11 @@ def _flags(
         if gpu.other_processes:
             raised.append(flag("gpu_shared", gpu.other_processes))
     return raised
+
+
+def _thread_flags(context: Context, limits: Thresholds) -> list[Flag]:
+    share = context.unrecorded_threads(limits)
+    return [flag("other_threads", 1, f"They used {share:.0%} of a core.")] if share is not None else []
 
 
 class _Outcome:
@@ -291,5 +296,6 @@ _LOWERING = (
     "gpu_throttled",
     "clocks_low",
     "gpu_shared",
+    "other_threads",
 )
 """Flags that lower confidence, in the order they are named."""

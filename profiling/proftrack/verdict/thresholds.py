@@ -42,6 +42,34 @@ class Thresholds(Struct, frozen=True, kw_only=True):
     low_clock: float = 0.9
     """Share of the highest clock under which the GPU did not run as fast as it can."""
 
+    # On a CPU (verdict/cpu_fit.py). Judgement calls, all of them: each says how far two figures may lie apart that are
+    # the same on a machine with nothing else to do. Beyond the first the verdict is inconclusive, beyond `_low` its
+    # confidence is low.
+    cpu_blocks: float = 2.0
+    """The 90th over the 10th percentile of the timed blocks."""
+    cpu_blocks_low: float = 4 / 3
+    cpu_modes: float = 1.5
+    """Step times back to back and one by one, the longer over the shorter."""
+    cpu_modes_low: float = 1.2
+    cpu_over_traced: float = 1.5
+    """T over the recorded step."""
+    cpu_over_traced_low: float = 1.2
+    cpu_waited: float = 0.2
+    """Share of the timed period in which a thread that was ready to run had no core."""
+    cpu_waited_low: float = 0.05
+    cpu_full: float = 0.9
+    """Where waiting is not counted: share of all cores in use from which on none was free."""
+    cpu_others: float = 0.25
+    """And the share of all cores that other processes used."""
+    cpu_others_low: float = 0.1
+    other_threads: float = 0.1
+    """Share of a core that threads may use whose operators were not recorded."""
+    off_cpu: float = 0.2
+    """Share of T in which the steps' thread may be off the processor without that being waiting."""
+    host_work_dispatches: float = 100.0
+    """Time between operators, for each of them, that is no longer the price of calling it from Python: so many empty
+    dispatches. Within a factor of two of that the confidence is low."""
+
     def as_dict(self) -> dict[str, float]:
         """For the record."""
         return {k: float(v) for k, v in msgspec.structs.asdict(self).items()}

@@ -1,0 +1,132 @@
+"""What it costs to call an operator on this CPU: the self time of calls with next to nothing to do, under the profiler.
+
+The verdict takes these off the operators' self times in a trace (measures.work.cpu_work): the rest is work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from proftrack.hardware import PARALLEL
+
+_CALLS = 15
+_SECONDS = 0.1
+"""For each kind of call: on a busy machine one that wakes threads takes tens of milliseconds."""
+_FLUSHED_BYTES = 8 << 20
+
+
+def call_prices() -> dict[str, float]:
+    """Median self time by operator, in microseconds: some seventy of them, the wrappers and autograd's included.
+
+    The caches are filled with something else before each call: the few recorded steps of a trace run cold, and cost
+    several times what a call in a hot loop does. On one thread, since what waking the others costs has its own price,
+    PARALLEL: there the least, which a busy machine disturbs less.
+    """
+    import torch
+
+    prices: dict[str, float] = {}
+    # With gradients whoever calls: autograd's own operators are priced, too.
+    with torch.enable_grad(), _one_thread():
+        for call in _calls():
+            with contextlib.suppress(RuntimeError):  # an operator that this build lacks
+                for name, each in _self_times(call).items():
+                    prices[name] = max(statistics.median(each), prices.get(name, 0.0))
+    block = torch.ones(1 << 17, dtype=torch.uint8)
+    prices[PARALLEL] = min(_self_times(lambda: block.fill_(1))["aten::fill_"])
+    return prices
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _calls() -> list[Callable[[], Any]]:
+    """Small calls of the operators that programs are made of."""
+    import torch
+    from torch.nn import functional
+
+    one, pair, batch = torch.ones(1), torch.ones(2, 2), torch.ones(1, 2, 2)
+    image, filters = torch.ones(2, 3, 8, 8), torch.ones(8, 3, 3, 3)
+    index = torch.zeros(2, dtype=torch.long)
+    heads = torch.ones(1, 1, 2, 8)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.GELU(), torch.nn.LayerNorm(2), torch.nn.Linear(2, 2))
+    optimizers = [torch.optim.SGD(model.parameters()), torch.optim.AdamW(model.parameters())]
+
+    def train() -> None:
+        functional.cross_entropy(model(pair), index).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return [
+        lambda: torch.add(one, one),
+        lambda: torch.mul(one, 1.5),
+        lambda: one.mul_(1.0),
+        lambda: torch.matmul(pair, pair),
+        lambda: torch.addmm(pair, pair, pair),
+        lambda: torch.bmm(batch, batch),
+        lambda: torch.sum(pair),
+        lambda: torch.mean(pair, 0),
+        lambda: torch.relu(pair),
+        lambda: torch.tanh(pair),
+        lambda: torch.softmax(pair, 0),
+        lambda: torch.cat([pair, pair]),
+        pair.clone,
+        lambda: pair[index],
+        lambda: functional.embedding(index, pair),
+        lambda: functional.conv2d(image, filters),
+        lambda: functional.scaled_dot_product_attention(heads, heads, heads),
+        train,
+    ]
+
+
+def _self_times(call: Callable[[], Any]) -> dict[str, list[float]]:
+    """Self times of each operator in `call`, in microseconds."""
+    from torch.profiler import ProfilerActivity, profile
+
+    from proftrack.capture.profiling import quiet
+
+    other = np.zeros(_FLUSHED_BYTES, dtype=np.uint8)
+    for _ in range(3):
+        call()
+    # Shapes are recorded by default, and cost time within a call.
+    with quiet(), profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        begin = time.perf_counter()
+        for _ in range(_CALLS):
+            other += 1
+            call()
+            if time.perf_counter() - begin > _SECONDS:
+                break
+    events = [e for e in profiler.profiler.kineto_results.events() if not e.is_user_annotation()]
+    times: dict[str, list[float]] = {}
+    for name, self_ns in _nested(events):
+        times.setdefault(name, []).append(self_ns / 1e3)
+    return times
+
+
+def _nested(events: list[Any]) -> list[tuple[str, int]]:
+    """Name and self time of each event; all are on one thread."""
+    rows = sorted((e.start_ns(), -e.duration_ns(), e.name()) for e in events)
+    own = [-negative for _, negative, _ in rows]
+    running: list[int] = []
+    for i, (start, negative, _) in enumerate(rows):
+        while running and rows[running[-1]][0] - rows[running[-1]][1] <= start:
+            running.pop()
+        if running:
+            own[running[-1]] += negative
+        running.append(i)
+    return [(name, max(ns, 0)) for (_, _, name), ns in zip(rows, own, strict=True)]

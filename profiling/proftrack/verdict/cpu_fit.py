@@ -1,0 +1,144 @@
+"""Whether what was measured on a CPU fits together: timing, trace, ceilings, and what else the machine did meanwhile.
+
+On a CPU work is done when its call returns. So steps back to back and one by one take equally long, profiling only
+lengthens a step, no step is shorter than its roofline, and the operators' work lies within the step. Where that does
+not hold, something else was measured than the program on a machine of its own, and no regime follows from it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from proftrack.capture.result import Load, Timing
+from proftrack.measures import Measures
+from proftrack.measures.results import CpuWork
+from proftrack.verdict.context import Context
+from proftrack.verdict.evidence import us
+from proftrack.verdict.thresholds import Thresholds
+
+_READING_US = 5.0
+"""What reading the clock around a single step may add to it."""
+_STARTING_US = 1000.0
+"""What the profiler's own doing between steps may add to a recorded one."""
+
+
+class Misfit(NamedTuple):
+    """Something that does not fit. `inconclusive`: no regime follows; `low`: it is near to that."""
+
+    level: Literal["inconclusive", "low"]
+    text: str
+
+
+def misfits(measures: Measures, cpu: CpuWork, context: Context, time: float, limits: Thresholds) -> list[Misfit]:
+    """All that does not fit, what makes the verdict inconclusive first."""
+    timing = context.timing
+    found = [
+        *_threads(context, limits),
+        *(_load(timing.load, limits) if timing is not None and timing.load is not None else ()),
+        *(_timing(timing, limits) if timing is not None else ()),
+        *_roofline(measures, context, time, limits),
+        *_trace(measures, cpu, context, time, limits),
+    ]
+    return sorted(found, key=lambda misfit: misfit.level != "inconclusive")
+
+
+def _threads(context: Context, limits: Thresholds) -> Iterator[Misfit]:
+    share = context.unrecorded_threads(limits)
+    if share is not None:
+        yield Misfit(
+            "inconclusive",
+            f"Threads that the program starts used {share:.0%} of a core while steps were timed, and their operators "
+            "were not recorded: what they do is not in the trace.",
+        )
+
+
+def _load(load: Load, limits: Thresholds) -> Iterator[Misfit]:
+    """More to run than cores."""
+    others = load.share(load.others_us)
+    beside = f"; other processes used {others:.2g} of {load.cores} cores" if load.others_us is not None else ""
+    if load.waited_us is not None:
+        waited = load.share(load.waited_us)
+        if waited > limits.cpu_waited_low:
+            yield Misfit(
+                "inconclusive" if waited > limits.cpu_waited else "low",
+                f"More load than cores: while steps were timed a thread of this program waited {waited:.0%} of the "
+                f"time for a core{beside}.",
+            )
+    elif load.others_us is not None and others + load.share(load.process_us) > limits.cpu_full * load.cores:
+        part = others / load.cores
+        if part > limits.cpu_others_low:
+            yield Misfit(
+                "inconclusive" if part > limits.cpu_others else "low",
+                f"More load than cores: while steps were timed no core was free{beside}.",
+            )
+
+
+def _timing(timing: Timing, limits: Thresholds) -> Iterator[Misfit]:
+    blocks = sorted(timing.block_step_times_us)
+    if blocks:
+        low, high = blocks[len(blocks) // 10], blocks[-1 - len(blocks) // 10]
+        if high > limits.cpu_blocks_low * low:
+            yield Misfit(
+                "inconclusive" if high > limits.cpu_blocks * low else "low",
+                f"The timed blocks differ {_times(high / low)}: the machine was not in one state, or the steps differ.",
+            )
+    single, together = timing.step_latency_us, timing.step_time_us
+    if single is None:
+        return
+    shorter, longer = sorted((single, together))
+    if longer - shorter > _READING_US and longer > limits.cpu_modes_low * shorter:
+        yield Misfit(
+            "inconclusive" if longer > limits.cpu_modes * shorter else "low",
+            f"A step takes {us(together)} back to back and {us(single)} one by one; on a CPU both are the same, so the "
+            "machine was not in one state, or the steps differ.",
+        )
+
+
+def _roofline(measures: Measures, context: Context, time: float, limits: Thresholds) -> Iterator[Misfit]:
+    if context.ceilings is not None and context.ceilings.waited > limits.cpu_waited:
+        yield Misfit(
+            "low",
+            f"The ceilings and the price of calls were measured on a busy machine: a thread waited "
+            f"{context.ceilings.waited:.0%} of the time for a core.",
+        )
+    roofline = context.roofline_us(measures)
+    if roofline is not None and roofline > limits.roofline_slack * time:
+        yield Misfit(
+            "inconclusive",
+            f"The roofline time of {us(roofline)} exceeds the step's {us(time)}: the ceilings were measured on a busy "
+            "machine, the work is miscounted, or the data stay in the caches (proftrack doctor --recalibrate measures "
+            "the ceilings again).",
+        )
+
+
+def _trace(measures: Measures, cpu: CpuWork, context: Context, time: float, limits: Thresholds) -> Iterator[Misfit]:
+    """The recorded steps against T."""
+    work = sum(cpu.working_us.values()) / measures.steps
+    if work > limits.slow_under_profiler * time:
+        yield Misfit(
+            "inconclusive" if work > limits.not_the_same_work * time else "low",
+            f"The operators' work in the trace ({us(work)} a step) does not fit into a step of {us(time)}.",
+        )
+    traced = statistics.median(step.host_us for step in measures.per_step) if measures.per_step else None
+    if traced is None:
+        return
+    if time > limits.cpu_over_traced_low * traced:
+        yield Misfit(
+            "inconclusive" if time > limits.cpu_over_traced * traced else "low",
+            f"A step takes {us(time)} without the profiler and {us(traced)} with it; profiling only lengthens a step, "
+            "so something else ran while steps were timed.",
+        )
+    dispatch = context.ceilings.dispatch_us if context.ceilings is not None else None
+    profiling = _STARTING_US + limits.inflation_short * (dispatch or 0.0) * cpu.operators / measures.steps
+    if traced - profiling > limits.longer_than_traced * time:
+        yield Misfit(
+            "inconclusive",
+            f"A recorded step takes {us(traced)} and one without the profiler {us(time)}; profiling does not account "
+            "for that, so something else ran while steps were recorded.",
+        )
+
+
+def _times(ratio: float) -> str:
+    return f"by a factor of {ratio:.2g}"
