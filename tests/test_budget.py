@@ -99,9 +99,9 @@ def test_a_product_that_would_take_minutes_is_refused_before_it_runs() -> None:
     assert len(ran) == 1
     # 2 * 4096^3 FLOP at 0.5 GFLOP/s on each of two threads: 137 s at the least; nine are 1237 s, 1302 with the report.
     assert re.fullmatch(
-        r"matmul_add: a step takes over 2 min, and the least measurement \(1 first, 3 timed and 5 scheduled steps\) 2\d "
-        r"min or more, over the budget of 60 s: bfloat16 is 120 times slower than float32 on this CPU \(0\.5 against 60 "
-        r"GFLOP/s on one thread\), so dtype=float32 is quicker here, or --budget \d{2}00 allows it",
+        r"matmul_add: a step takes over 2 min, and the least measurement \(1 first, 3 timed and 5 scheduled steps\) "
+        r"2\d min or more, over the budget of 60 s: bfloat16 is 120 times slower than float32 on this CPU "
+        r"\(0\.5 against 60 GFLOP/s on one thread\), so dtype=float32 is quicker here, or --budget \d{2}00 allows it",
         str(refused.value),
     )
 
