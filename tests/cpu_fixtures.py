@@ -68,7 +68,9 @@ def machines() -> dict[str, Machine]:
 def judged(name: str, machine: Machine) -> Iterator[Judged]:
     """Every case, by the ceilings of its own setting, and by those of the same threads with and without load."""
     for case in machine.cases:
-        for setting in ("one",) if case.setting == "one" else ("all", "loaded"):
+        for setting in machine.ceilings:
+            if (setting == "one") != (case.setting == "one"):
+                continue
             ceilings = machine.ceilings[setting]
             measures = msgspec.convert(case.measures, Measures)
             measures = replace(measures, cpu=cpu_work(case.trace, ceilings))

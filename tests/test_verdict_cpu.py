@@ -207,10 +207,7 @@ def test_a_step_that_is_much_longer_in_the_trace() -> None:
 
 
 def test_operators_that_do_not_add_up_to_the_step() -> None:
-    """Of 1000 us operators take 700, of 900 in the trace: 200 us there for the 300.
-
-    Of 670 they take 550: 120 for 450.
-    """
+    """Of 1000 us operators take 700, and 700 of 900 in the trace; then 550, and 550 of 670: 120 us for the 450."""
     assert case(traced=900, working=690).verdict.regime == "host-bound"
     is_inconclusive(case(traced=670, working=540).verdict, "550 us", "do not add up to the step's 1 ms", "120 us")
 
@@ -236,6 +233,19 @@ def test_threads_that_were_recorded_leave_the_roofline_out() -> None:
     assert outcome.verdict.regime == "compute-bound"
     assert outcome.roofline_us is None
     assert any("ran on 3 threads" in reason for reason in outcome.verdict.reasons)
+
+
+def test_time_in_the_loader_is_input() -> None:
+    """100 operators in 200 us, 600 of 1000 us in the loader's own Python: 8 us for each operator are no host work."""
+    trace = TraceBuilder()
+    for i in range(3):
+        at = i * 1000
+        trace.step(i, at=at, dur=1000).op("aten::mm", at=at, dur=200)
+        trace.region("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at=at + 300, dur=600)
+    cpu = CpuWork(operators=300, operators_us=600, working_us={}, least_working_us={})
+    context = Context(timing=timing(1000, 1000, 1000), ceilings=CEILINGS)
+    verdict = judge(replace(trace.measures(), cpu=cpu), context).verdict
+    assert (verdict.regime, verdict.cause, verdict.confidence) == ("input-bound", "input", "medium")
 
 
 def test_waiting_is_not_overhead() -> None:

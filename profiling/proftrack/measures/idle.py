@@ -27,12 +27,13 @@ data loader. synchronization: it had waited for the GPU, which drained the queue
 device memory. profiler: the profiler asked for or flushed a buffer. queued: the work was launched in time, the delay is
 the device's. unknown: no launch was recorded."""
 
-_INPUT = re.compile(
+LOADING = re.compile(
     r"enumerate\(DataLoader\)|DataLoaderIter|dataloader.*__next__"
     r"|(?<![a-z])(?:fetch|next|load|get)_?(?:batch|data)(?:es)?(?![a-z]|_?(?:size|norm|parallel))"
     r"|\[pl\]\[profile\].*(?:train_dataloader_next|dataloader)|prefetcher",
     re.IGNORECASE,
 )
+"""Names of regions in which a program gets its data."""
 
 
 _TORCH_LAUNCHES = re.compile(r"^Optimizer\.(?:step|zero_grad)#")
@@ -47,7 +48,7 @@ def _is_module_loading(name: str) -> bool:
 
 def is_input(name: str) -> bool:
     """Whether a host row of this name fetches data for the model."""
-    return _INPUT.search(name) is not None
+    return LOADING.search(name) is not None
 
 
 class Gaps(NamedTuple):

@@ -225,6 +225,10 @@ _CPU: dict[str, tuple[str, ...]] = {
         "Call fewer and larger operators: a larger batch, or torch.compile.",
         "More threads or faster arithmetic win nothing here: dispatch and Python take the time.",
     ),
+    "input-bound": (
+        "Get the data ready beforehand: DataLoader workers where cores are free, cheaper decoding, data kept ready.",
+        "Fusing or compiling the operators wins nothing in that time.",
+    ),
     "host-bound": (
         "Take the work outside torch's operators (numpy, Python loops, I/O) out of the step.",
         "Fusing or compiling the operators wins nothing in that time.",

@@ -10,6 +10,7 @@ import statistics
 from typing import NamedTuple
 
 from proftrack.measures import Measures
+from proftrack.measures.idle import LOADING
 from proftrack.measures.results import CpuWork
 from proftrack.verdict import spread
 from proftrack.verdict.advice import advise_cpu
@@ -56,6 +57,8 @@ class _Reading(NamedTuple):
     calls: float
     host_work_us: float
     """Time between operators, for each of them, from which on it is the host's own work."""
+    loading: float
+    """Time in regions that get data, outside of operators."""
 
     @property
     def busy(self) -> float:
@@ -85,6 +88,8 @@ class _Reading(NamedTuple):
         """The regime and its cause."""
         if self.u >= limits.gpu_bound_from:
             return gpu_regime(self.working, limits), max(self.working, key=lambda k: self.working[k])
+        if min(self.loading, self.between) >= limits.cause_share * (self.time - self.busy):
+            return "input-bound", "input"
         outside = self.outside(limits)
         if outside and self.between_each > self.host_work_us:
             return "host-bound", "host"
@@ -122,10 +127,10 @@ def _readings(
     steps = measures.steps
     dispatch = context.ceilings.dispatch_us if context.ceilings is not None else None
     host_work = limits.host_work_dispatches * (dispatch or 1.0)
+    inside, calls = cpu.operators_us / steps, cpu.operators / steps
+    loading = sum(op.self_cpu_time_us for op in measures.ops if LOADING.search(op.name)) / steps
     own, dearest = (
-        _Reading(
-            {k: v / steps for k, v in working.items()}, time, cpu.operators_us / steps, cpu.operators / steps, host_work
-        )
+        _Reading({k: v / steps for k, v in working.items()}, time, inside, calls, host_work, loading)
         for working in (cpu.working_us, cpu.least_working_us)
     )
     return own, dearest
@@ -218,6 +223,7 @@ _TEXT = {
     "memory-bound": "most of it moving memory",
     "overhead-bound": "the rest is dispatch and Python",
     "mixed": "work and overhead both hold it back",
+    "input-bound": "most of the rest is spent in getting data",
     "host-bound": "the rest is spent outside torch's operators",
 }
 
