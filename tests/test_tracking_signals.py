@@ -29,8 +29,9 @@ pytestmark = [
 
 # `proftrack run` with a wait in place of the capture; the file says when it waits.
 DRIVER = """
-import hashlib, os, pathlib, sys, time
+import hashlib, os, pathlib, signal, sys, time
 sys.path[:0] = {path!r}
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in a shell's background inherit that it is ignored
 from proftrack.cli import main, run
 from proftrack.tracking import signals
 
