@@ -7,6 +7,7 @@
 #   PYTHONS   such as "3.10 3.13", the default: the oldest that is supported, and one whose interpreter differs much
 #   PINS      the pins of conda.yaml, one a line; `make` writes them
 set -euo pipefail
+shopt -s extglob
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 pins=${PINS:-.venv/pins.txt}
 own=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
@@ -44,7 +45,7 @@ for version in ${PYTHONS:-3.10 3.13}; do
   fi
   echo "Python $version:"
   PYTHONPATH=profiling "$venv/bin/python" -m pytest -q -p no:cacheprovider \
-    --numprocesses auto --dist loadfile --no-loadscope-reorder --ignore tests/test_measures_costs.py \
-    tests/test_{depth,experiment,analyze_cli,joint,verdict_judge,verdict_rules}.py tests/test_{events,measures}_*.py \
-    tests/test_compare_{changepoints,real,timing,why}.py tests/test_report_{lanes,text}.py
+    --numprocesses auto --dist loadfile --no-loadscope-reorder \
+    tests/test_{depth,experiment,analyze_cli,joint,verdict_judge,verdict_rules}.py tests/test_events_*.py \
+    tests/test_measures_!(costs).py tests/test_compare_{changepoints,real,timing,why}.py tests/test_report_{lanes,text}.py
 done

@@ -29,8 +29,9 @@ pytestmark = [
 
 # `proftrack run` with a wait in place of the capture; the file says when it waits.
 DRIVER = """
-import hashlib, os, pathlib, sys, threading, time
+import hashlib, os, pathlib, signal, sys, threading, time
 sys.path[:0] = {path!r}
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in a shell's background inherit that it is ignored
 from proftrack.cli import main, run
 from proftrack.errors import BudgetError
 from proftrack.tracking import signals
@@ -226,5 +227,7 @@ with Interrupts():
         print(stop.reason, stop.exit_code)
 assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    # Python 3.12 and later warn of a fork beside threads, which a program's own fork would be.
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert (done.stdout, done.stderr, done.returncode) == ("SIGTERM 143\n", "", 0)

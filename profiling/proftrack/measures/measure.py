@@ -167,12 +167,15 @@ def _placed(seen: View, windows: Windows | None) -> bool:
     """Whether there is GPU work that can be placed in the window: where there is none, the GPU is not idle either.
 
     None can where all work of the steps lies outside of them, as when the clocks of host and GPU differ, and where
-    nothing that ran had a length.
+    none of it has a length.
     """
     if windows is None or not len(seen.links.gpu) or not windows.device_duration:
         return False
-    own = seen.owned.usable & (seen.owned.step != NONE) & (seen.owned.end > seen.owned.start)
-    return not own.any() or busy(seen.owned, own).clipped(windows.low, windows.high).length > 0
+    for owned in (seen.on_device, seen.owned):
+        own = owned.usable & (owned.step != NONE)
+        if own.any():
+            return busy(owned, own).clipped(windows.low, windows.high).length > 0
+    return True
 
 
 def _others(table: EventTable) -> dict[str, float]:
