@@ -206,6 +206,13 @@ def test_a_step_that_is_much_longer_in_the_trace() -> None:
     assert case(traced=3500, operators=1000, inside=950).verdict.regime == "compute-bound"
 
 
+def test_what_lies_between_operators_may_be_the_freeing_of_their_results() -> None:
+    """Of 1000 us, 300 move memory and 690 lie between operators: over twice as long, and the host's own. 400: not."""
+    assert case(working=300, limit="bandwidth").verdict.regime == "host-bound"
+    is_inconclusive(case(working=400, limit="bandwidth").verdict, "590 us between operators", "the freeing", "400 us")
+    assert case(working=400, limit="arithmetic").verdict.regime == "host-bound"
+
+
 def test_operators_that_do_not_add_up_to_the_step() -> None:
     """Of 1000 us operators take 700, and 700 of 900 in the trace; then 550, and 550 of 670: 120 us for the 450."""
     assert case(traced=900, working=690).verdict.regime == "host-bound"

@@ -88,6 +88,13 @@ def test_a_step_that_does_not_bear_it_costs_a_note_only() -> None:
 CEILINGS = Ceilings(device="d", flops_per_s={"bfloat16": 1e12, "float32": 1e11}, bytes_per_s=1e10)
 
 
+def test_what_is_written_over_is_not_read() -> None:
+    x, y = torch.ones(1000), torch.empty(1000)
+    assert work_of(lambda: y.copy_(x)).bytes == 4 * (1000 + 1000)
+    assert work_of(lambda: y.fill_(1.0)).bytes == 4 * 1000
+    assert work_of(lambda: torch.mul(x, 2.0, out=y)).bytes == 4 * (1000 + 1000)
+
+
 @pytest.mark.parametrize(
     ("flops", "size", "wanted"),
     [

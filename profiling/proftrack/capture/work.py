@@ -15,6 +15,8 @@ from proftrack.capture.device import Device
 from proftrack.hardware import StepWork
 
 _NO_FLOAT = "other"
+# Of these the first argument is written over and not read.
+_OVERWRITING = ("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_")
 # Of these the first argument is looked up in, not read whole: what comes out is what is read.
 _LOOKUPS = ("embedding", "index_select", "gather", "index", "take", "embedding_bag")
 
@@ -125,8 +127,12 @@ class _Traffic:
     def operator(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Note what one operator reads, changes and makes."""
         if not func.is_view:
-            looked_up = func._overloadpacket.__name__ in _LOOKUPS
-            for index, value in enumerate([*args, *kwargs.values()]):
+            name = func._overloadpacket.__name__
+            looked_up, overwritten = name in _LOOKUPS, name in _OVERWRITING
+            read = [*args, *(value for key, value in kwargs.items() if key != "out")]
+            for index, value in enumerate(read):
+                if overwritten and index == 0:
+                    continue
                 for tensor in _tensors(value):
                     self._note(self._read, tensor, out if looked_up and index == 0 else tensor)
             for tensor in _changed(func, args, kwargs):

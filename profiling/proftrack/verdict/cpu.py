@@ -157,6 +157,12 @@ def _undecided(
             f"Operators that take {us(own.inside)} in the trace do not add up to the step's {us(own.time)}, and the "
             f"trace shows no more than {us(shown)} of anything else: something else ran while steps were timed."
         ]
+    moving = own.working.get("bandwidth", 0.0) + own.working.get("unknown", 0.0)
+    if regime == "host-bound" and own.between < limits.cpu_freeing * moving:
+        return [
+            f"The {us(own.between)} between operators may be the freeing of their results, which is no operator: those "
+            f"that move memory take {us(moving)}."
+        ]
     load = context.timing.load if context.timing is not None else None
     if regime == "overhead-bound" and load is not None:
         off = 1 - load.share(load.thread_us) - load.share(load.thread_waited_us)

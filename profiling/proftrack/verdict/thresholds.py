@@ -66,6 +66,10 @@ class Thresholds(Struct, frozen=True, kw_only=True):
     """Share of a core that threads may use whose operators were not recorded."""
     off_cpu: float = 0.2
     """Share of T in which the steps' thread may be off the processor without that being waiting."""
+    cpu_freeing: float = 2.0
+    """Time between operators over the time of those that move memory, under which it may be the freeing of their
+    results: the pages of a large tensor are given back on one thread, outside of any operator. Chosen after a chain of
+    large elementwise operators on 16 cores spent as long in freeing as in computing."""
     host_work_dispatches: float = 100.0
     """Time between operators, for each of them, that is no longer the price of calling it from Python: so many empty
     dispatches. Within a factor of two of that the confidence is low."""
