@@ -54,7 +54,7 @@ def test_alone(client: MlflowClient, run_folder: Writer) -> None:
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == handlers
     found = only_run(client)
     assert found.info.status == "FINISHED"
-    assert found.info.run_name == "a name"
+    assert found.info.run_name == "matmul_add n=64 bfloat16 eager"  # by then it is known what `auto` became
     assert client.get_experiment(found.info.experiment_id).name == "matmul_add"
     assert found.data.tags["proftrack.experiment"] == "matmul_add"
     assert found.data.tags["proftrack.pid"] == str(os.getpid())

@@ -252,8 +252,8 @@ def test_matmul_add_computes_what_it_says() -> None:
 )
 def test_matmul_add_refuses(key: str, value: str, words: list[str]) -> None:
     torch = pytest.importorskip("torch")
-    loaded = experiment.load("matmul_add", {key: value})
-    opened = workload.open_step(workload.load(loaded), torch.device("cpu"), loaded.params)
-    with pytest.raises(UsageError) as caught, opened:
-        pass
+    with pytest.raises(UsageError) as caught:
+        loaded = experiment.load("matmul_add", {key: value})
+        with workload.open_step(workload.load(loaded), torch.device("cpu"), loaded.params):
+            pass
     check_words(str(caught.value), words)

@@ -16,7 +16,7 @@ from proftrack.tracking import group as groups
 from proftrack.tracking import process, spool, where
 from proftrack.tracking.group import Group
 from proftrack.tracking.session import Session
-from proftrack.tracking.signals import Interrupted, Interrupts
+from proftrack.tracking.signals import Interrupted, Interrupts, farewell
 
 Keeping = InFolder | InStore
 
@@ -106,9 +106,8 @@ def _logged(opened: Session, group: Group, folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _told_where(folder: Path, output: Path | None, *, no_mlflow: bool) -> Iterator[None]:
     """Say where the parts are that were measured, when the command ends before its time."""
-    try:
-        yield
-    except BaseException as error:
+
+    def say(error: BaseException) -> None:
         whole = [path for path in folder.rglob("record.json") if path.is_file()]
         if whole:
             again = f"the same command with --output {shlex.quote(str(folder))} goes on from there"
@@ -120,5 +119,12 @@ def _told_where(folder: Path, output: Path | None, *, no_mlflow: bool) -> Iterat
             click.echo("proftrack: what was done is logged; the same command goes on from there", err=True)
         if isinstance(error, Interrupted):
             click.echo(f"proftrack: stopped by {error.reason}", err=True)
+
+    try:
+        with farewell(say):
+            yield
+    except BaseException as error:
+        say(error)
+        if isinstance(error, Interrupted):
             sys.exit(error.exit_code)
         raise

@@ -117,7 +117,10 @@ class Runs:
         """
         from mlflow.exceptions import MlflowException
 
-        if not is_run_id(run_id) and (begun := self.beginning(run_id)) is not None:
+        if not is_run_id(run_id):
+            begun = self.beginning(run_id)
+            if begun is None:
+                raise NotFoundError(f"{self.store.public}: no run whose id begins with {run_id}")
             return begun
         with explained(self.store, "read"), quiet(), quick_retries():
             try:
