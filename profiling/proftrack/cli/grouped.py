@@ -10,13 +10,14 @@ from pathlib import Path
 
 import click
 
+from proftrack.cli.ending import ending
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.sweep.keeping import InFolder, InStore
 from proftrack.tracking import group as groups
 from proftrack.tracking import process, spool, where
 from proftrack.tracking.group import Group
 from proftrack.tracking.session import Session
-from proftrack.tracking.signals import Interrupted, Interrupts, farewell
+from proftrack.tracking.signals import Interrupted, Interrupts
 
 Keeping = InFolder | InStore
 
@@ -117,14 +118,6 @@ def _told_where(folder: Path, output: Path | None, *, no_mlflow: bool) -> Iterat
             spool.discard(folder)
         if not whole and not no_mlflow and isinstance(error, Interrupted):
             click.echo("proftrack: what was done is logged; the same command goes on from there", err=True)
-        if isinstance(error, Interrupted):
-            click.echo(f"proftrack: stopped by {error.reason}", err=True)
 
-    try:
-        with farewell(say):
-            yield
-    except BaseException as error:
-        say(error)
-        if isinstance(error, Interrupted):
-            sys.exit(error.exit_code)
-        raise
+    with ending(say):
+        yield

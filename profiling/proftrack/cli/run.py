@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 import click
 
 from proftrack.cli import options
+from proftrack.cli.ending import ending
 from proftrack.cli.options import ParameterCommand, overrides
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.git import NO_DIFF_VARIABLE
 from proftrack.tracking import process, session, spool, where
-from proftrack.tracking.signals import Interrupted, Interrupts, abort, farewell
+from proftrack.tracking.signals import Interrupts, abort
 
 if TYPE_CHECKING:
     from proftrack.experiment import Experiment
@@ -230,22 +231,9 @@ def _kept(folder: Path, *, temporary: bool) -> Iterator[None]:
                 spool.discard(folder)
         else:
             click.echo(f"proftrack: the traces recorded so far are in {folder / 'trace'}", err=True)
-        if isinstance(error, Interrupted):
-            click.echo(f"proftrack: stopped by {error.reason}", err=True)
 
-    def say_all(error: BaseException) -> None:
-        say(error)
-        if isinstance(error, ProftrackError):  # otherwise the command line says it
-            click.echo(f"proftrack: {error}", err=True)
-
-    try:
-        with farewell(say_all):
-            yield
-    except BaseException as error:
-        say(error)
-        if isinstance(error, Interrupted):
-            sys.exit(error.exit_code)
-        raise
+    with ending(say):
+        yield
 
 
 def _show(record: Record, lines: list[str], joint: Joint | None = None) -> None:

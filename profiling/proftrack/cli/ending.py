@@ -1,0 +1,38 @@
+"""What a command that measures says when it ends before its time, however it ends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+from proftrack.errors import ProftrackError
+from proftrack.tracking.signals import Interrupted, farewell
+
+
+@contextmanager
+def ending(say: Callable[[BaseException], None]) -> Iterator[None]:
+    """Have `say` called with what ends the block, also where the process goes without the main thread.
+
+    An interruption then ends the process, with its exit code; other errors pass.
+    """
+    try:
+        with farewell(lambda error: _all_said(say, error)):
+            yield
+    except BaseException as error:
+        say(error)
+        if isinstance(error, Interrupted):
+            click.echo(f"proftrack: stopped by {error.reason}", err=True)
+            sys.exit(error.exit_code)
+        raise
+
+
+def _all_said(say: Callable[[BaseException], None], error: BaseException) -> None:
+    """With the sentences that the command line would say."""
+    say(error)
+    if isinstance(error, Interrupted):
+        click.echo(f"proftrack: stopped by {error.reason}", err=True)
+    elif isinstance(error, ProftrackError):
+        click.echo(f"proftrack: {error}", err=True)
