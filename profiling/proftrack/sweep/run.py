@@ -146,10 +146,16 @@ class Runner:
                 found.run_id = self._keeping.done(part, measured.asked.folder)
                 result.fill(found, measured.record)
                 part.run_id, part.error = found.run_id, None
+                self._resolve(measured.record)
             except ProftrackError as error:
                 found.error = part.error = str(error)
         self._put(found, part)
         self.write()
+
+    def _resolve(self, record: Record) -> None:
+        """What all points share, with what `auto` became."""
+        params = record.run.params if record.run is not None else {}
+        self.sweep.fixed = {key: params.get(key, value) for key, value in self.sweep.fixed.items()}
 
     def _put(self, found: Point, part: Part) -> None:
         points = [*(each for each in self.sweep.points if each.key != found.key), found]

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from proftrack.errors import UsageError
 from proftrack.names import file_name
@@ -61,7 +62,7 @@ def run(
     base = asked[0].experiment
     found = Variants(
         experiment=base.name,
-        title=base.name + "".join(f" {key}={value}" for key, value in base.params.items() if key in group.params),
+        title=_title(base.name, base.params, group),
         device=group.tags.get("device.name", ""),
         mode=base.timing.mode,
         how=ISOLATED if isolated else IN_TURNS,
@@ -69,6 +70,8 @@ def run(
     with spool.locked(folder):  # a sync would discard what is being measured
         measured = measure(lambda variant: folder / RUNS / file_name(variant.name))
     first = next((each.record for each in measured if each.record is not None), None)
+    if first is not None and first.run is not None:  # by then it is known what `auto` became
+        found.title = _title(base.name, first.run.params, group)
     for each in measured:
         entry = _entry(each)
         if first is not None and each.record is not None and each.record is not first:
@@ -86,6 +89,11 @@ def run(
         save(folder, group)
     _say(found, folder, group)
     return found
+
+
+def _title(name: str, params: dict[str, Any], group: Group) -> str:
+    """The experiment with the parameters that all variants share."""
+    return name + "".join(f" {key}={value}" for key, value in params.items() if key in group.params)
 
 
 def need_two(asked: Sequence[Variant]) -> None:
