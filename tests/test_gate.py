@@ -412,7 +412,7 @@ def test_a_run_is_named_by_the_first_eight_digits_of_its_id(logged: Logged, caps
     code, shown = call(capsys, "baseline", candidate[:7])
     assert (code, "the first 8 or more" in flat(shown)) == (USAGE, True)
     absent = "0" * 8 if not baseline.startswith("0" * 8) else "1" * 8
-    assert "no run 0" in call(capsys, "baseline", absent)[1]
+    assert f"no run whose id begins with {absent}" in flat(call(capsys, "baseline", absent)[1])
 
 
 # ---- in a terminal ---------------------------------------------------------------------------------------------------

@@ -25,13 +25,13 @@ from proftrack.tracking.group import Group, Part
 
 STORED = [
     "../../x",
-    "../../../../../../../../tmp/proftrack-x",
+    "../../../../../../../../tmp/led-out-of-the-store",
     "..%2F..%2Fx",
     "%2e%2e/x",
     "%252e%252e/x",
     "/proftrack-absolute/x",
     "//host/share",
-    "file:///tmp/proftrack-x",
+    "file:///tmp/led-out-of-the-store",
     "a/../../b",
     "..\\..\\x",
     "C:\\x",
@@ -70,7 +70,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store_uri: str) -> Ite
     yield work
     outside = [path for path in tmp_path.rglob("*") if path.is_file() and not path.is_relative_to(work)]
     assert outside == []
-    assert not list(Path("/tmp").glob("proftrack-x*"))
+    assert not list(Path("/tmp").glob("led-out-of-the-store*"))
     assert not Path("/proftrack-absolute").exists()
 
 
@@ -179,7 +179,7 @@ def test_a_foreign_group_is_synced_inside(root: Path) -> None:
     assert all(found.values())
 
 
-@pytest.mark.parametrize("part", ["..", "../x", "points/../../../x", "/tmp/proftrack-x", "\0", "a\0b", "."])
+@pytest.mark.parametrize("part", ["..", "../x", "points/../../../x", "/tmp/led-out-of-the-store", "\0", "a\0b", "."])
 def test_a_group_that_names_a_part_elsewhere_is_refused_wherever_it_is_read(root: Path, part: str) -> None:
     """Also where a sweep goes on in it: what is interrupted there is removed."""
     group = Group(kind="sweep", key="f00d", experiment="x", name="x", parts=[Part(key="0", name="p", folder=part)])
