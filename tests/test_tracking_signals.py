@@ -231,3 +231,63 @@ assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert (done.stdout, done.stderr, done.returncode) == ("SIGTERM 143\n", "", 0)
+
+
+NESTED = """
+import os, signal, sys, threading, time
+sys.path[:0] = {path!r}
+from proftrack.tracking.signals import Interrupts
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+with Interrupts(lambda error: print("outer", error, flush=True)):
+    with Interrupts(lambda error: print("inner", error, flush=True)) as inner:
+        with inner.shield():  # a slow store is being written to
+            {in_time}
+        print("raised too late", flush=True)
+"""
+
+
+def nested(in_time: str) -> subprocess.CompletedProcess[str]:
+    code = NESTED.format(path=sys.path, in_time=in_time)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_a_block_within_a_block_has_the_grace_of_one() -> None:
+    """The outer block's thread hears of the signal; that the inner's handler has, too, it must know."""
+    done = nested("os.kill(os.getpid(), signal.SIGINT); time.sleep(1.5); print('written', flush=True)")
+    assert done.stdout == "written\n"
+    assert "Interrupted: SIGINT" in done.stderr
+
+
+def test_a_process_that_is_stuck_ends_every_block_innermost_first() -> None:
+    done = nested(
+        "import hashlib; threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start(); "
+        "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)"
+    )
+    assert (done.returncode, done.stdout) == (130, "inner SIGINT\nouter SIGINT\n")
+
+
+SWALLOWING = """
+import sys, threading, time
+sys.path[:0] = {path!r}
+from proftrack.errors import BudgetError
+from proftrack.tracking import signals
+
+try:
+    with signals.Interrupts():
+        threading.Timer(0.1, signals.abort, [BudgetError("too long")]).start()
+        while True:
+            try:
+                time.sleep(0.01)
+            except Exception:
+                pass
+except BudgetError as error:
+    print(error)
+"""
+
+
+def test_no_except_of_a_workload_swallows_an_abort() -> None:
+    code = SWALLOWING.format(path=sys.path)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "too long\n")

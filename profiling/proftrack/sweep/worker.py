@@ -29,7 +29,7 @@ import msgspec
 from msgspec import Struct
 
 from proftrack.errors import ProftrackError
-from proftrack.tracking.signals import Interrupts, abort, farewell
+from proftrack.tracking.signals import Aborted, Interrupts, abort, farewell
 from proftrack.workload import first_line
 
 R = TypeVar("R")
@@ -251,6 +251,8 @@ def _answered(call: _Call, early: int) -> _Answer:
         return _Answer(value=msgspec.Raw(_encoded(value)))
     except ProftrackError as error:
         return _Answer(error=str(error), spent=isinstance(error, Spent))
+    except Aborted as error:
+        return _Answer(error=str(error), spent=True)
     except Exception as error:
         traceback.print_exc()
         what = f"{type(error).__name__}: {first_line(error)}"

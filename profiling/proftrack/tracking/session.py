@@ -24,7 +24,7 @@ from proftrack.tracking import process, runs
 from proftrack.tracking import store as stores
 from proftrack.tracking.faults import TRACKING_VARIABLE, explained, quiet
 from proftrack.tracking.patience import quick_retries
-from proftrack.tracking.signals import Interrupted, Interrupts
+from proftrack.tracking.signals import Aborted, Interrupted, Interrupts
 from proftrack.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def keep(
             with interrupts.shield():
                 failure = watched.failure() if watched else None
                 if session is not None:
-                    session.end(failure or error)
+                    session.end(failure or (error.error if isinstance(error, Aborted) else error))
             if failure is not None and failure is not error:
                 raise failure from error
             raise

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from proftrack.errors import ProftrackError
 from proftrack.tracking.process import Watched
 
 STUCK_S = 0.5
@@ -46,6 +47,15 @@ class Interrupted(KeyboardInterrupt):
         self.exit_code = exit_code
 
 
+class Aborted(BaseException):
+    """An error of `abort` on its way out of the block. No `except Exception` of a workload swallows it either."""
+
+    def __init__(self, error: ProftrackError) -> None:
+        super().__init__(str(error))
+        self.error = error
+        """What leaves the block."""
+
+
 class Interrupts:
     """While this context is entered, signals raise Interrupted in the main thread; leaving it restores the handlers.
 
@@ -61,8 +71,10 @@ class Interrupts:
         self._parent = parent
         self._error: BaseException | None = None
         """What ends the block."""
-        self._aborted: BaseException | None = None
-        """What `abort` was given; the main thread has not heard of it yet."""
+        self._aborted: ProftrackError | None = None
+        """What `abort` was given."""
+        self._heard = False
+        """Whether the main thread has begun to end this block, or one within it."""
         self._raised = False
         self._shields = 0
         self._number = int(signal.SIGTERM)
@@ -94,7 +106,7 @@ class Interrupts:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         self._shields += 1  # the block is over: nothing can end it any more
         self._done.set()
         if self._owner == os.getpid():
@@ -109,6 +121,8 @@ class Interrupts:
         self._reader.close()
         if self._late is not None:
             signal.raise_signal(self._late)  # for whoever handles it outside of the block
+        if isinstance(error, Aborted):
+            raise error.error from None
 
     @contextlib.contextmanager
     def shield(self) -> Iterator[None]:
@@ -129,7 +143,10 @@ class Interrupts:
         if self._error is None:
             by_parent = self._parent is not None and self._parent.is_gone()
             reason = PARENT_EXIT if by_parent else signal.Signals(number).name
-            self._error = self._aborted or Interrupted(reason, 128 + number)
+            self._error = Aborted(self._aborted) if self._aborted else Interrupted(reason, 128 + number)
+        # The bytes of signals go to the outermost block's thread, the handlers are those of the innermost.
+        for each in _entered:
+            each._heard = True
         self._raise_if_due()
 
     def _raise_if_due(self) -> None:
@@ -137,7 +154,7 @@ class Interrupts:
             self._raised = True
             raise self._error
 
-    def abort(self, error: BaseException) -> None:
+    def abort(self, error: ProftrackError) -> None:
         """Raise `error` in the main thread, from any other."""
         self._aborted = error
         os.kill(self._owner, signal.SIGTERM)
@@ -155,7 +172,7 @@ class Interrupts:
                 signalled_at = time.monotonic()
                 self._told = True
                 os.kill(self._owner, signal.SIGTERM)
-            grace = STUCK_S if self._error is None else GRACE_S
+            grace = GRACE_S if self._heard else STUCK_S
             if signalled_at is not None and time.monotonic() - signalled_at > grace:
                 self._give_up()
 
@@ -167,7 +184,9 @@ class Interrupts:
         return False
 
     def _give_up(self) -> None:
-        error = self._error or self._aborted or Interrupted(signal.Signals(self._number).name, 128 + self._number)
+        error: BaseException = Interrupted(signal.Signals(self._number).name, 128 + self._number)
+        for each in _entered:
+            error = each._aborted or each._error or error
         ending = threading.Thread(target=self._end, args=(error,), daemon=True)
         ending.start()
         ending.join(GRACE_S)
@@ -175,7 +194,8 @@ class Interrupts:
             os._exit(getattr(error, "exit_code", 1))
 
     def _end(self, error: BaseException) -> None:
-        self._last_resort(error)
+        for each in reversed(_entered):
+            each._last_resort(error)
         for farewell in reversed(_farewells):
             farewell(error)
 
@@ -191,7 +211,7 @@ class Interrupts:
         signal.set_wakeup_fd(self._fd_before)
 
 
-def abort(error: BaseException) -> bool:
+def abort(error: ProftrackError) -> bool:
     """End what runs in the innermost block of Interrupts with `error`, from another thread than the main one.
 
     Where the main thread is in native code, the process ends. False where no block is entered: nothing happens then.
