@@ -58,8 +58,8 @@ def test_what_cannot_end_is_refused_with_the_estimate_and_what_fits() -> None:
         made().plan(7.0, 50)
     # 1 + 3 + 5 steps of 7 s are 63 s, 66.3 with the report's share; with a schedule of two steps it is 42.
     assert str(refused.value) == (
-        "matmul_add: a step takes about 7 s, and the least measurement (1 first, 3 timed and 5 scheduled steps) 66 s "
-        "or more, over the budget of 60 s: a shorter schedule fits (--skip_first 0 --wait 0 --warmup 1 --active 1 "
+        "matmul_add: a step takes about 7 s, and the least measurement (1 first, 3 timed and 5 scheduled steps) takes "
+        "66 s or more, over the budget of 60 s: a shorter schedule fits (--skip_first 0 --wait 0 --warmup 1 --active 1 "
         "--repeat 1), or --budget 73 allows it"
     )
 
@@ -100,7 +100,7 @@ def test_a_product_that_would_take_minutes_is_refused_before_it_runs() -> None:
     # 2 * 4096^3 FLOP at 0.5 GFLOP/s on each of two threads: 137 s at the least; nine are 1237 s, 1302 with the report.
     assert re.fullmatch(
         r"matmul_add: a step takes over 2 min, and the least measurement \(1 first, 3 timed and 5 scheduled steps\) "
-        r"2\d min or more, over the budget of 60 s: bfloat16 is 120 times slower than float32 on this CPU "
+        r"takes 2\d min or more, over the budget of 60 s: bfloat16 is 120 times slower than float32 on this CPU "
         r"\(0\.5 against 60 GFLOP/s on one thread\), so dtype=float32 is quicker here, or --budget \d{2}00 allows it",
         str(refused.value),
     )
@@ -135,17 +135,37 @@ def test_a_step_that_outlasts_the_budget_is_ended() -> None:
         told.append(error)
         heard.set()
 
-    with budget.guarded(made(1, now=iter([0.0, 10.0]).__next__), on_overrun=end):
+    with budget.guarded(made(1, now=iter([0.0, 10.0, 10.0]).__next__), on_overrun=end):
         assert heard.wait(60)
-    assert str(told[0]).startswith("matmul_add: the first step is not over after 0.1 s, and the least measurement")
+    assert str(told[0]).startswith("matmul_add: the first step is not over after 0.1 s; if all take as long, the least")
+
+
+def test_what_is_said_of_a_first_step_that_takes_all_the_time() -> None:
+    """57 s are gone; 8 more such steps and the report's share make 540. It may also be that it compiles."""
+    error = made(now=iter([0.0, 57.0]).__next__).overrun(57.0)
+    assert str(error) == (
+        "matmul_add: the first step is not over after 57 s; if all take as long, the least measurement (1 first, 3 "
+        "timed and 5 scheduled steps) takes 9 min or more, over the budget of 60 s: a smaller problem is quicker, or "
+        "--budget 600 allows it (--budget 140 if the first one compiles)"
+    )
+
+
+def test_no_budget_is_named_that_would_be_refused_again() -> None:
+    """The second step was stopped early: that is no estimate, what the first took is one."""
+    for seconds, first in ((5.0, 3.0), (1.0, 0.7), (60.0, 20.0)):
+        asked = made(seconds, now=iter([0.0, first, first]).__next__)
+        text = str(asked.overrun(asked.allowed(first), first_seconds=first))
+        named = float(text.rpartition("--budget ")[2].split()[0])
+        assert named > seconds
+        assert f"(the first took {first:.2g} s)" in text
 
 
 def test_only_the_first_step_may_take_all_the_time() -> None:
     """The second shows what a step takes: nine more of them must fit, or the tenth of a budget that may overrun."""
     asked = made(now=iter([0.0, 21.0, 21.0, 100.0]).__next__)
-    assert asked.allowed(first=True) == pytest.approx(57 - 21)
-    assert asked.allowed(first=False) == pytest.approx((57 - 21) / 9)
-    assert asked.allowed(first=False) == pytest.approx(6 / 9)
+    assert asked.allowed() == pytest.approx(57 - 21)
+    assert asked.allowed(21.0) == pytest.approx((57 - 21) / 9)
+    assert asked.allowed(21.0) == pytest.approx(6 / 9)
 
 
 def test_a_step_that_ends_in_time_is_not() -> None:

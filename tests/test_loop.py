@@ -443,7 +443,7 @@ def test_without_with_the_first_step_begins_it_and_the_programs_end_ends_it(
     monkeypatch.setattr("atexit.unregister", at_exit.remove)
     p = proftrack.profile("e", schedule=SHORT, output=tmp_path / "o", mlflow=False, **LOUD)
     assert at_exit == []
-    steps(p, 1 + 15)
+    steps(p, 15)  # the whole schedule: the step that began it counts
     assert p.record is not None and p.record.window.step_names == ["ProfilerStep#13", "ProfilerStep#14"]
     assert capsys.readouterr().out == ""
     (end,) = at_exit
@@ -462,6 +462,17 @@ def test_a_program_that_died_leaves_a_failed_run(
     p._program_ends()
     assert [run.info.status for run in all_runs()] == ["FAILED"]
     assert (p.record, p.verdict, capsys.readouterr().out) == (None, None, "")
+
+
+def test_an_error_from_before_is_none_of_the_programs_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt keeps the last one of the whole session."""
+    monkeypatch.setattr(sys, "last_value", NameError("foo"), raising=False)
+    p = proftrack.profile("e", schedule=SHORT, output=tmp_path / "o", mlflow=False, quiet=True)
+    assert isinstance(p, Profile)
+    steps(p, 14)
+    with pytest.warns(ProfileWarning):  # one step is missing
+        p._program_ends()
+    assert p.error is None and p.record is not None
 
 
 def test_switched_off_there_is_no_verdict() -> None:

@@ -314,7 +314,7 @@ def test_an_interrupted_sweep_goes_on_with_what_is_missing(
     folder = tmp_path / "kept"
     arguments = ["sweep", "small", "--no-mlflow", "--output", str(folder)]
     assert call(*arguments, "-P", "n=8,64,666,512") == 130
-    assert f"2 parts are kept in {folder}" in capsys.readouterr().err
+    assert f"2 parts kept in {folder}" in capsys.readouterr().err
     assert groups.load(folder).ended_ns is None
     measured.clear()
     assert call(*arguments, "-P", "n=8,64,512,1024") == 0
@@ -508,7 +508,7 @@ def test_what_the_store_refuses_is_kept_and_can_be_synced(
         assert call("sweep", "small", "-P", "n=8,64") == 1
     assert values(measured) == ["8", "64"]
     shown = capsys.readouterr().err
-    assert "2 parts are kept in" in shown
+    assert "2 parts kept in" in shown
     assert call("sync") == 0
     parent, children = parent_and_children()
     assert (parent.info.status, sorted(run.info.status for run in children)) == ("FINISHED", ["FINISHED"] * 2)

@@ -95,6 +95,8 @@ class Profile:
         self._calibrate, self._quiet, self._unstepped = calibrate, quiet, unstepped
         self._warn = warn or _warn
         self._begun = False
+        self._last_value = getattr(sys, "last_value", None)
+        """The error that Python kept before this began."""
         self._shown: list[str] | None = None
         self._capture: LoopCapture | None = None
         self._session: Session | None = None
@@ -112,6 +114,10 @@ class Profile:
 
     def __enter__(self) -> Profile:
         """Get ready, and open the run. Raises UsageError or CaptureError for what cannot be, before the loop begins."""
+        self._begin(first_is_over=False)
+        return self
+
+    def _begin(self, *, first_is_over: bool) -> None:
         from proftrack.capture.loop import LoopCapture
         from proftrack.ranks.team import join_team
         from proftrack.report.progress import Silent
@@ -127,14 +133,13 @@ class Profile:
                 self.folder = spool.new_folder(self._output, self.experiment.name)
                 self._session = self._open_run(self.folder)
             capture = LoopCapture(self.experiment, self._place(), rank=rank)
-            capture.start(Silent(), calibrate=self._calibrate, pace=self._team)
+            capture.start(Silent(), calibrate=self._calibrate, pace=self._team, first_is_over=first_is_over)
         except BaseException as error:
             self._end(error)
             _release(self)
             raise
         self._capture = capture
         atexit.register(self._program_ends)
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -156,10 +161,10 @@ class Profile:
     def step(self) -> None:
         """One step of the loop is over. After the last step of the schedule the result is made, and logged.
 
-        Outside of `with` the first call begins the profile: the steps after it are the loop's.
+        Outside of `with` the first call begins the profile, so that the first step is not timed.
         """
         if not self._begun:
-            self.__enter__()
+            self._begin(first_is_over=True)
             return
         if self._capture is None:
             if _active is not self:
@@ -181,6 +186,9 @@ class Profile:
     def _program_ends(self) -> None:
         """Nobody left the profile: the program ends, or died of an exception, which Python keeps."""
         died_of = getattr(sys, "last_value", None)
+        # A prompt keeps the last error of a whole session, which is none of the program's end.
+        if died_of is self._last_value or hasattr(sys, "ps1") or sys.flags.interactive:
+            died_of = None
         self.__exit__(type(died_of) if died_of else None, died_of, None)
 
     def _show(self) -> None:

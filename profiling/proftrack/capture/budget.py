@@ -59,8 +59,16 @@ class Plan(Struct, frozen=True, kw_only=True):
 class Budget:
     """The time that a measurement may take, running since this was made. `clock` gives seconds."""
 
-    def __init__(self, experiment: Experiment, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        *,
+        timed_steps: int = FEWEST_STEPS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`timed_steps`: the fewest that are run and timed without the profiler."""
         self.experiment, self.seconds = experiment, experiment.timing.budget_seconds
+        self.timed_steps = timed_steps
         self.emulated: Emulated | None = None
         """A type that this CPU only emulates, once that is known."""
         self._clock, self._start = clock, clock()
@@ -73,7 +81,7 @@ class Budget:
     @property
     def least_steps(self) -> int:
         """Steps that must be run after the first one."""
-        return FEWEST_STEPS + self.experiment.schedule.total_steps
+        return self.timed_steps + self.experiment.schedule.total_steps
 
     def is_ample(self, step_seconds: float, left: float) -> bool:
         """Whether steps of this length leave time for all there is to do."""
@@ -88,7 +96,8 @@ class Budget:
         least = self.least_steps * step_seconds
         spare = left - least
         if spare < 0 and least > _OVERRUN * self.seconds:
-            raise BudgetError(self._refusal(step_seconds, f"a step takes about {_duration(step_seconds)}"))
+            what = f"a step takes about {_duration(step_seconds)}, and"
+            raise BudgetError(self._refusal(step_seconds, what, left=left))
         spare = max(spare, 0.0)
         counted = _COUNTED_STEPS * step_seconds
         count = counted <= spare / 2
@@ -109,68 +118,84 @@ class Budget:
     def refuse_before(self, predicted_seconds: float) -> None:
         """Raise BudgetError where a step that has not run is certain to take too long."""
         if (1 + self.least_steps) * predicted_seconds > _CERTAIN * self.seconds:
-            what = f"a step takes over {_duration(predicted_seconds)}"
-            raise BudgetError(self._refusal(predicted_seconds, what, _CERTAIN))
+            what = f"a step takes over {_duration(predicted_seconds)}, and"
+            left = self.seconds * (1 - _REPORT_SHARE) - predicted_seconds
+            raise BudgetError(self._refusal(predicted_seconds, what, left=left, uncertainty=_CERTAIN))
 
-    def allowed(self, *, first: bool) -> float:
+    def allowed(self, first_seconds: float | None = None) -> float:
         """Seconds after which a step that is not over leaves no way to end in time.
 
-        The first one may compile, so it has all the time there is; after that, the least must fit with such steps.
+        The first one may compile, so it has all the time there is; once it is known what that took, the least must fit
+        with steps of such length.
         """
         left = max(self.left, _OVERRUN * self.seconds)
-        return left if first else left / (1 + self.least_steps)
+        return left if first_seconds is None else left / (1 + self.least_steps)
 
-    def overrun(self, elapsed: float, *, first: bool) -> BudgetError:
-        """What is said of a step that is not over after so many seconds."""
-        which = "first" if first else "second"
-        return BudgetError(self._refusal(elapsed, f"the {which} step is not over after {_duration(elapsed)}"))
+    def overrun(self, elapsed: float, *, first_seconds: float | None = None) -> BudgetError:
+        """What is said of a step that is not over after so many seconds; of the second one, what the first one took."""
+        if first_seconds is None:
+            what = f"the first step is not over after {_duration(elapsed)}; if all take as long,"
+            return BudgetError(self._refusal(elapsed, what, left=self.left, compiles=self.emulated is None))
+        took = f"the first took {_duration(first_seconds)}"
+        what = f"the second step is not over after {_duration(elapsed)} ({took}), and"
+        return BudgetError(self._refusal(max(first_seconds, elapsed), what, left=self.left))
 
-    def _refusal(self, step_seconds: float, what: str, uncertainty: float = 1.0) -> str:
-        """`what` is known of a step that takes at least so long, and at most `uncertainty` times that."""
-        plan = self.experiment.schedule
-        total = (1 + self.least_steps) * step_seconds / (1 - _REPORT_SHARE)
-        shorter = 1 + FEWEST_STEPS + 2
-        remedies = []
+    def _refusal(
+        self, step_seconds: float, what: str, *, left: float, uncertainty: float = 1.0, compiles: bool = False
+    ) -> str:
+        """`what` is known of steps of this length, or up to `uncertainty` times as long, with so much time left.
+
+        `compiles`: it may be that the first step compiles, and the others take no time.
+        """
+        plan, available = self.experiment.schedule, self.seconds * (1 - _REPORT_SHARE)
+        spent = max(available - left, step_seconds)
+        total = (spent + self.least_steps * step_seconds) / (1 - _REPORT_SHARE)
+        more = max(_rounded_up(total * uncertainty), _rounded_up(self.seconds))
+        shorter = FEWEST_STEPS + 2
         if self.emulated is not None:
-            remedies.append(self.emulated.sentence().rstrip(".").replace(": ", ", so "))
-        elif shorter * step_seconds < self.seconds * (1 - _REPORT_SHARE) and shorter < 1 + self.least_steps:
-            remedies.append("a shorter schedule fits (--skip_first 0 --wait 0 --warmup 1 --active 1 --repeat 1)")
+            quicker = self.emulated.sentence().rstrip(".").replace(": ", ", so ")
+        elif shorter < self.least_steps and spent + shorter * step_seconds < available:
+            quicker = "a shorter schedule fits (--skip_first 0 --wait 0 --warmup 1 --active 1 --repeat 1)"
         else:
-            remedies.append("a smaller problem is quicker")
-        remedies.append(f"--budget {_rounded_up(total * uncertainty)} allows it")
+            quicker = "a smaller problem is quicker"
+        compiling = f" (--budget {_rounded_up(2 * self.seconds)} if the first one compiles)" if compiles else ""
         return (
-            f"{self.experiment.name}: {what}, and the least measurement (1 first, {FEWEST_STEPS} timed and "
-            f"{plan.total_steps} scheduled steps) {_duration(total)} or more, over the budget of "
-            f"{_duration(self.seconds)}: {', or '.join(remedies)}"
+            f"{self.experiment.name}: {what} the least measurement (1 first, {self.timed_steps} timed and "
+            f"{plan.total_steps} scheduled steps) takes {_duration(total)} or more, over the budget of "
+            f"{_duration(self.seconds)}: {quicker}, or --budget {more} allows it{compiling}"
         )
 
 
 @contextlib.contextmanager
 def guarded(
-    budget: Budget, *, first: bool = True, on_overrun: Callable[[BudgetError], Any] | None = None
+    budget: Budget,
+    *,
+    first_seconds: float | None = None,
+    on_overrun: Callable[[BudgetError], Any] | None = None,
 ) -> Iterator[None]:
     """Around a step of unknown length: it ends, one way or another, when it cannot fit any more (`Budget.allowed`).
 
     On a CPU that only emulates the workload's type, an operator that is certain to take too long is refused before it
     runs (BudgetError). `on_overrun` is called, in another thread, when the time is over and the step is not: it has to
-    end the measurement, for which a step that hangs in native code leaves no other way.
+    end the measurement, for which a step that hangs in native code leaves no other way. `first_seconds`: what the first
+    step took, where this is the second.
     """
     with contextlib.ExitStack() as stack:
         if on_overrun is not None:
-            stack.enter_context(_watched(budget, on_overrun, first=first))
+            stack.enter_context(_watched(budget, on_overrun, first_seconds))
         if budget.emulated is not None and budget.experiment.params.get("compile", "none") == "none":
             stack.enter_context(_predicting(budget, budget.emulated))
         yield
 
 
 @contextlib.contextmanager
-def _watched(budget: Budget, on_overrun: Callable[[BudgetError], Any], *, first: bool) -> Iterator[None]:
+def _watched(budget: Budget, on_overrun: Callable[[BudgetError], Any], first_seconds: float | None) -> Iterator[None]:
     over = threading.Event()
-    seconds = budget.allowed(first=first)
+    seconds = budget.allowed(first_seconds)
 
     def watch() -> None:
         if not over.wait(seconds):
-            on_overrun(budget.overrun(seconds, first=first))
+            on_overrun(budget.overrun(seconds, first_seconds=first_seconds))
 
     thread = threading.Thread(target=watch, name="proftrack-budget", daemon=True)
     thread.start()

@@ -50,12 +50,23 @@ def ceilings_of(device: Device, dtypes: Iterable[str] = DTYPES, *, fresh: bool =
     facts = _facts(device)
     path = cache_folder() / f"{_digest(facts)}.json"
     known = None if fresh else _cached(path)
-    missing = [dtype for dtype in DTYPES if dtype in set(dtypes) and (known is None or dtype not in known.flops_per_s)]
+    missing = _missing(dtypes, known)
     if known is not None and not missing:
         return known
     measured = measure(device, missing, known)
     _keep(path, facts, measured)
     return measured
+
+
+def known_ceilings(device: Device, dtypes: Iterable[str]) -> Ceilings | None:
+    """The ceilings for these dtypes if they were measured before; nothing is measured."""
+    known = _cached(cache_folder() / f"{_digest(_facts(device))}.json")
+    return None if _missing(dtypes, known) else known
+
+
+def _missing(dtypes: Iterable[str], known: Ceilings | None) -> list[str]:
+    asked = set(dtypes)
+    return [dtype for dtype in DTYPES if dtype in asked and (known is None or dtype not in known.flops_per_s)]
 
 
 def cache_folder() -> Path:

@@ -89,6 +89,7 @@ class LoopCapture:
         self._plan = plan(self._before, experiment.timing.mode)
         self._marks = _marks(self._plan, self._before)
         self._stretches: list[tuple[int, float]] = []
+        self._first_is_timed = True
         self._last = 0
         self._loads: list[Reading] = []
         self._gpu: GpuState | None = None
@@ -103,14 +104,23 @@ class LoopCapture:
         """Whether the whole schedule has been run."""
         return self.steps >= self.experiment.schedule.total_steps
 
-    def start(self, progress: Progress, *, calibrate: bool, pace: Pace | None = None) -> None:
-        """Load the profiler, look the ceilings up, start the clock: the loop's first step begins when this returns."""
+    def start(
+        self, progress: Progress, *, calibrate: bool, pace: Pace | None = None, first_is_over: bool = False
+    ) -> None:
+        """Load the profiler, look the ceilings up, start the clock: the loop's next step begins when this returns.
+
+        `first_is_over`: the loop has run its first step already, which then is not timed.
+        """
         self._started_ns = time.time_ns()
         self._bench = ready(self._device, self._notes, progress, calibrate=calibrate)
         # What the loop computes in is known when it is over, and nothing may be timed then.
         dtypes = GPU_DTYPES if self._device.is_gpu else CPU_DTYPES
         self._ceilings = calibrated(self._device, dtypes, progress, pace) if calibrate else None
-        if self._before == 0:
+        if first_is_over and self._before:
+            self.steps = 1
+            self._marks.discard(1)
+            self._first_is_timed = False
+        if self.steps == self._before:
             self._record()
         self._last = time.perf_counter_ns()
 
@@ -186,7 +196,7 @@ class LoopCapture:
             steps_per_block=per_block,
             block_step_times_us=throughput,
             step_latencies_us=latencies,
-            first_step_time_us=times[0],
+            first_step_time_us=times[0] if self._first_is_timed else None,
             warmup_steps=self._plan.warm,
             load=load_between(*self._loads) if len(self._loads) == 2 else None,
         )

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from proftrack import workload
 from proftrack.capture.budget import Budget, Plan, guarded
-from proftrack.capture.ceilings import ceilings_of
+from proftrack.capture.ceilings import ceilings_of, known_ceilings
 from proftrack.capture.device import Device
 from proftrack.capture.dtype import declared, emulated, resolved
 from proftrack.capture.gpu_state import GpuState, gpu_state
@@ -29,7 +29,7 @@ from proftrack.capture.profiling import (
     windows,
 )
 from proftrack.capture.result import Capture, Cycle, Timing
-from proftrack.capture.timing import CPU_WARM_UP, GPU_WARM_UP, Stopwatch, Warm, time_steps, warm_up
+from proftrack.capture.timing import CPU_WARM_UP, FEWEST_STEPS, GPU_WARM_UP, Stopwatch, Warm, time_steps, warm_up
 from proftrack.capture.work import count_step
 from proftrack.errors import BudgetError, CaptureError, WorkloadError
 from proftrack.experiment import Experiment
@@ -124,16 +124,17 @@ def opened(
     *,
     pace: Pace | None = None,
     on_overrun: OnOverrun | None = None,
+    timed_steps: int = FEWEST_STEPS,
 ) -> Iterator[Subject]:
     """Build the workload, run its first step, plan the rest, count a step's work; the workload is closed at the end.
 
     `transform` makes the step that is run and timed from the workload's own; its time counts as the first step's. The
     experiment's budget of time begins here; `on_overrun` ends a first step that takes longer, see `budget.guarded`.
-    Raises BudgetError where the least that must be measured does not fit.
+    `timed_steps` will be timed at the least. Raises BudgetError where the least that must be measured does not fit.
     """
     device, notes = bench.device, list(bench.notes)
     experiment = resolved(experiment, device)
-    budget = Budget(experiment)
+    budget = Budget(experiment, timed_steps=timed_steps)
     with contextlib.ExitStack() as stack:
         with progress.phase("build", live=True):
             begin = time.perf_counter_ns()
@@ -240,7 +241,7 @@ class _FirstSteps:
         """What fits; where the first step leaves little time, a second one tells how long a step really is."""
         seconds, left = self._agreed(first_seconds), self._agreed(self._budget.left)
         if not self._budget.is_ample(seconds, left):
-            with _phase(self._progress, self._experiment, "second step", live=True), self._guarded(first=False):
+            with _phase(self._progress, self._experiment, "second step", live=True), self._guarded(first_seconds):
                 begin = time.perf_counter_ns()
                 step()
                 self._device.synchronize()
@@ -249,8 +250,8 @@ class _FirstSteps:
             seconds, left = min(seconds, self._agreed(again)), self._agreed(self._budget.left)
         return self._budget.plan(seconds, left)
 
-    def _guarded(self, *, first: bool = True) -> AbstractContextManager[None]:
-        return guarded(self._budget, first=first, on_overrun=self._on_overrun)
+    def _guarded(self, first_seconds: float | None = None) -> AbstractContextManager[None]:
+        return guarded(self._budget, first_seconds=first_seconds, on_overrun=self._on_overrun)
 
     def _agreed(self, seconds: float) -> float:
         """Rank 0's figure, where there are several ranks: they run equally many steps."""
@@ -265,14 +266,18 @@ def _count(own: Step, subject: Subject, progress: Progress, pace: Pace | None) -
             subject.work, note = count_step(own, device)
         subject.notes += [note] if note else []
         subject.steps_run += 1
+    chosen = declared(subject.experiment)
+    dtypes = {*(subject.work.dtypes if subject.work is not None else ()), *((chosen,) if chosen else ())}
     if plan.ceilings:
-        chosen = declared(subject.experiment)
-        dtypes = {*(subject.work.dtypes if subject.work is not None else ()), *((chosen,) if chosen else ())}
         subject.ceilings = calibrated(device, dtypes or {"float32"}, progress, pace)
-    if not (plan.count and plan.ceilings):
+    else:
+        subject.ceilings = known_ceilings(device, dtypes or {"float32"})
+    if not plan.count or subject.ceilings is None:
+        what = [] if plan.count else ["counting a step's work"]
+        what += [] if subject.ceilings is not None else ["measuring the device's ceilings"]
         subject.notes.append(
-            "The budget had no time for counting a step's work and measuring the device's ceilings: the roofline time "
-            "R is unknown; --budget allows more."
+            f"The budget of {subject.experiment.timing.budget_seconds:g} s had no time for {' and '.join(what)}; "
+            "--budget allows more."
         )
 
 

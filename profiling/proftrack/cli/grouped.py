@@ -12,6 +12,7 @@ import click
 
 from proftrack.cli.ending import ending
 from proftrack.errors import ProftrackError, UsageError
+from proftrack.report.units import counted
 from proftrack.sweep.keeping import InFolder, InStore
 from proftrack.tracking import group as groups
 from proftrack.tracking import process, spool, where
@@ -113,7 +114,7 @@ def _told_where(folder: Path, output: Path | None, *, no_mlflow: bool) -> Iterat
         if whole:
             again = f"the same command with --output {shlex.quote(str(folder))} goes on from there"
             rest = f"log them with: proftrack sync {shlex.quote(str(folder))}"
-            click.echo(f"proftrack: {len(whole)} parts are kept in {folder}; {again}, or {rest}", err=True)
+            click.echo(f"proftrack: {counted(len(whole), 'part')} kept in {folder}; {again}, or {rest}", err=True)
         elif output is None:
             spool.discard(folder)
         if not whole and not no_mlflow and isinstance(error, Interrupted):

@@ -89,9 +89,7 @@ def sentences(sweep: Sweep) -> list[str]:
         )
     doubtful = sweep.inconclusive
     for point in doubtful[:_MOST_FAILURES]:
-        found.append(
-            f"{point.label} is inconclusive: {plain(' '.join(point.doubts) or 'no reason was recorded.', 300)}"
-        )
+        found.append(f"{point.label} is inconclusive: {plain((point.doubts or ['no reason was recorded.'])[0], 500)}")
     if doubtful and not any(MEASURE_BETTER in remark for remark in sweep.remarks):
         found.append(f"{MEASURE_BETTER[0].upper()}{MEASURE_BETTER[1:]}.")
     if any(point.on_cpu for point in sweep.points):

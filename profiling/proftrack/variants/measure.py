@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from proftrack.capture.result import Capture, Timing
     from proftrack.capture.rounds import Turns
     from proftrack.capture.subject import Bench, Progress, Subject
+    from proftrack.capture.timing import WarmUp
 
 CHECKED_STEP = 8
 """The step whose results are held against each other: by then every mode of compilation replays what it recorded."""
@@ -149,6 +150,7 @@ def _open_one(
 def _opened(variant: Variant, bench: Bench, progress: Progress, stack: contextlib.ExitStack) -> _Open:
     from proftrack.capture import compilation, outputs
     from proftrack.capture.dtype import resolved
+    from proftrack.capture.rounds import FEWEST_ROUNDS
     from proftrack.capture.subject import opened
     from proftrack.capture.transform import steps_before
 
@@ -157,7 +159,10 @@ def _opened(variant: Variant, bench: Bench, progress: Progress, stack: contextli
     # Loaded anew for each: its functions are other objects then, with compiled code of their own.
     build = workload.load(variant.experiment)
     before = compilation.read()
-    subject = stack.enter_context(opened(build, variant.experiment, bench, progress, _transform(variant)))
+    # In each of the fewest rounds a lead-in and a block, after those before the check.
+    timed = CHECKED_STEP + 2 * FEWEST_ROUNDS
+    opening = opened(build, variant.experiment, bench, progress, _transform(variant), timed_steps=timed)
+    subject = stack.enter_context(opening)
     first = compilation.read().since(before)
     before = compilation.read()
     done = subject.steps_run + steps_before(subject.step)
@@ -208,13 +213,21 @@ def _timed(opened: Sequence[_Open], base: Experiment, rounds: int, progress: Pro
     watches = [Stopwatch(each.subject.step, device) for each in opened]
     limits = GPU_WARM_UP if device.is_gpu else CPU_WARM_UP
     with progress.phase("warm-up"), workload.failing(f"{base.name}: warm-up: the step"):
-        seconds = [warm_up(watch, limits).step_seconds for watch in watches]
+        seconds = [
+            warm_up(watch, _within(limits, each.subject.plan.warm_up_seconds)).step_seconds
+            for watch, each in zip(watches, opened, strict=True)
+        ]
     affordable = min(each.subject.plan.timing_seconds for each in opened)
     options = msgspec.structs.replace(base.timing, max_seconds=min(base.timing.max_seconds, affordable))
     rounds, per_block = plan(seconds, options, rounds)
     text = f"timing in {rounds} rounds"
     with progress.phase(text, rounds), workload.failing(f"{base.name}: {text}: the step"):
         return take_turns(watches, per_block, rounds, tick=progress.advance)
+
+
+def _within(limits: WarmUp, seconds: float) -> WarmUp:
+    """A warm-up that takes no longer than there is time for."""
+    return msgspec.structs.replace(limits, max_seconds=min(limits.max_seconds, seconds))
 
 
 def _profiled(each: _Open, turns: Turns, folder: Path, progress: Progress) -> Capture | CaptureError:

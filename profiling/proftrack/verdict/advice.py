@@ -234,5 +234,8 @@ _CPU: dict[str, tuple[str, ...]] = {
         "Fusing or compiling the operators wins nothing in that time.",
     ),
     "mixed": ("Both the operators' work and the price of calling them matter: batch more, then look at the largest.",),
-    "inconclusive": ("Follow the reasons given; a verdict needs better data.",),
+    "inconclusive": (
+        "Follow the reasons given: close other programs and measure again, or measure longer (--min-seconds 2); "
+        "docs/faq.md has what each of them asks for.",
+    ),
 }

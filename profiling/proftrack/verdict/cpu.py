@@ -41,6 +41,12 @@ def verdict(measures: Measures, context: Context, time: float | None, *, basis: 
     elif measures.cpu is None or context.unprofiled_us is None or not time or not measures.steps:
         what = "a trace of the CPU alone"
         reason = "It holds no GPU work, and a CPU is judged by its ceilings and an unprofiled step time only."
+        if context.timing is not None and context.ceilings is None:
+            what = "the ceilings of this CPU are not known"
+            reason = (
+                "A CPU is judged by its ceilings, and they were not measured: --no-calibrate, or a time budget too "
+                "short for them (--budget allows more)."
+            )
     else:
         return _judged(measures, measures.cpu, context, time, limits)
     return _inconclusive(measures, basis, limits, what, reason)

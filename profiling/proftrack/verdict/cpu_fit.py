@@ -15,7 +15,7 @@ from proftrack.capture.result import Load, Timing
 from proftrack.measures import Measures
 from proftrack.measures.results import CpuWork
 from proftrack.verdict.context import Context
-from proftrack.verdict.evidence import us
+from proftrack.verdict.evidence import number, us
 from proftrack.verdict.thresholds import Thresholds
 
 _READING_US = 5.0
@@ -141,4 +141,4 @@ def _trace(measures: Measures, cpu: CpuWork, context: Context, time: float, limi
 
 
 def _times(ratio: float) -> str:
-    return f"by a factor of {ratio:.2g}"
+    return f"by a factor of {number(ratio)}"
