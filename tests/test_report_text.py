@@ -261,6 +261,11 @@ def test_a_busy_gpu_leaves_nothing_to_win() -> None:
     assert bars[0].text.endswith("nothing to win")
 
 
+def test_figures_that_carry_no_verdict_promise_no_gain() -> None:
+    verdict = msgspec.structs.replace(make_record().verdict, regime="inconclusive")
+    assert [bar.text for bar in sections.time_bars(make_record(verdict=verdict))] == ["", "", ""]
+
+
 def test_the_schedule_strip() -> None:
     strip = [(s.kind, s.label) for s in sections.schedule(make_record())]
     assert strip == [

@@ -72,7 +72,10 @@ def origin(record: Record) -> str:
 
 
 def time_bars(record: Record) -> list[Bar]:
-    """T, B and R. On the CPU the operators' working time stands in for B."""
+    """T, B and R, and what each could win, unless the figures carry no verdict.
+
+    On the CPU the operators' working time stands in for B.
+    """
     times = record.times
     unprofiled = record.verdict.basis == "unprofiled"
     t, b, r = verdict_time_us(record), times.gpu_busy_per_step_us, times.roofline_time_us
@@ -94,6 +97,8 @@ def time_bars(record: Record) -> list[Bar]:
         text = f"{what}: at most {factor(us / lower)} faster" if lower < us else ""
         if not text and i + 1 < len(known):
             text = f"{what}: nothing to win"
+        if record.verdict.regime == "inconclusive":
+            text = ""
         solid = 100 * lower / longest
         bars.append(Bar(key=key, label=label, us=us, solid=solid, rest=100 * us / longest - solid, text=text))
     return bars
