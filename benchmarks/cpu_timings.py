@@ -228,7 +228,7 @@ def _busy_processes(count: int) -> Iterator[None]:
 
 
 def _machine(cores: int) -> dict[str, Any]:
-    from proftrack.environment import cpu_model
+    from proftrack.capture.environment import cpu_model
 
     settings = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
     return {
@@ -268,17 +268,17 @@ def _case(case: str, threads: int, ceilings: Path) -> bytes:
     import torch
 
     from proftrack import experiment
-    from proftrack.capture import capture, subject
-    from proftrack.events.reader import read
-    from proftrack.hardware import Ceilings
+    from proftrack.capture import capture, measurement
     from proftrack.measures import combine, measure
     from proftrack.measures.view import view
     from proftrack.measures.work import cpu_calls, operator_costs
+    from proftrack.record.ceilings import Ceilings
     from proftrack.report.progress import Silent
+    from proftrack.trace.reader import read
 
     torch.set_num_threads(threads)
     given = msgspec.json.decode(ceilings.read_bytes(), type=Ceilings)
-    subject.ceilings_of = lambda *_, **__: given  # measured once for all workloads
+    measurement.ceilings_of = lambda *_, **__: given  # measured once for all workloads
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "workloads.py").write_text(WORKLOADS)

@@ -26,10 +26,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "profiling"))
 
-from proftrack.analysis import analyze_trace  # noqa: E402
+from proftrack.analysis.pipeline import analyze_trace  # noqa: E402
 from proftrack.errors import TraceError  # noqa: E402
-from proftrack.events import reader  # noqa: E402
 from proftrack.record import dump  # noqa: E402
+from proftrack.trace import reader  # noqa: E402
 
 SECONDS_A_CASE = 20
 LARGEST = 300_000

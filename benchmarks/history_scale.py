@@ -74,10 +74,10 @@ def measure(
     }
     run_folder = given or real_run(folder / "run")
     import proftrack
-    from proftrack.tracking import find, runs_cache, store, sync
+    from proftrack.store import cache, connect, query, sync
 
-    found = store.resolve()
-    template = sync.sync_folder(found, store.connect(found), run_folder).run_id
+    found = connect.resolve()
+    template = sync.sync_folder(found, connect.connect(found), run_folder).run_id
     before = sizes(postgres)
     multiply(postgres, template, count - 1, points)
     after = sizes(postgres)
@@ -85,7 +85,7 @@ def measure(
     looks = []
     for _ in range(4):
         begin = time.monotonic()
-        assert len(runs_cache.search(find.connect(), EXPERIMENT)) == count
+        assert len(cache.search(query.connect(), EXPERIMENT)) == count
         looks.append(time.monotonic() - begin)
     later = sorted(looks[1:])[1]
     begin = time.monotonic()

@@ -99,10 +99,11 @@ def moment(new: list[Any]) -> str:
 def settle() -> dict[str, int]:
     """Sync what is left, and look at all of it."""
     from proftrack.errors import ProftrackError
-    from proftrack.tracking import spool, store, sync
+    from proftrack.rundir import run_folders
+    from proftrack.store import connect, sync
 
-    found = store.resolve()
-    client = store.connect(found)
+    found = connect.resolve()
+    client = connect.connect(found)
     root = Path(os.environ["PROFTRACK_SPOOL"])
     folders = [path.parent for path in root.glob("*/record.json")]
     corrupt = lost = 0
@@ -113,7 +114,7 @@ def settle() -> dict[str, int]:
             print(error, file=sys.stderr)
             corrupt += 1
         else:
-            identity = spool.identity(each)
+            identity = run_folders.identity(each)
             lost += sum(run.data.tags.get("proftrack.record") == identity for run in all_runs()) != 1
     found_runs = all_runs()
     whole = [run for run in found_runs if run.info.status == "FINISHED"]
@@ -133,7 +134,7 @@ def is_whole(client: Any, run: Any) -> bool:
     import hashlib
 
     from proftrack import record as records
-    from proftrack.tracking.faults import quiet
+    from proftrack.store.errors import quiet
 
     with tempfile.TemporaryDirectory() as folder, quiet():
         path = Path(client.download_artifacts(run.info.run_id, "record.json", folder))
@@ -180,11 +181,11 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
 
 def all_runs() -> list[Any]:
     """Of this benchmark's experiment."""
-    from proftrack.tracking import runs, store
+    from proftrack.store import connect, lifecycle
 
-    client = store.connect(store.resolve())
+    client = connect.connect(connect.resolve())
     experiment = client.get_experiment_by_name(os.environ["MLFLOW_EXPERIMENT_NAME"])
-    return runs.search(client, "", [experiment.experiment_id]) if experiment else []
+    return lifecycle.search(client, "", [experiment.experiment_id]) if experiment else []
 
 
 if __name__ == "__main__":

@@ -121,19 +121,20 @@ def make(folder: Path, process: int, count: int) -> Path:
 def is_whole(folder: Path) -> bool:
     """Whether the store has this folder in one run, FINISHED, with every file in its size and every figure."""
     from proftrack import record as records
-    from proftrack.tracking import mapping, runs, spool, store
+    from proftrack.rundir import run_folders
+    from proftrack.store import connect, fields, lifecycle
 
-    client = store.resolve().client()
-    found = runs.search(client, f"tags.`{runs.RECORD_TAG}` = '{spool.identity(folder)}'")
+    client = connect.resolve().client()
+    found = lifecycle.search(client, f"tags.`{lifecycle.RECORD_TAG}` = '{run_folders.identity(folder)}'")
     if [run.info.status for run in found] != ["FINISHED"]:
         return False
     (run,) = found
     listed = {}
     for below in (None, "trace", "tables"):
         listed |= {item.path: item.file_size for item in client.list_artifacts(run.info.run_id, below)}
-    files = {path.as_posix(): (folder / path).stat().st_size for path in spool.artifacts(folder)}
+    files = {path.as_posix(): (folder / path).stat().st_size for path in run_folders.artifacts(folder)}
     record = records.load(folder / "record.json")
-    figures = {point.key for point in mapping.metrics(record)}
+    figures = {point.key for point in fields.metrics(record)}
     return files.items() <= listed.items() and figures == set(run.data.metrics)
 
 

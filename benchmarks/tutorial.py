@@ -84,7 +84,7 @@ def run(command: Command, folder: Path) -> int:
 
 def of_run(folder: Path) -> None:
     from proftrack import record as records
-    from proftrack.report.units import duration, percent
+    from proftrack.text import duration, percent
 
     record = records.load(folder / "record.json")
     times, verdict = record.times, record.verdict

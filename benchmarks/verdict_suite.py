@@ -160,9 +160,8 @@ def experiment_of(case: Case, params: dict[str, Any]) -> Any:
 
 def run(case: Case, params: dict[str, Any] | None = None) -> Any:
     """Capture and judge one case; returns the record."""
-    from proftrack import environment
-    from proftrack.analysis import analyze_capture
-    from proftrack.capture import capture
+    from proftrack.analysis.pipeline import analyze_capture
+    from proftrack.capture import capture, environment
     from proftrack.report.progress import Silent
 
     experiment = experiment_of(case, case.params if params is None else params)

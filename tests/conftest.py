@@ -99,9 +99,9 @@ def _nothing_of_the_machine(tmp_path_factory: pytest.TempPathFactory) -> None:
 def _isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A test's store and spool would be temporary folders, and the environment is afterwards what it was before."""
     before = dict(os.environ)
-    store = tmp_path_factory.getbasetemp() / f"store-{os.urandom(6).hex()}"
-    os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{store}/mlflow.db"
-    os.environ["PROFTRACK_SPOOL"] = str(store / "spool")
+    connect = tmp_path_factory.getbasetemp() / f"store-{os.urandom(6).hex()}"
+    os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{connect}/mlflow.db"
+    os.environ["PROFTRACK_SPOOL"] = str(connect / "spool")
     yield
     # Not by monkeypatch, which undoes only its own changes: `mlflow.set_experiment` writes MLFLOW_EXPERIMENT_ID.
     for name in set(os.environ) - set(before):
@@ -140,12 +140,12 @@ def _forget_what_was_set() -> None:
 @pytest.fixture(scope="session")
 def _empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sqlite store with its schema: made once, copied for each test."""
-    from proftrack.tracking import store
+    from proftrack.store import connect
 
     database = tmp_path_factory.mktemp("empty-store") / "mlflow.db"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
-        store.connect(store.resolve())
+        connect.connect(connect.resolve())
     return database
 
 

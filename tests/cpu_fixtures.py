@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from proftrack.capture.result import Timing
-from proftrack.hardware import Ceilings, StepWork
 from proftrack.measures import Measures
-from proftrack.measures.results import CpuTrace
 from proftrack.measures.work import cpu_work
+from proftrack.record.ceilings import Ceilings, StepWork
+from proftrack.record.figures import CpuTrace
+from proftrack.record.timing import Timing
+from proftrack.record.verdict import Verdict
 from proftrack.verdict.context import Context
 from proftrack.verdict.judge import judge
-from proftrack.verdict.result import Verdict
 
 FOLDER = Path(__file__).parent / "data" / "cpu"
 

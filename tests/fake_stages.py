@@ -17,10 +17,21 @@ from run_folders import make_record, write_folder
 
 from proftrack import experiment
 from proftrack.capture.result import Capture
-from proftrack.environment import Environment
 from proftrack.errors import ProftrackError
-from proftrack.sweep.stages import Captured, Done, Start, Started, Timings, ToKeep, ToMeasure, ToProfile, ToTime, Where
-from proftrack.sweep.worker import Spent
+from proftrack.frontends.sweep.stages import (
+    Captured,
+    Done,
+    Start,
+    Started,
+    Timings,
+    ToKeep,
+    ToMeasure,
+    ToProfile,
+    ToTime,
+    Where,
+)
+from proftrack.frontends.sweep.worker import Spent
+from proftrack.record.environment import Environment
 
 
 def start(asked: Start) -> Started:

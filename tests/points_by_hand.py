@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from proftrack.errors import ProftrackError
+from proftrack.frontends.sweep.measuring import Asked, Measured
 from proftrack.record import Record
-from proftrack.sweep.measuring import Asked, Measured
 
 
 def by_hand(measure: Callable[[dict[str, str], Path, Path], Record]) -> type:
-    """What stands in for `proftrack.sweep.measuring.Measuring`: points made by a function of overrides, folder, log."""
+    """Stands in for sweep's `Measuring`: points are made by a function of overrides, folder and log."""
 
     class ByHand:
         def __init__(self, *_: object, **__: object) -> None:

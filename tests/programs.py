@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 from traces import TraceBuilder
 
-from proftrack.analysis import analyze_trace
-from proftrack.capture.result import Timing
-from proftrack.environment import DeviceFacts, Environment, Git
+from proftrack.analysis.pipeline import analyze_trace
 from proftrack.record import Record, RunFacts
+from proftrack.record.environment import DeviceFacts, Environment, Git
+from proftrack.record.timing import Timing
 
 DEVICE = "Test GPU 0"
 STARTED_NS = 1_700_000_000_000_000_000

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from proftrack import record as records
-from proftrack.capture.result import Timing
-from proftrack.environment import DeviceFacts, Environment, Git
-from proftrack.measures.results import Flag, Idle, Kernel, Op, Step, Totals, Window
 from proftrack.record import Rates, Record, RunFacts, Source, SourceFile, Times
-from proftrack.verdict.result import Verdict
+from proftrack.record.environment import DeviceFacts, Environment, Git
+from proftrack.record.figures import Flag, Idle, Kernel, Op, Step, Totals, Window
+from proftrack.record.timing import Timing
+from proftrack.record.verdict import Verdict
 
 TRACE = "matmul_add.pt.trace.json.gz"
 STARTED_NS = 1_700_000_000_000_000_000
@@ -132,7 +132,7 @@ def make_record(**changes: Any) -> Record:
 
 
 def write_folder(folder: Path, record: Record) -> Path:
-    """A run folder as `proftrack.folder` writes it, with small contents."""
+    """A run folder as `proftrack.rundir.write` writes it, with small contents."""
     for name in ("trace", "tables"):
         (folder / name).mkdir(parents=True)
     records.save(record, folder / "record.json")

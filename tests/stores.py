@@ -11,8 +11,8 @@ import pytest
 from run_folders import write_folder
 
 from proftrack.record import Record
-from proftrack.tracking import store as stores
-from proftrack.tracking import sync
+from proftrack.store import connect as stores
+from proftrack.store import sync
 
 
 def log(folder: Path, record: Record) -> str:

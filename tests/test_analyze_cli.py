@@ -12,7 +12,7 @@ from traces import TraceBuilder
 
 import proftrack
 from proftrack.errors import NotATraceError, TraceError, UsageError
-from proftrack.events.reader import read
+from proftrack.trace.reader import read
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:

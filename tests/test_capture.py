@@ -503,7 +503,7 @@ def test_no_whole_cycle_is_an_error(monkeypatch: pytest.MonkeyPatch, run: Any) -
 
 
 def test_a_gpu_that_launches_and_shows_no_work_was_not_measured() -> None:
-    from proftrack.capture import subject
+    from proftrack.capture import measurement
 
     device = Simulated(0, 0)
     loaded = experiment.load("matmul_add")
@@ -511,7 +511,7 @@ def test_a_gpu_that_launches_and_shows_no_work_was_not_measured() -> None:
 
     def notes(**counts: int) -> list[str]:
         found = profiling.Recorded(window, Path("x"), trace.Counts(window.steps, **counts))
-        return subject.recorded_notes([found], device, loaded)  # type: ignore[arg-type]
+        return measurement.recorded_notes([found], device, loaded)  # type: ignore[arg-type]
 
     assert "has 9 launches and no GPU work" in notes(launches=9)[0]
     assert "neither launches nor GPU work" in notes()[0]
@@ -631,7 +631,7 @@ def test_progress_survives_a_closed_stream() -> None:
 
 
 def test_the_result_alone_loads_no_torch() -> None:
-    code = "import sys, proftrack.capture.result, proftrack.environment; print('torch' in sys.modules)"
+    code = "import sys, proftrack.capture.result, proftrack.capture.environment; print('torch' in sys.modules)"
     root = Path(experiment.__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

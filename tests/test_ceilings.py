@@ -9,7 +9,7 @@ import torch
 
 from proftrack.capture import ceilings, prices
 from proftrack.capture.device import CpuDevice
-from proftrack.hardware import PARALLEL, Ceilings
+from proftrack.record.ceilings import PARALLEL, Ceilings
 
 
 @pytest.fixture

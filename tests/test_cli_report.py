@@ -9,11 +9,11 @@ from pathlib import Path
 import calls
 import pytest
 
-from proftrack import folder as run_folder
-from proftrack.analysis import Analysis, analyze_trace
+from proftrack.analysis.pipeline import Analysis, analyze_trace
 from proftrack.cli import browser
 from proftrack.record import Record
-from proftrack.tracking import store, sync
+from proftrack.rundir import write as rundir_write
+from proftrack.store import connect, sync
 
 DATA = Path(__file__).parent / "data"
 TRACE = DATA / "matmul_add_64.json.gz"
@@ -25,7 +25,7 @@ def call(*words: str) -> int:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
-    run_folder.write(analyze_trace(TRACE), tmp_path / "kept")
+    rundir_write.write(analyze_trace(TRACE), tmp_path / "kept")
     (tmp_path / "kept" / "report.html").unlink()
     return tmp_path / "kept"
 
@@ -52,13 +52,11 @@ def test_of_a_record_alone(kept: Path, tmp_path: Path) -> None:
 def test_of_a_run_in_the_store_without_its_trace(
     store_uri: str, tmp_path: Path, run_folder: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from proftrack import folder as folders
-
     folder = run_folder()
     found = analyze_trace(TRACE)
-    folders.write(Analysis(_with_run(found.record, folder), found.tables), folder)
-    here = store.resolve()
-    logged = sync.sync_folder(here, store.connect(here), folder)
+    rundir_write.write(Analysis(_with_run(found.record, folder), found.tables), folder)
+    here = connect.resolve()
+    logged = sync.sync_folder(here, connect.connect(here), folder)
     traces = Path(logged.artifact_uri.removeprefix("file://")) / "trace"
     for trace in traces.iterdir():
         trace.unlink()

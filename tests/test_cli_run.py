@@ -19,7 +19,8 @@ from proftrack.cli import run as cli_run
 from proftrack.cli.options import parameters
 from proftrack.errors import NotFoundError, UsageError, WorkloadError
 from proftrack.record import Record
-from proftrack.tracking import log, runs, spool, store
+from proftrack.rundir import run_folders
+from proftrack.store import connect, lifecycle, upload
 
 if TYPE_CHECKING:
     from proftrack.experiment import Experiment
@@ -46,8 +47,8 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Asked:
 
 
 def all_runs() -> list[Any]:
-    found = store.resolve()
-    return runs.search(store.connect(found), "")
+    found = connect.resolve()
+    return lifecycle.search(connect.connect(found), "")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_a_refusal_is_one_sentence_and_starts_nothing(
     assert shown.err.count("\n") == 1
     assert asked == []
     assert all_runs() == []
-    assert not spool.spool_root().exists()
+    assert not run_folders.spool_root().exists()
 
 
 def test_a_parameter_without_an_equals_sign_in_its_value() -> None:
@@ -116,8 +117,8 @@ def test_without_mlflow_everything_stays_in_the_folder(
 ) -> None:
     folder = tmp_path / "kept"
     assert call("run", "small", "--no-mlflow", "--output", str(folder)) == 0
-    assert spool.load(folder).run is not None
-    assert spool.logged(folder) == []
+    assert run_folders.load(folder).run is not None
+    assert run_folders.logged(folder) == []
     shown = capsys.readouterr().out
     assert f"Kept    {folder}" in shown
     assert f"proftrack sync {folder}" in shown
@@ -129,7 +130,7 @@ def test_with_mlflow_the_temporary_folder_is_gone_and_the_result_says_where_all_
     assert call("run", "small") == 0
     (found,) = all_runs()
     assert found.info.status == "FINISHED"
-    assert not spool.spool_root().exists()
+    assert not run_folders.spool_root().exists()
     shown = capsys.readouterr().out
     assert f"Store   {store_uri}\n" in shown
     assert f"Run     {found.info.run_id}\n" in shown
@@ -170,11 +171,11 @@ def test_the_last_lines_name_the_report_and_commands_that_work(
 
 
 def test_a_short_id_that_two_runs_begin_with_is_refused(store_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from proftrack.tracking import find, references
+    from proftrack.store import query, references
 
-    found = find.connect()
+    found = query.connect()
     facts = {"name": "a", "status": "FINISHED", "started_ms": 0, "ended_ms": None, "artifact_uri": ""}
-    one = find.Found(run_id="0123456789", experiment_id="1", **facts)  # type: ignore[arg-type]
+    one = query.Found(run_id="0123456789", experiment_id="1", **facts)  # type: ignore[arg-type]
     monkeypatch.setattr(found, "search", lambda **_: [one, one])
     with pytest.raises(UsageError, match=r"01234567: 2 run ids begin so \(0123456789, 0123456789\); give more digits"):
         found.get("01234567")
@@ -184,10 +185,10 @@ def test_a_short_id_that_two_runs_begin_with_is_refused(store_uri: str, monkeypa
 
 
 def test_without_a_local_report_the_command_fetches_it() -> None:
-    from proftrack.tracking import where
+    from proftrack.store import links
 
-    server = store.Store(uri="http://host:5000", public="http://host:5000", given="http://host:5000")
-    assert where.lines(server, "1", "0123456789abcdef" * 2, "mlflow-artifacts:/1/x/artifacts")[:2] == [
+    server = connect.Store(uri="http://host:5000", public="http://host:5000", given="http://host:5000")
+    assert links.lines(server, "1", "0123456789abcdef" * 2, "mlflow-artifacts:/1/x/artifacts")[:2] == [
         "Report  proftrack report 01234567  # fetches it",
         "        proftrack open 01234567  # its trace in Perfetto's UI",
     ]
@@ -198,8 +199,8 @@ def test_with_output_the_folder_stays_and_knows_where_it_was_logged(
 ) -> None:
     assert call("run", "small", "--output", str(tmp_path / "kept")) == 0
     (found,) = all_runs()
-    entry = spool.Logged(store=store_uri, run_id=found.info.run_id, complete=True)
-    assert spool.logged(tmp_path / "kept") == [entry]
+    entry = run_folders.Logged(store=store_uri, run_id=found.info.run_id, complete=True)
+    assert run_folders.logged(tmp_path / "kept") == [entry]
 
 
 def test_nothing_measured_is_lost_when_logging_fails(
@@ -209,9 +210,9 @@ def test_nothing_measured_is_lost_when_logging_fails(
         raise OSError("an odd fault")
 
     with monkeypatch.context() as patch:
-        patch.setattr(log, "_log_figures", fail)
+        patch.setattr(upload, "_log_figures", fail)
         assert call("run", "small") == 1
-    (folder,) = spool.find(spool.spool_root())
+    (folder,) = run_folders.find(run_folders.spool_root())
     lines = capsys.readouterr().err.splitlines()
     expected = (
         f"proftrack: nothing is lost, everything measured is in {folder}; log it later with: proftrack sync {folder}"
@@ -225,7 +226,7 @@ def test_nothing_measured_is_lost_when_logging_fails(
     assert call("sync") == 0
     (whole,) = all_runs()
     assert (whole.info.run_id, whole.info.status) == (failed.info.run_id, "FINISHED")
-    assert not spool.spool_root().exists()
+    assert not run_folders.spool_root().exists()
 
 
 def test_a_workload_that_raises(
@@ -242,7 +243,7 @@ def test_a_workload_that_raises(
         "FAILED",
         "small.py:build raised ValueError: odd",
     )
-    assert not spool.spool_root().exists()
+    assert not run_folders.spool_root().exists()
 
 
 def test_traces_are_kept_when_what_follows_fails(
@@ -255,7 +256,7 @@ def test_traces_are_kept_when_what_follows_fails(
 
     monkeypatch.setattr(cli_run, "_measure", fail)
     assert call("run", "small", "--no-mlflow") == 1
-    (kept,) = spool.spool_root().glob("small-*")
+    (kept,) = run_folders.spool_root().glob("small-*")
     assert f"the traces recorded so far are in {kept / 'trace'}" in capsys.readouterr().err
 
 

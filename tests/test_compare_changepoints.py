@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proftrack.compare.changepoints import find, find_exact, stretches
-from proftrack.compare.series import RunPoint, Series, detect, levels
+from proftrack.compare.history import RunPoint, Series, detect, levels
 
 
 def series(levels_: list[tuple[int, float]], noise: float = 0.01, seed: int = 0) -> list[float]:
@@ -150,7 +150,7 @@ def test_a_count_that_varies_by_itself_is_treated_as_noisy() -> None:
 
 
 def test_of_very_many_runs_a_picture_shows_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
-    from proftrack.compare import series as compared
+    from proftrack.compare import history as compared
 
     monkeypatch.setattr(compared, "NEWEST", 12)
     times = series([(6, 50), (6, 100), (6, 150)])

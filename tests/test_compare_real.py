@@ -11,12 +11,12 @@ import pytest
 from costs import growth
 
 from proftrack import record as records
-from proftrack.analysis import analyze_trace
+from proftrack.analysis.pipeline import analyze_trace
 from proftrack.cli import main
 from proftrack.compare import Comparison, Subject, compare
 from proftrack.errors import IncomparableError
-from proftrack.measures.results import Kernel, Op, Site
 from proftrack.record import Record
+from proftrack.record.figures import Kernel, Op, Site
 
 DATA = Path(__file__).parent / "data"
 WORKERS = [DATA / f"kineto_resnet50_workers{number}.json.gz" for number in (0, 4)]

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from programs import ADD, MM, TINY, Work, as_run, record_of, trace
 from traces import TraceBuilder
 
-from proftrack.analysis import analyze_trace
+from proftrack.analysis.pipeline import analyze_trace
 from proftrack.compare import Comparison, Subject, compare
 from proftrack.compare.kernels import library, new_name, short, tile
 from proftrack.compare.match import match
 from proftrack.compare.parts import PROFILER, Part, parts_of
-from proftrack.measures.results import Idle
 from proftrack.record import Record
+from proftrack.record.figures import Idle
 
 
 def against(before: Record, after: Record, *across: str) -> Comparison:

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_folders import make_record
 
-from proftrack import depth
 from proftrack import record as records
-from proftrack.depth import MAX_LEVELS, TooDeepError, levels
+from proftrack import untrusted
 from proftrack.errors import ProftrackError, TraceError, UsageError
-from proftrack.events.reader import read
 from proftrack.experiment.file import read as read_experiment
 from proftrack.experiment.file import scalar
+from proftrack.trace.reader import read
+from proftrack.untrusted import MAX_LEVELS, TooDeepError, levels
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def _deepest(value: Any) -> int:
 @given(st.recursive(st.integers() | st.text('[]{}"\\x'), lambda v: st.lists(v) | st.dictionaries(st.text('["\\'), v)))
 def test_levels_are_those_of_the_value(value: Any) -> None:
     assert levels(json.dumps(value).encode()) == _deepest(value)
-    assert depth.decode(json.dumps(value).encode()) == value
+    assert untrusted.decode(json.dumps(value).encode()) == value
 
 
 def nested(count: int, middle: str = "") -> str:
@@ -52,10 +52,10 @@ def nested(count: int, middle: str = "") -> str:
 
 
 def test_the_limit_is_exact() -> None:
-    assert levels(msgspec.json.encode(depth.decode(nested(MAX_LEVELS).encode()))) == MAX_LEVELS
+    assert levels(msgspec.json.encode(untrusted.decode(nested(MAX_LEVELS).encode()))) == MAX_LEVELS
     for count in (MAX_LEVELS + 1, 600, 5_000, 200_000):
         with pytest.raises(TooDeepError, match=f"nested deeper than {MAX_LEVELS} levels"):
-            depth.decode(nested(count).encode())
+            untrusted.decode(nested(count).encode())
 
 
 EVENT = '{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":%d,"dur":2,"args":{"x":%s}}'

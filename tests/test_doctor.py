@@ -17,11 +17,12 @@ import msgspec
 import pytest
 from team import BOB, Fault, FaultProxy, Server, as_user, free_port
 
-from proftrack import doctor
+from proftrack import doctor, process
 from proftrack.capture import probe as probing
 from proftrack.capture.probe import Probe
-from proftrack.hardware import Ceilings
-from proftrack.tracking import health, process, runs, spool, store
+from proftrack.record.ceilings import Ceilings
+from proftrack.rundir import run_folders
+from proftrack.store import connect, health, lifecycle
 
 KNOWN = Ceilings(device="A CPU", flops_per_s={"float32": 2e11}, bytes_per_s=3e10, measured_ns=1_700_000_000_000_000_000)
 
@@ -70,7 +71,7 @@ def call(*arguments: str) -> int:
 
 
 def test_all_is_well(store_uri: str, profiler: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
-    client = store.connect(store.resolve())
+    client = connect.connect(connect.resolve())
     before = [each.experiment_id for each in client.search_experiments()]
     assert call() == 0
     shown = capsys.readouterr().out
@@ -80,15 +81,15 @@ def test_all_is_well(store_uri: str, profiler: Callable[..., None], capsys: pyte
     assert "float32 200 GFLOP/s; memory 30.0 GB/s; measured 2023-11-14" in shown
     assert "FAIL" not in shown
     assert [each.experiment_id for each in client.search_experiments()] == before
-    assert runs.search(client, "") == []
-    root = store.resolve().artifact_root
+    assert lifecycle.search(client, "") == []
+    root = connect.resolve().artifact_root
     assert root is not None
     assert [path for path in root.rglob("*") if path.is_file()] == []
 
 
 @pytest.mark.slow
 def test_a_real_profile_on_this_machine(store_uri: str, capsys: pytest.CaptureFixture[str]) -> None:
-    store.connect(store.resolve())
+    connect.connect(connect.resolve())
     assert call("--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert {check["status"] for check in found} <= {"ok", "note", "warning"}
@@ -147,11 +148,11 @@ def test_the_teams_server(alice: Server, profiler: Callable[..., None], monkeypa
     assert any("the server is MLflow" in check.text for check in found["store"])
 
     # In a named experiment nothing is made, and nothing stays.
-    client = store.connect(store.resolve())
-    experiment = store.experiment_for(store.resolve(), client, "for the doctor")
+    client = connect.connect(connect.resolve())
+    experiment = connect.experiment_for(connect.resolve(), client, "for the doctor")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "for the doctor")
     assert worst(findings()["store"]).status == "ok"
-    assert runs.search(client, "", [experiment]) == []
+    assert lifecycle.search(client, "", [experiment]) == []
     assert health.PROBE_TAG not in client.get_experiment(experiment).tags
     place = alice.folder / "artifacts" / experiment
     assert [path for path in place.rglob("*") if path.is_file()] == []
@@ -204,13 +205,13 @@ def test_the_clock(skew_s: float, status: str, says: str) -> None:
 def test_versions_of_the_server(version: str | None, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "ask_server", lambda _: health.Server(version=version, skew_s=None))
     monkeypatch.setattr(doctor, "_version", lambda _: "3.17.2")
-    address = store.Store(uri="http://h", public="http://h", given="http://h")
+    address = connect.Store(uri="http://h", public="http://h", given="http://h")
     assert [check.status for check in doctor._server(address)] == [status]
 
 
 def test_runs_of_dead_processes(store_uri: str, profiler: Callable[..., None]) -> None:
     """Reported; ended with --repair; a living one's never."""
-    client = store.connect(store.resolve())
+    client = connect.connect(connect.resolve())
     here = process.this_process()
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait()
@@ -240,7 +241,7 @@ def test_a_full_disk(store_uri: str, profiler: Callable[..., None], monkeypatch:
 def test_what_waits_in_the_spool(
     store_uri: str, profiler: Callable[..., None], run_folder: Callable[..., Path]
 ) -> None:
-    root = spool.spool_root()
+    root = run_folders.spool_root()
     root.mkdir(parents=True)
     run_folder("waits").rename(root / "waits")
     (root / "traces" / "trace").mkdir(parents=True)
@@ -250,9 +251,9 @@ def test_what_waits_in_the_spool(
     assert (checks[0].text.startswith("1 run ("), checks[0].remedy) == (True, "proftrack sync")
     assert "left traces and no record" in checks[1].text
     # A run that is at work holds its folder: it is no leftover.
-    with spool.locked(root / "traces"):
+    with run_folders.locked(root / "traces"):
         assert [check.status for check in findings()["spool"]] == ["warning"]
-    spool.note_logged(root / "waits", spool.Logged(store="s", run_id="r", complete=True))
+    run_folders.note_logged(root / "waits", run_folders.Logged(store="s", run_id="r", complete=True))
     assert [check.status for check in findings()["spool"]] == ["note"]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from proftrack import environment
+from proftrack.capture import environment
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 

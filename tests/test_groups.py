@@ -16,10 +16,11 @@ from run_folders import make_record, write_folder
 
 from proftrack import record as records
 from proftrack.errors import ProftrackError
-from proftrack.sweep import keeping, measuring
-from proftrack.tracking import group as groups
-from proftrack.tracking import runs, spool, store, sync
-from proftrack.tracking.group import Group, Part
+from proftrack.frontends.sweep import keeping, measuring
+from proftrack.rundir import run_folders
+from proftrack.store import batch as groups
+from proftrack.store import connect, lifecycle, sync
+from proftrack.store.batch import Group, Part
 
 PARENT_TAG = "mlflow.parentRunId"
 
@@ -46,7 +47,7 @@ def group_folder(folder: Path, points: int = 2, **changes: Any) -> Group:
 
 
 def all_runs() -> list[Any]:
-    return runs.search(store.connect(store.resolve()), "")
+    return lifecycle.search(connect.connect(connect.resolve()), "")
 
 
 def by_parent() -> dict[str, list[str]]:
@@ -60,7 +61,7 @@ def by_parent() -> dict[str, list[str]]:
 
 
 def artifacts(run_id: str) -> set[str]:
-    return {item.path for item in store.connect(store.resolve()).list_artifacts(run_id)}
+    return {item.path for item in connect.connect(connect.resolve()).list_artifacts(run_id)}
 
 
 @pytest.fixture
@@ -94,8 +95,8 @@ def asked(project: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_a_groups_tags_delete_nobodys_run(store_uri: str, tmp_path: Path) -> None:
     """Tags by which runs are found, owned and settled are never taken from group.json."""
-    found = store.resolve()
-    client = store.connect(found)
+    found = connect.resolve()
+    client = connect.connect(found)
     victims = [sync.sync_folder(found, client, run_of(tmp_path / f"victim{n}", n)).run_id for n in range(8)]
     tags = [client.get_run(victim).data.tags for victim in victims]
     for number, theirs in enumerate(tags):
@@ -103,7 +104,7 @@ def test_a_groups_tags_delete_nobodys_run(store_uri: str, tmp_path: Path) -> Non
         group_folder(tmp_path / f"hostile{number}", 1, tags={**said, "device.name": "x", "proftrack.gate": "pass"})
         assert call("sync", str(tmp_path / f"hostile{number}")) == 0
     assert {client.get_run(victim).info.lifecycle_stage for victim in victims} == {"active"}
-    parents = [run for run in all_runs() if runs.is_parent(run)]
+    parents = [run for run in all_runs() if lifecycle.is_parent(run)]
     assert len(parents) == 8
     for parent in parents:
         assert parent.data.tags["device.name"] == "x"
@@ -112,15 +113,15 @@ def test_a_groups_tags_delete_nobodys_run(store_uri: str, tmp_path: Path) -> Non
 
 def test_a_parent_run_is_no_duplicate_of_a_record(store_uri: str, tmp_path: Path) -> None:
     """Neither side of it is deleted, whichever has the lower id: a store may have such tags already."""
-    found = store.resolve()
-    client = store.connect(found)
+    found = connect.resolve()
+    client = connect.connect(found)
     for number in range(4):
         whole = sync.sync_folder(found, client, run_of(tmp_path / str(number), number)).run_id
-        record = client.get_run(whole).data.tags[runs.RECORD_TAG]
-        parent = client.create_run("0", tags={runs.RECORD_TAG: record, runs.KIND_TAG: "sweep"}).info.run_id
+        record = client.get_run(whole).data.tags[lifecycle.RECORD_TAG]
+        parent = client.create_run("0", tags={lifecycle.RECORD_TAG: record, lifecycle.KIND_TAG: "sweep"}).info.run_id
         client.set_terminated(parent, "FINISHED")
-        assert runs.settle(found, client, whole) == whole
-        assert runs.settle(found, client, parent) == parent
+        assert lifecycle.settle(found, client, whole) == whole
+        assert lifecycle.settle(found, client, parent) == parent
         assert {client.get_run(each).info.lifecycle_stage for each in (whole, parent)} == {"active"}
 
 
@@ -129,7 +130,7 @@ def test_a_whole_parent_run_is_not_changed(store_uri: str, tmp_path: Path) -> No
     group = group_folder(tmp_path / "mine", note="mine")
     assert call("sync", str(tmp_path / "mine")) == 0
     ((parent, children),) = by_parent().items()
-    client = store.connect(store.resolve())
+    client = connect.connect(connect.resolve())
     before = client.get_run(parent)
     group_folder(tmp_path / "hostile", 1, id=group.id, note="pwned", metrics={"x": 1.0}, experiment="other")
     for _ in range(2):
@@ -161,7 +162,7 @@ def test_a_sync_of_the_same_changes_nothing(store_uri: str, tmp_path: Path, caps
         ("FAILED", {"proftrack.host": "elsewhere"}, False),
         ("KILLED", {"mlflow.user": "somebody else"}, False),
         ("KILLED", {groups.KEY_TAG: "another"}, False),
-        ("FAILED", {runs.RECORD_TAG: "f00d"}, False),
+        ("FAILED", {lifecycle.RECORD_TAG: "f00d"}, False),
         ("RUNNING", {}, False),  # by this very process, which lives
     ],
 )
@@ -169,10 +170,10 @@ def test_whose_parent_run_is_gone_on_with(
     store_uri: str, tmp_path: Path, status: str, tags: dict[str, str], taken: bool
 ) -> None:
     group = group_folder(tmp_path / "kept")
-    found = store.resolve()
-    client = store.connect(found)
-    own = {**runs.owner_tags(), runs.GROUP_TAG: group.id, groups.KEY_TAG: group.key}
-    begun = runs.create(found, client, "0", "begun", {**own, **tags}).info.run_id
+    found = connect.resolve()
+    client = connect.connect(found)
+    own = {**lifecycle.owner_tags(), lifecycle.GROUP_TAG: group.id, groups.KEY_TAG: group.key}
+    begun = lifecycle.create(found, client, "0", "begun", {**own, **tags}).info.run_id
     client.update_run(begun, status=status)
     assert call("sync", str(tmp_path / "kept")) == 0
     assert len(by_parent()) == (1 if taken else 2)
@@ -181,10 +182,10 @@ def test_whose_parent_run_is_gone_on_with(
 
 def test_the_machine_that_measured_a_group_owns_it_as_well(store_uri: str, tmp_path: Path) -> None:
     group = group_folder(tmp_path / "kept", host="node7", user="ann")
-    found = store.resolve()
-    client = store.connect(found)
-    own = {runs.GROUP_TAG: group.id, groups.KEY_TAG: group.key, "proftrack.host": "node7", "mlflow.user": "ann"}
-    begun = runs.create(found, client, "0", "begun", own).info.run_id
+    found = connect.resolve()
+    client = connect.connect(found)
+    own = {lifecycle.GROUP_TAG: group.id, groups.KEY_TAG: group.key, "proftrack.host": "node7", "mlflow.user": "ann"}
+    begun = lifecycle.create(found, client, "0", "begun", own).info.run_id
     client.update_run(begun, status="KILLED")
     assert call("sync", str(tmp_path / "kept")) == 0
     assert by_parent().keys() == {begun}
@@ -238,11 +239,11 @@ def test_a_point_that_was_measured_before_sigkill_is_synced(
     monkeypatch.setenv("PROFTRACK_SPOOL", str(root))
     assert call("sync") == 0
     ((parent, (child,)),) = by_parent().items()
-    tags = store.connect(store.resolve()).get_run(child).data.tags
+    tags = connect.connect(connect.resolve()).get_run(child).data.tags
     assert (tags[groups.KEY_TAG], groups.PART_TAG in tags) == (group.key, named)
     assert "record.json" in artifacts(child)
     assert {"group.json", "points"} <= artifacts(parent)
-    client = store.connect(store.resolve())
+    client = connect.connect(connect.resolve())
     assert [item.path for item in client.list_artifacts(parent, "points")] == ["points/half"]
     assert client.get_run(parent).info.status == "FAILED"
     assert not root.exists()
@@ -330,12 +331,12 @@ def test_what_sigkill_left_goes_below_the_sweep_that_went_on(
 def test_other_values_are_another_sweep_that_takes_points_over(store_uri: str, asked: list[str]) -> None:
     """The first one's parent keeps its table, its note and its figures."""
     assert call("sweep", "small", "-P", "n=8,64") == 0
-    (first,) = [run for run in all_runs() if runs.is_parent(run)]
+    (first,) = [run for run in all_runs() if lifecycle.is_parent(run)]
     assert call("sweep", "small", "-P", "n=64,128") == 0
     assert asked == ["8", "64", "128"]
-    (second,) = [run for run in all_runs() if runs.is_parent(run) and run.info.run_id != first.info.run_id]
+    (second,) = [run for run in all_runs() if lifecycle.is_parent(run) and run.info.run_id != first.info.run_id]
     assert [run.data.params["sweep.n"] for run in (first, second)] == ["8,64", "64,128"]
-    client = store.connect(store.resolve())
+    client = connect.connect(connect.resolve())
     after = client.get_run(first.info.run_id)
     assert (after.data.tags, after.info.end_time) == (first.data.tags, first.info.end_time)
     assert [len(by_parent()[run.info.run_id]) for run in (first, second)] == [2, 1]
@@ -353,7 +354,7 @@ def test_a_folder_that_goes_on_with_other_values_is_another_parent_run(
         assert call("sync", str(tmp_path / "kept")) == 0
         assert len(by_parent()) == parents
     assert asked == ["8", "64", "128"]
-    assert sorted(run.data.params["sweep.n"] for run in all_runs() if runs.is_parent(run)) == ["64,128", "8,64"]
+    assert sorted(run.data.params["sweep.n"] for run in all_runs() if lifecycle.is_parent(run)) == ["64,128", "8,64"]
 
 
 # ---- a local store that moves ----------------------------------------------------------------------------------------
@@ -369,17 +370,17 @@ def test_sweeps_stay_together_when_a_store_moves(
     """Into another store: the same parents with the same children, one that two sweeps share below the first."""
     assert call("sweep", "small", "-P", "n=8,64") == 0
     assert call("sweep", "small", "-P", "n=64,128,13", "--output", str(tmp_path / "kept")) == 1
-    client = store.connect(store.resolve())
-    first, second = sorted((run for run in all_runs() if runs.is_parent(run)), key=lambda run: run.info.start_time)
+    client = connect.connect(connect.resolve())
+    first, second = sorted((run for run in all_runs() if lifecycle.is_parent(run)), key=lambda run: run.info.start_time)
     assert [len(by_parent()[each.info.run_id]) for each in (first, second)] == [2, 1]
-    sync.sync_folder(store.resolve(), client, run_of(tmp_path / "alone", 5))
+    sync.sync_folder(connect.resolve(), client, run_of(tmp_path / "alone", 5))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/other/mlflow.db")
     mlruns = str(tmp_path / "store" / "mlruns")
     assert call("sync", mlruns) == 0
-    moved = {run.data.tags[runs.GROUP_TAG]: run for run in all_runs() if runs.is_parent(run)}
+    moved = {run.data.tags[lifecycle.GROUP_TAG]: run for run in all_runs() if lifecycle.is_parent(run)}
     assert len(all_runs()) == 2 + 3 + 1
     for old, status, children in ((first, "FINISHED", 2), (second, "FAILED", 1)):
-        new = moved[old.data.tags[runs.GROUP_TAG]]
+        new = moved[old.data.tags[lifecycle.GROUP_TAG]]
         assert (new.info.status, new.data.params, new.data.metrics) == (status, old.data.params, old.data.metrics)
         assert len(by_parent()[new.info.run_id]) == children
     before = {run.info.run_id: (run.info.status, run.info.end_time, run.data.tags) for run in all_runs()}
@@ -438,14 +439,14 @@ def test_one_folder_that_fails_keeps_no_other_from_the_store(
 ) -> None:
     group_folder(tmp_path / "all" / "b", 1)
     run_of(tmp_path / "all" / "c", 1)
-    load = spool.load
+    load = run_folders.load
 
     def failing(folder: Path) -> Any:
         if folder.name == "c":
             raise error
         return load(folder)
 
-    monkeypatch.setattr(spool, "load", failing)
+    monkeypatch.setattr(run_folders, "load", failing)
     assert call("sync", str(tmp_path / "all")) == 1
     assert capsys.readouterr().err.count("\n") == 1
     assert len(all_runs()) == 2

@@ -14,8 +14,8 @@ import pytest
 
 import proftrack
 from proftrack.errors import UsageError
-from proftrack.loop import ProfileWarning
-from proftrack.tracking import runs, store
+from proftrack.frontends.loop import ProfileWarning
+from proftrack.store import connect, lifecycle
 
 torch = pytest.importorskip("torch")
 
@@ -24,7 +24,7 @@ QUIET: dict[str, Any] = {"calibrate": False, "quiet": True}
 
 
 def all_runs() -> dict[str, Any]:
-    return {run.info.run_id: run for run in runs.search(store.connect(store.resolve()), "")}
+    return {run.info.run_id: run for run in lifecycle.search(connect.connect(connect.resolve()), "")}
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,9 @@ import proftrack
 from proftrack import record as records
 from proftrack.capture import loop as capture_loop
 from proftrack.errors import CaptureError, StoreError, UsageError
-from proftrack.loop import SCHEDULE, Profile, ProfileWarning, fitting_schedule
-from proftrack.tracking import runs, spool, store
+from proftrack.frontends.loop import SCHEDULE, Profile, ProfileWarning, fitting_schedule
+from proftrack.rundir import run_folders
+from proftrack.store import connect, lifecycle
 
 torch = pytest.importorskip("torch")
 
@@ -36,7 +37,7 @@ def steps(profile: Any, count: int) -> None:
 
 
 def all_runs() -> list[Any]:
-    return runs.search(store.connect(store.resolve()), "")
+    return lifecycle.search(connect.connect(connect.resolve()), "")
 
 
 # ---- how the steps before the profiler are used ----------------------------------------------------------------------
@@ -216,7 +217,7 @@ def test_a_run_of_the_callers_becomes_the_parent_and_stays_open(store_uri: str) 
 
 
 def test_under_mlflow_run_it_is_a_child_of_that_run(store_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = store.connect(store.resolve())
+    client = connect.connect(connect.resolve())
     given = client.create_run("0").info.run_id
     monkeypatch.setenv("MLFLOW_RUN_ID", given)
     for _ in range(2):  # a script may profile two loops
@@ -236,7 +237,7 @@ def test_without_mlflow_a_folder_stays(tmp_path: Path, monkeypatch: pytest.Monke
         with pytest.raises(StoreError, match="pip install mlflow"):
             proftrack.profile("e", mlflow=True, **QUIET).__enter__()
     assert p.folder is not None and p.run_id is None
-    assert spool.load(p.folder).run is not None
+    assert run_folders.load(p.folder).run is not None
 
 
 def test_a_store_that_cannot_be_used_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,23 +248,23 @@ def test_a_store_that_cannot_be_used_ends_no_training(monkeypatch: pytest.Monkey
     ):
         steps(p, 15)
     assert p.folder is not None
-    assert spool.load(p.folder).run is not None
+    assert run_folders.load(p.folder).run is not None
 
 
 def test_what_cannot_be_logged_at_the_end_stays_in_its_folder(store_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from proftrack.tracking import log
+    from proftrack.store import upload
 
     def fail(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(log, "_log_figures", fail)
+    monkeypatch.setattr(upload, "_log_figures", fail)
     with (
         pytest.warns(ProfileWarning, match="no space left.*everything measured is in .*proftrack sync"),
         proftrack.profile("e", schedule=SHORT, **QUIET) as p,
     ):
         steps(p, 20)
     assert p.folder is not None and p.error is not None
-    assert spool.load(p.folder).run is not None
+    assert run_folders.load(p.folder).run is not None
     (found,) = all_runs()
     assert found.info.status == "FAILED"
 
@@ -310,7 +311,7 @@ def test_too_few_steps_to_record_any(store_uri: str, done: int, words: str) -> N
     assert (found.info.status, found.data.metrics) == ("FAILED", {})
     assert "nothing was recorded" in found.data.tags["proftrack.error"]
     assert p.record is None and p.error is not None
-    assert not spool.spool_root().exists()
+    assert not run_folders.spool_root().exists()
 
 
 def test_the_warning_points_at_the_callers_line(tmp_path: Path) -> None:

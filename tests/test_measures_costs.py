@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from proftrack.events.reader import read
 from proftrack.measures.costs import Cost, cost_of
+from proftrack.trace.reader import read
 
 FLOAT, HALF = "float", "c10::BFloat16"
 

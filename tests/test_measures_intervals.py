@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proftrack.events.table import Ints
 from proftrack.measures.intervals import EMPTY, Intervals, intersection, union, union_by_group
+from proftrack.trace.table import Ints
 
 
 def ints(values: list[int]) -> Ints:

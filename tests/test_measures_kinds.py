@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from proftrack.events.categories import is_allocator_call, is_launch, is_wait
 from proftrack.measures.idle import is_input
 from proftrack.measures.kernels import kind_of_copy, kind_of_kernel
+from proftrack.trace.categories import is_allocator_call, is_launch, is_wait
 
 
 @pytest.mark.parametrize(

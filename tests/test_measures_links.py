@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from traces import TraceBuilder, flags
 
-from proftrack.events.categories import is_graph_launch, is_launch, is_wait
-from proftrack.events.table import NONE
 from proftrack.measures.links import Links, link
 from proftrack.measures.nesting import nest
+from proftrack.trace.categories import is_graph_launch, is_launch, is_wait
+from proftrack.trace.table import NONE
 
 
 def linked(trace: TraceBuilder) -> tuple[dict[str, str | None], Links]:

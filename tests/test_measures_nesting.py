@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import BACKWARD, MAIN, TraceBuilder
 
-from proftrack.events.table import NONE, EventTable
 from proftrack.measures import nesting
 from proftrack.measures.nesting import Forest, nest
+from proftrack.trace.table import NONE, EventTable
 
 
 def forest_of(trace: TraceBuilder) -> tuple[EventTable, Forest]:

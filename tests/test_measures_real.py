@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from traces import flags, table_of
 
-from proftrack.events.reader import read
 from proftrack.measures import Measures, measure
+from proftrack.trace.reader import read
 from proftrack.verdict.context import Context
 from proftrack.verdict.judge import judge
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from traces import BACKWARD, TraceBuilder, clean
 
 from proftrack.measures import Measures
-from proftrack.measures.results import Kernel, Op, Region
+from proftrack.record.figures import Kernel, Op, Region
 
 
 def op(measures: Measures, name: str) -> Op:

@@ -19,9 +19,10 @@ from proftrack.errors import ProftrackError, StoreError, UsageError
 from proftrack.experiment import Experiment
 from proftrack.names import file_name, leads_elsewhere
 from proftrack.record import Record
-from proftrack.tracking import find, runs, spool, store, sync, where
-from proftrack.tracking import group as groups
-from proftrack.tracking.group import Group, Part
+from proftrack.rundir import run_folders
+from proftrack.store import batch as groups
+from proftrack.store import connect, lifecycle, links, query, sync
+from proftrack.store.batch import Group, Part
 
 STORED = [
     "../../x",
@@ -88,13 +89,13 @@ def call(*arguments: str) -> int:
 
 def stored(root: Path) -> dict[str, list[Path]]:
     """What every run of the store has below mlruns/, by the name of its MLflow experiment."""
-    client = store.connect(store.resolve())
+    client = connect.connect(connect.resolve())
     mlruns = root / "store" / "mlruns"
     return {
         client.get_experiment(run.info.experiment_id).name: [
             path for path in mlruns.glob(f"*/{run.info.run_id}/artifacts/**/*") if path.is_file()
         ]
-        for run in runs.search(client, "")
+        for run in lifecycle.search(client, "")
     }
 
 
@@ -151,14 +152,14 @@ def test_a_foreign_folder_is_synced_inside(root: Path, capsys: pytest.CaptureFix
     assert call("sync", str(root / "foreign")) == 0
     found = stored(root)
     assert set(found) == set(STORED)  # the name that is shown is the one that was given
-    assert {len(files) for files in found.values()} == {len(list(spool.artifacts(root / "foreign" / "0")))}
+    assert {len(files) for files in found.values()} == {len(list(run_folders.artifacts(root / "foreign" / "0")))}
 
 
 @pytest.mark.parametrize("name", [*REFUSED[:-1], TOO_LONG])
 def test_a_name_that_cannot_be_stored_is_refused_in_one_sentence(root: Path, name: str) -> None:
     folder = write_folder(root / "foreign", named(name))
     with pytest.raises(StoreError, match=r"the experiment's name .* cannot be stored") as caught:
-        sync.sync_folder(found := store.resolve(), store.connect(found), folder)
+        sync.sync_folder(found := connect.resolve(), connect.connect(found), folder)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 300
     assert not list((root / "store").rglob("record.json"))
@@ -197,7 +198,7 @@ def test_a_run_folders_file_that_could_go_elsewhere_is_refused(root: Path, name:
     folder = write_folder(root / "foreign", make_record())
     (folder / "trace" / name).write_text("x")
     with pytest.raises(ProftrackError, match="cannot be stored; rename or remove it") as caught:
-        spool.artifacts(folder)
+        run_folders.artifacts(folder)
     assert str(caught.value).isprintable()
 
 
@@ -205,8 +206,8 @@ def test_a_run_folders_file_that_could_go_elsewhere_is_refused(root: Path, name:
 def test_other_names_of_files_are_taken(root: Path, name: str) -> None:
     folder = write_folder(root / "foreign", make_record())
     (folder / "trace" / name).write_text("x")
-    done = sync.sync_folder(found := store.resolve(), store.connect(found), folder)
-    assert (store.local_folder(done.artifact_uri) or Path()).joinpath("trace", name).read_text() == "x"
+    done = sync.sync_folder(found := connect.resolve(), connect.connect(found), folder)
+    assert (connect.local_folder(done.artifact_uri) or Path()).joinpath("trace", name).read_text() == "x"
 
 
 @pytest.fixture
@@ -255,8 +256,8 @@ def test_run_refuses_before_it_measures(
 
 
 def test_the_environments_name_stays_inside(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = store.resolve()
-    client = store.connect(here)
+    here = connect.resolve()
+    client = connect.connect(here)
     for number, name in enumerate(FEW):
         monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", name)
         record = make_record()
@@ -268,7 +269,7 @@ def test_the_environments_name_stays_inside(root: Path, monkeypatch: pytest.Monk
     assert set(stored(root)) == set(FEW)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "a\tb")
     with pytest.raises(StoreError, match="cannot be stored"):
-        store.experiment_for(here, client, "x")
+        connect.experiment_for(here, client, "x")
 
 
 def test_profile_stays_inside_and_prints_paths_that_are_there(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -297,13 +298,13 @@ def test_a_store_in_an_odd_folder(
     monkeypatch.chdir(here)
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     folder = write_folder(root / "foreign", make_record())
-    done = sync.sync_folder(found := store.resolve(), store.connect(found), folder)
-    lines = where.lines(found, done.experiment_id, done.run_id, done.artifact_uri)
+    done = sync.sync_folder(found := connect.resolve(), connect.connect(found), folder)
+    lines = links.lines(found, done.experiment_id, done.run_id, done.artifact_uri)
     (traces,) = printed_paths("\n".join(lines))
     assert traces == here / "mlruns" / "matmul_add" / done.run_id / "artifacts" / "trace"
     assert traces.is_dir()
-    run = find.connect().get(done.run_id)
-    assert find.connect().record(run).run is not None
+    run = query.connect().get(done.run_id)
+    assert query.connect().record(run).run is not None
 
 
 def test_a_store_below_a_question_mark(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,14 +312,14 @@ def test_a_store_below_a_question_mark(root: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(root / "a?b")
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     with pytest.raises(StoreError, match=r"cannot lie in a folder with `\?`"):
-        store.resolve()
+        connect.resolve()
     assert list((root / "a?b").iterdir()) == []
 
 
 @pytest.mark.parametrize("location", ["..%2F..%2Fx", "%2e%2e/x", "a/../../x"])
 def test_an_experiment_whose_location_leads_out_is_not_written_to(root: Path, location: str) -> None:
-    found = store.resolve()
-    client = store.connect(found)
+    found = connect.resolve()
+    client = connect.connect(found)
     client.create_experiment("odd", artifact_location=f"{root}/store/mlruns/{location}")
     with pytest.raises(StoreError, match="leads out of its folder"):
-        store.experiment_for(found, client, "odd")
+        connect.experiment_for(found, client, "odd")

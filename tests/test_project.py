@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 from proftrack.cli import COMMANDS
 from proftrack.cli import store as cli_store
-from proftrack.tracking import store as stores
+from proftrack.store import connect as stores
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -29,38 +29,30 @@ PACKAGE = ROOT / "profiling" / "proftrack"
 # The flow, from what is needed first: a module imports what stands before it, never what stands after it.
 FLOW = (
     "errors",
-    "depth",
-    "git",
-    "hardware",
+    "untrusted",
     "names",
-    "environment",
+    "text",
+    "record",
+    "git",
+    "process",
+    "signals",
+    "trace",
     "experiment",
-    "workload",
     "capture",
-    "events",
     "measures",
     "verdict",
-    "record",
-    "joint",
     "compare",
     "report",
-    "parallel",
     "analysis",
-    "api",
-    "folder",
-    "keep",
-    "tracking",
+    "rundir",
+    "recorder",
+    "store",
     "doctor",
-    "series",
-    "ranks",
-    "loop",
+    "frontends",
     "integrations",
-    "program",
-    "sweep",
-    "variants",
     "cli",
 )
-ONLY_IN = {"torch": {"capture", "workload", "environment"}, "mlflow": {"tracking"}, "matplotlib": {"report"}}
+ONLY_IN = {"torch": {"capture", "experiment"}, "mlflow": {"store"}, "matplotlib": {"report"}}
 
 
 def modules() -> list[Path]:

@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 from calls import PATIENCE_S
 
+from proftrack import process
 from proftrack import record as records
-from proftrack.capture import pace, timing
-from proftrack.capture.result import Timing
+from proftrack.capture import lockstep, timing
 from proftrack.errors import CaptureError, WorkloadError
 from proftrack.experiment import TimingOptions
-from proftrack.ranks import team as teams
-from proftrack.ranks.team import Team, join_team
-from proftrack.tracking import process, runs, store
-from proftrack.tracking.signals import Interrupted
+from proftrack.frontends.distributed import team as teams
+from proftrack.frontends.distributed.team import Team, join_team
+from proftrack.record.timing import Timing
+from proftrack.signals import Interrupted
+from proftrack.store import connect, lifecycle
 
 torch = pytest.importorskip("torch")
 
@@ -93,7 +94,7 @@ class Agreed:
 def test_other_ranks_run_as_many_steps_as_rank_0_whatever_they_take_themselves() -> None:
     """Rank 0's steps take 10 ms; here they take nothing. Both run what 10 ms steps are run."""
 
-    class Counted(pace.PacedStopwatch):
+    class Counted(lockstep.PacedStopwatch):
         def block(self, steps: int) -> float:
             agreed.steps = steps
             return super().block(steps)
@@ -114,7 +115,7 @@ def test_other_ranks_run_as_many_steps_as_rank_0_whatever_they_take_themselves()
 
 
 def test_own_timing_takes_the_last_blocks() -> None:
-    watch = pace.PacedStopwatch(lambda: None, Device(), Agreed())  # type: ignore[arg-type]
+    watch = lockstep.PacedStopwatch(lambda: None, Device(), Agreed())  # type: ignore[arg-type]
     watch.own = [9.0, 0.2, 0.4, 0.05, 0.06, 0.07]  # a warm-up, two blocks of two steps, three single steps
     agreed = Timing(
         mode="throughput",
@@ -297,9 +298,9 @@ def torchrun(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 def test_two_ranks_are_one_run_with_both_in_it(torchrun: Any, store_uri: str, tmp_path: Path) -> None:
     done = torchrun()
     assert done.returncode == 0, done.stderr
-    (run,) = runs.search(store.connect(store.resolve()), "")
+    (run,) = lifecycle.search(connect.connect(connect.resolve()), "")
     assert (run.info.status, run.data.params["experiment"]) == ("FINISHED", "e")
-    client = store.connect(store.resolve())
+    client = connect.connect(connect.resolve())
     names = [item.path for item in client.list_artifacts(run.info.run_id, "trace")]
     assert sorted(names) == [f"trace/e.cycle1.rank{rank}.pt.trace.json.gz" for rank in (0, 1)]
     assert [item.path for item in client.list_artifacts(run.info.run_id, "ranks")] == ["ranks/1.record.json"]
@@ -333,7 +334,7 @@ def test_when_a_rank_fails_the_run_is_failed_and_says_which(
 ) -> None:
     done = torchrun("-P", f"fails={fails}")
     assert done.returncode != 0
-    (run,) = runs.search(store.connect(store.resolve()), "")
+    (run,) = lifecycle.search(connect.connect(connect.resolve()), "")
     assert run.info.status == "FAILED"
     error = run.data.tags["proftrack.error"]
     before, _, after = words.partition("{pid}" if "{pid}" in words else "{phase}")
@@ -374,8 +375,8 @@ def test_a_loop_of_the_users_own_on_two_ranks_is_one_run(store_uri: str, tmp_pat
         "rank 0 2 None",
         "rank 1 2 None",
     ]
-    (run,) = runs.search(store.connect(store.resolve()), "")
+    (run,) = lifecycle.search(connect.connect(connect.resolve()), "")
     assert run.info.status == "FINISHED"
-    client = store.connect(store.resolve())
+    client = connect.connect(connect.resolve())
     assert len(client.list_artifacts(run.info.run_id, "trace")) == 2
     assert not (tmp_path / "proftrack-runs").exists()

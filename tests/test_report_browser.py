@@ -12,7 +12,7 @@ import pytest
 from browser import Watched, launched
 from traces import TraceBuilder
 
-from proftrack.analysis import analyze_trace
+from proftrack.analysis.pipeline import analyze_trace
 from proftrack.report.html import LARGEST_BYTES, render
 from proftrack.report.scene import scene
 

@@ -19,15 +19,15 @@ from costs import growth
 from run_folders import make_record
 from traces import TraceBuilder
 
-from proftrack import folder as run_folder
-from proftrack.analysis import Analysis, analyze_trace
-from proftrack.events.parquet import read_events, write_events
-from proftrack.events.table import EventTable
-from proftrack.hardware import Ceilings
-from proftrack.measures.results import Kernel
+from proftrack.analysis.pipeline import Analysis, analyze_trace
+from proftrack.record.ceilings import Ceilings
+from proftrack.record.figures import Kernel
 from proftrack.report import files, plots
 from proftrack.report.html import LARGEST_BYTES, render
 from proftrack.report.scene import scene
+from proftrack.rundir import write as run_folder
+from proftrack.trace.parquet import read_events, write_events
+from proftrack.trace.table import EventTable
 
 DATA = Path(__file__).parent / "data"
 

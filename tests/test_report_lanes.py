@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from traces import BACKWARD, TraceBuilder, clean
 
-from proftrack.events.table import NONE, EventTable
 from proftrack.report import lane_rows
 from proftrack.report import lanes as report_lanes
 from proftrack.report.bars import bars, short_name
 from proftrack.report.lanes import STYLES, Lanes
 from proftrack.report.scene import Scene, scene
 from proftrack.report.thinning import Marks, thin
+from proftrack.trace.table import NONE, EventTable
 
 
 def scene_of(trace: TraceBuilder) -> Scene:

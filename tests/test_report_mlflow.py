@@ -18,17 +18,17 @@ from calls import PATIENCE_S
 from mlflow_server import serving
 from run_folders import make_record
 
-from proftrack import folder as run_folder
-from proftrack.analysis import Analysis, analyze_trace
-from proftrack.measures.results import CpuWork
+from proftrack.analysis.pipeline import Analysis, analyze_trace
 from proftrack.record import Record
-from proftrack.tracking import store, sync, views
+from proftrack.record.figures import CpuWork
+from proftrack.rundir import write as run_folder
+from proftrack.store import columns, connect, sync
 
 DATA = Path(__file__).parent / "data"
 
 
 def test_the_view_has_the_columns_that_tell_runs_apart() -> None:
-    wanted = views.columns(make_record())
+    wanted = columns.columns(make_record())
     assert wanted == [
         "tags.`regime`",
         "tags.`regime.confidence`",
@@ -43,12 +43,12 @@ def test_the_view_has_the_columns_that_tell_runs_apart() -> None:
         "params.`seed`",
         "tags.`git.commit`",
     ]
-    assert json.loads(views.view_state(wanted))["selectedColumns"] == wanted
+    assert json.loads(columns.view_state(wanted))["selectedColumns"] == wanted
 
 
 def test_a_cpu_runs_columns_are_its_own() -> None:
     cpu = CpuWork(operators=9, operators_us=300.0, working_us={})
-    assert views.columns(make_record(cpu=cpu))[2:5] == [
+    assert columns.columns(make_record(cpu=cpu))[2:5] == [
         "metrics.`step_time_us`",
         "metrics.`cpu_work_per_step_us`",
         "metrics.`cpu_work_fraction`",
@@ -56,8 +56,8 @@ def test_a_cpu_runs_columns_are_its_own() -> None:
 
 
 def test_columns_of_other_runs_stay() -> None:
-    before = views.view_state(["tags.`regime`", "params.`batch`", "tags.`git.commit`"])
-    after = json.loads(views.view_state(["tags.`regime`", "params.`n`", "tags.`git.commit`"], before))
+    before = columns.view_state(["tags.`regime`", "params.`batch`", "tags.`git.commit`"])
+    after = json.loads(columns.view_state(["tags.`regime`", "params.`n`", "tags.`git.commit`"], before))
     assert after["selectedColumns"] == ["tags.`regime`", "params.`n`", "params.`batch`", "tags.`git.commit`"]
     assert after["columnOrder"][2:] == after["selectedColumns"]
 
@@ -66,15 +66,15 @@ def test_columns_of_other_runs_stay() -> None:
     "known", ["", "deflate;xyz", "[]", "null", '{"selectedColumns": 5}', '{"selectedColumns": [1]}']
 )
 def test_a_view_in_another_form_is_replaced(known: str) -> None:
-    assert json.loads(views.view_state(["tags.`regime`"], known))["selectedColumns"] == ["tags.`regime`"]
+    assert json.loads(columns.view_state(["tags.`regime`"], known))["selectedColumns"] == ["tags.`regime`"]
 
 
 def test_an_experiment_of_ours_gets_view_kind_and_description(store_uri: str) -> None:
-    here = store.resolve()
-    client = store.connect(here)
+    here = connect.resolve()
+    client = connect.connect(here)
     ours, other = client.create_experiment("matmul_add"), client.create_experiment("somebody's")
     for experiment in (ours, other):
-        views.prepare(here, client, experiment, make_record())
+        columns.prepare(here, client, experiment, make_record())
     tags = client.get_experiment(ours).tags
     assert json.loads(tags["mlflow.sharedViewState.proftrack"])["selectedColumns"][0] == "tags.`regime`"
     assert tags["mlflow.experimentKind"] == "custom_model_development"
@@ -84,17 +84,19 @@ def test_an_experiment_of_ours_gets_view_kind_and_description(store_uri: str) ->
 
 
 def test_what_a_person_wrote_stays(store_uri: str) -> None:
-    here = store.resolve()
-    client = store.connect(here)
-    experiment = client.create_experiment("matmul_add", tags={"mlflow.note.content": "mine", views.KIND_TAG: "automl"})
-    views.prepare(here, client, experiment, make_record())
+    here = connect.resolve()
+    client = connect.connect(here)
+    experiment = client.create_experiment(
+        "matmul_add", tags={"mlflow.note.content": "mine", columns.KIND_TAG: "automl"}
+    )
+    columns.prepare(here, client, experiment, make_record())
     tags = client.get_experiment(experiment).tags
-    assert (tags["mlflow.note.content"], tags[views.KIND_TAG]) == ("mine", "automl")
+    assert (tags["mlflow.note.content"], tags[columns.KIND_TAG]) == ("mine", "automl")
 
 
 def test_a_store_that_refuses_ends_no_run(store_uri: str) -> None:
-    here = store.resolve()
-    views.prepare(here, store.connect(here), "no such experiment", make_record())
+    here = connect.resolve()
+    columns.prepare(here, connect.connect(here), "no such experiment", make_record())
 
 
 # ---- in the UI -------------------------------------------------------------------------------------------------------
@@ -117,7 +119,7 @@ class Ui(NamedTuple):
     def runs(self, *, order: str = "attributes.start_time") -> Any:
         """The list of runs with our view, or sorted in ascending order."""
         sorting = f"&orderByKey={quote(order)}&orderByAsc=true" if order != "attributes.start_time" else ""
-        view = f"viewStateShareKey={views.KEY}&workflowType=machine_learning"
+        view = f"viewStateShareKey={columns.KEY}&workflowType=machine_learning"
         page = self.show(f"/#/experiments/1/runs?{view}")
         page.get_by_role("gridcell", name="overhead-bound").wait_for()
         if sorting:
@@ -151,8 +153,8 @@ def ui(_empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     ids = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
-        here = store.resolve()
-        client = store.connect(here)
+        here = connect.resolve()
+        client = connect.connect(here)
         for name, n, step_time_us in (("matmul_add_64", 64, 51.0), ("matmul_add_4096", 4096, 231.0)):
             kept = folder / f"kept{n}"
             run_folder.write(_run(name, n, step_time_us), kept)
@@ -176,12 +178,12 @@ def _record(name: str) -> Record:
 @pytest.mark.slow
 def test_the_view_shows_regimes_side_by_side(ui: Ui, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", ui.url)
-    page = ui.show(views.address(store.resolve(), "1").removeprefix(ui.url))
+    page = ui.show(columns.address(connect.resolve(), "1").removeprefix(ui.url))
     page.get_by_role("gridcell", name="overhead-bound").wait_for()
     page.get_by_role("gridcell", name="compute-bound").wait_for()
     places = [
         page.locator(f"[role=columnheader][col-id='{column}']").get_attribute("aria-colindex")
-        for column in views.columns(make_record())[:4]
+        for column in columns.columns(make_record())[:4]
     ]
     assert [int(place) for place in places] == sorted(int(place) for place in places)
     assert page.get_by_text("One run is one profiled workload.").count() == 1
@@ -208,7 +210,7 @@ def test_runs_sort_by_regime_and_by_busy_fraction(ui: Ui, column: str, order: li
 @pytest.mark.slow
 def test_a_runs_page_has_its_name_and_its_verdict(ui: Ui, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", ui.url)
-    page = ui.show(store.resolve().run_url("1", ui.small).removeprefix(ui.url))
+    page = ui.show(connect.resolve().run_url("1", ui.small).removeprefix(ui.url))
     page.get_by_role("link", name="Model registry").wait_for()  # the training view has it, that for prompts has not
     page.get_by_role("heading", name="matmul_add n=64 bfloat16 eager").wait_for()
     page.get_by_text(_record("matmul_add_64").verdict.summary).wait_for()

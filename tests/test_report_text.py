@@ -12,11 +12,12 @@ import pytest
 from run_folders import make_record
 from traces import TraceBuilder
 
-from proftrack.analysis import analyze_trace
+from proftrack import text as units
+from proftrack.analysis.pipeline import analyze_trace
 from proftrack.compare.headline import changes
-from proftrack.measures.results import Flag, Kernel, Op
 from proftrack.record import Record
-from proftrack.report import markdown, sections, terminal, units
+from proftrack.record.figures import Flag, Kernel, Op
+from proftrack.report import markdown, sections, terminal
 from proftrack.report.html import render
 from proftrack.verdict import evidence
 

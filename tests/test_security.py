@@ -29,10 +29,11 @@ from team import ALICE, BOB, DEPLOY, ROOT, Postgres, Server, as_user
 
 from proftrack import record as records
 from proftrack.errors import NotFoundError, ProftrackError
+from proftrack.frontends.script import without_secrets
 from proftrack.git import git_diff, scrub
-from proftrack.program import without_secrets
 from proftrack.record import Record
-from proftrack.tracking import find, mapping, runs_cache, session, spool, store, sync
+from proftrack.rundir import run_folders
+from proftrack.store import cache, connect, fields, query, session, sync
 
 PACKAGE = ROOT / "profiling" / "proftrack"
 SECRETS = {
@@ -120,7 +121,7 @@ def test_what_mlflow_itself_records_of_a_remote_is_written_over(
     store_uri: str, run_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`mlflow run` puts the remote's address into its tags as it is (3.17), before our process starts."""
-    client = store.connect(store.resolve())
+    client = connect.connect(connect.resolve())
     remote = "https://me:s3cr3t@git.example.org/x.git"
     tags = {
         "mlflow.source.type": "PROJECT",
@@ -165,9 +166,9 @@ def test_arguments_of_a_program_lose_their_secrets() -> None:
 def test_parameters_and_tags_lose_their_secrets(record: Record) -> None:
     facts = msgspec.structs.replace(record.run, params={"data": "https://me:pw@h/x"}, display_name="x https://me:pw@h")
     changed = msgspec.structs.replace(record, run=facts)
-    assert mapping.params(changed)["data"] == "https://h/x"
-    assert mapping.run_name(changed) == "x https://h"
-    assert mapping.bounded({"proftrack.error": "no answer from https://me:pw@h"})["proftrack.error"].endswith(
+    assert fields.params(changed)["data"] == "https://h/x"
+    assert fields.run_name(changed) == "x https://h"
+    assert fields.bounded({"proftrack.error": "no answer from https://me:pw@h"})["proftrack.error"].endswith(
         "https://h"
     )
 
@@ -224,8 +225,8 @@ def test_a_record_that_names_files_elsewhere(name: str, run_folder: Callable[...
         "odd", msgspec.structs.replace(record, source=msgspec.structs.replace(record.source, files=[file]))
     )
     with pytest.raises(ProftrackError, match="not whole, trace/"):
-        spool.load(folder)
-    assert all(not path.is_absolute() and ".." not in path.parts for path in spool.artifacts(folder))
+        run_folders.load(folder)
+    assert all(not path.is_absolute() and ".." not in path.parts for path in run_folders.artifacts(folder))
 
 
 @pytest.mark.parametrize(
@@ -237,9 +238,9 @@ def test_an_experiments_name_that_is_a_path(
     """Artifacts of a local store lie in mlruns/, whatever a record calls its experiment; or it is refused."""
     facts = msgspec.structs.replace(record.run, experiment=name)
     folder = run_folder("odd", msgspec.structs.replace(record, run=facts))
-    found = store.resolve()
+    found = connect.resolve()
     try:
-        done = sync.sync_folder(found, store.connect(found), folder)
+        done = sync.sync_folder(found, connect.connect(found), folder)
     except ProftrackError as error:
         assert "\n" not in str(error)
         assert len(str(error)) < 5000
@@ -254,25 +255,25 @@ def test_a_run_folders_links_are_not_followed(run_folder: Callable[..., Path], t
     (tmp_path / "secret" / "record.json").write_text("{}")
     folder = run_folder("all/one")
     (folder.parent / "two").symlink_to(tmp_path / "secret")
-    assert spool.find(folder.parent) == [folder]
+    assert run_folders.find(folder.parent) == [folder]
     (folder / "tables" / "more.json").symlink_to("/etc/passwd")
     with pytest.raises(ProftrackError, match="symbolic link"):
-        spool.artifacts(folder)
+        run_folders.artifacts(folder)
 
 
 def test_a_folders_note_about_another_run_changes_nothing(
     store_uri: str, run_folder: Callable[..., Path], record: Record
 ) -> None:
     """logged.json of a folder from elsewhere may name any run; one with a record, or at work, is left alone."""
-    found = store.resolve()
-    client = store.connect(found)
+    found = connect.resolve()
+    client = connect.connect(found)
     whole = sync.sync_folder(found, client, run_folder("mine"))
     running = client.create_run("0").info.run_id
     other = msgspec.structs.replace(record, run=msgspec.structs.replace(record.run, started_ns=5))
     for number, named in enumerate([whole.run_id, running, "0" * 32, "../../x", "' or 1"]):
         facts = msgspec.structs.replace(other.run, started_ns=number)
         folder = run_folder(f"theirs{number}", msgspec.structs.replace(record, run=facts))
-        spool.note_logged(folder, spool.Logged(store=found.public, run_id=named, complete=False))
+        run_folders.note_logged(folder, run_folders.Logged(store=found.public, run_id=named, complete=False))
         done = sync.sync_folder(found, client, folder)
         assert done.did == "logged"
         assert done.run_id not in (whole.run_id, running)
@@ -286,9 +287,9 @@ def test_a_store_that_names_artifacts_elsewhere(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         inside = tmp_path / "deep" / "inside"
         inside.mkdir(parents=True)
-        run = find.connect().get("0" * 32)
+        run = query.connect().get("0" * 32)
         with pytest.raises(ProftrackError):
-            find.connect().download(run, "record.json", inside)
+            query.connect().download(run, "record.json", inside)
     assert list(tmp_path.rglob("*evil*")) == []
     assert not Path("/etc/evil").exists()
 
@@ -342,7 +343,7 @@ def test_events_that_unfold_to_millions_of_rows(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     from proftrack.errors import TraceError
-    from proftrack.events.parquet import read_events
+    from proftrack.trace.parquet import read_events
 
     bomb = tmp_path / "events.parquet"
     pq.write_table(pa.table({"ts_ns": np.zeros(2_000_000, dtype=np.int64)}), bomb, compression="zstd")
@@ -398,29 +399,29 @@ def test_a_run_that_one_may_not_read_is_not_shown(
     alice: Server, run_folder: Callable[..., Path], record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not by search, not by id, and not out of the local cache once the permission is gone."""
-    monkeypatch.setattr(runs_cache, "WORTH_KEEPING", 1)
+    monkeypatch.setattr(cache, "WORTH_KEEPING", 1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "of alice, closed later")
     facts = msgspec.structs.replace(record.run, experiment="closed", started_ns=77)
-    found = store.resolve()
-    done = sync.sync_folder(found, store.connect(found), run_folder("x", msgspec.structs.replace(record, run=facts)))
+    found = connect.resolve()
+    done = sync.sync_folder(found, connect.connect(found), run_folder("x", msgspec.structs.replace(record, run=facts)))
     as_user(monkeypatch, alice.url, BOB)
-    assert [run.run_id for run in runs_cache.search(find.connect(), "closed")] == [done.run_id]
+    assert [run.run_id for run in cache.search(query.connect(), "closed")] == [done.run_id]
     alice.forbid(BOB, done.experiment_id)
-    assert find.connect().search({"proftrack.experiment": "closed"}) == []
-    assert runs_cache.search(find.connect(), "closed") == []
+    assert query.connect().search({"proftrack.experiment": "closed"}) == []
+    assert cache.search(query.connect(), "closed") == []
     with pytest.raises(NotFoundError, match="that can be read here"):
-        find.connect().get(done.run_id)
+        query.connect().get(done.run_id)
 
 
 def test_the_cache_of_runs_is_for_its_user_alone(
     store_uri: str, run_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs_cache, "WORTH_KEEPING", 1)
+    monkeypatch.setattr(cache, "WORTH_KEEPING", 1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    found = store.resolve()
-    sync.sync_folder(found, store.connect(found), run_folder())
-    runs_cache.search(find.connect(), "matmul_add")
+    found = connect.resolve()
+    sync.sync_folder(found, connect.connect(found), run_folder())
+    cache.search(query.connect(), "matmul_add")
     (file,) = (tmp_path / "cache").rglob("*.msgpack")
     assert file.stat().st_mode & 0o077 == 0
     assert file.parent.stat().st_mode & 0o077 == 0

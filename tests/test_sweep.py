@@ -18,13 +18,13 @@ from run_folders import make_record, write_folder
 
 from proftrack import record as records
 from proftrack.capture.device import CpuDevice
-from proftrack.capture.gpu_state import GpuState
 from proftrack.errors import ProftrackError, UsageError, WorkloadError
+from proftrack.frontends.sweep import crossover, measuring, plan, result, shown, stages, worker
+from proftrack.frontends.sweep.result import Point
 from proftrack.record import Record
-from proftrack.sweep import crossover, measuring, plan, result, shown, stages, worker
-from proftrack.sweep.result import Point
-from proftrack.tracking import group as groups
-from proftrack.tracking import runs, store
+from proftrack.record.gpu_state import GpuState
+from proftrack.store import batch as groups
+from proftrack.store import connect, lifecycle
 
 pytest.importorskip("torch")
 
@@ -402,7 +402,7 @@ def test_a_sweep_without_a_crossover_names_inconclusive_points_as_well(
 
 
 def all_runs() -> list[Any]:
-    return runs.search(store.connect(store.resolve()), "")
+    return lifecycle.search(connect.connect(connect.resolve()), "")
 
 
 def parent_and_children() -> tuple[Any, list[Any]]:
@@ -427,7 +427,7 @@ def test_a_sweep_is_a_parent_run_with_a_child_for_each_point(project: Path, meas
     assert parent.data.tags["regime"] == "overhead-bound, compute-bound"
     assert parent.data.tags["proftrack.experiment"] == "small"
     assert "B reaches half of T" in parent.data.tags["mlflow.note.content"]
-    client = store.connect(store.resolve())
+    client = connect.connect(connect.resolve())
     names = {item.path for item in client.list_artifacts(parent.info.run_id)}
     assert {"sweep.json", "sweep.md", "tables", "plots", "logs", "group.json"} <= names
     assert "points" not in names
@@ -473,7 +473,7 @@ def test_under_mlflow_run_the_parent_is_its_run(
 ) -> None:
     """MLproject's entry point: flags arrive as parameters."""
     assert call("sweep", "small", "-P", "n=8,64") == 0
-    client = store.connect(store.resolve())
+    client = connect.connect(connect.resolve())
     given = client.create_run("0").info.run_id
     monkeypatch.setenv("MLFLOW_RUN_ID", given)
     measured.clear()
@@ -498,13 +498,13 @@ def test_failed_points_make_the_parent_failed(project: Path, measured: Asked, st
 def test_what_the_store_refuses_is_kept_and_can_be_synced(
     project: Path, measured: Asked, store_uri: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from proftrack.tracking import log
+    from proftrack.store import upload
 
     def fail(*_: object) -> None:
         raise OSError("no route to host")
 
     with monkeypatch.context() as patch:
-        patch.setattr(log, "_log_figures", fail)
+        patch.setattr(upload, "_log_figures", fail)
         assert call("sweep", "small", "-P", "n=8,64") == 1
     assert values(measured) == ["8", "64"]
     shown = capsys.readouterr().err

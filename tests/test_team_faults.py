@@ -38,11 +38,12 @@ from team import (
 )
 from traces import TraceBuilder
 
-from proftrack import folder as run_folder
-from proftrack.analysis import Analysis
+from proftrack.analysis.pipeline import Analysis
 from proftrack.errors import UsageError
 from proftrack.record import Record
-from proftrack.tracking import log, runs, session, spool, store, sync
+from proftrack.rundir import run_folders
+from proftrack.rundir import write as run_folder
+from proftrack.store import connect, lifecycle, session, sync, upload
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="a server's processes as POSIX has them")]
 
@@ -61,13 +62,13 @@ def folder(tmp_path: Path) -> Path:
 
 def sync_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """The one sentence of a sync that fails; the folder stays."""
-    before = spool.artifacts(folder)
+    before = run_folders.artifacts(folder)
     assert call("sync", str(folder)) == 1
     shown = capsys.readouterr()
     assert shown.err.count("\n") == 1
     assert shown.err.startswith("proftrack: http://127.0.0.1:")
-    assert spool.artifacts(folder) == before
-    assert spool.load(folder)
+    assert run_folders.artifacts(folder) == before
+    assert run_folders.load(folder)
     return shown.err
 
 
@@ -113,19 +114,20 @@ def test_a_repeated_request_whose_run_may_not_be_deleted(
     proxy: FaultProxy, alice: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """bob may EDIT alice's experiment, which is not enough to delete: the second run is marked instead."""
-    found = store.resolve()
-    experiment = store.experiment_for(found, store.connect(found), "of alice")
+    found = connect.resolve()
+    experiment = connect.experiment_for(found, connect.connect(found), "of alice")
     alice.permit(BOB, experiment, "EDIT")
     as_user(monkeypatch, proxy.url, BOB)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "of alice")
     proxy.add(Fault("lost_answer", CREATE))
     assert call("sync", str(folder)) == 0
-    client = store.connect(store.resolve())
+    client = connect.connect(connect.resolve())
     first, second = sorted(
-        runs.search(client, f"tags.`{runs.RECORD_TAG}` = '{spool.identity(folder)}'"), key=lambda run: run.info.status
+        lifecycle.search(client, f"tags.`{lifecycle.RECORD_TAG}` = '{run_folders.identity(folder)}'"),
+        key=lambda run: run.info.status,
     )
     assert (first.info.status, second.info.status) == ("FAILED", "FINISHED")
-    assert first.data.tags[runs.DUPLICATE_TAG] == second.info.run_id
+    assert first.data.tags[lifecycle.DUPLICATE_TAG] == second.info.run_id
 
 
 # ---- faults that last ------------------------------------------------------------------------------------------------
@@ -161,9 +163,9 @@ def test_a_fault_that_lasts(
 
 
 def statuses(folder: Path) -> set[str]:
-    found = store.resolve()
-    filter_string = f"tags.`{runs.RECORD_TAG}` = '{spool.identity(folder)}'"
-    return {run.info.status for run in runs.search(store.connect(found), filter_string)}
+    found = connect.resolve()
+    filter_string = f"tags.`{lifecycle.RECORD_TAG}` = '{run_folders.identity(folder)}'"
+    return {run.info.status for run in lifecycle.search(connect.connect(found), filter_string)}
 
 
 def test_one_line_says_that_it_is_tried_again(proxy: FaultProxy, folder: Path) -> None:
@@ -194,16 +196,16 @@ def test_what_arrives_cut_is_found_out(
     alice: Server, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server, or a proxy before it, that keeps half a file and answers 200."""
-    upload = log._upload
+    real_upload = upload._upload
 
     def half(run: session.Session, where: Path, files: list[Path]) -> None:
-        upload(run, where, files)
+        real_upload(run, where, files)
         if files:
             target = alice.folder / "artifacts" / run.artifact_uri.removeprefix("mlflow-artifacts:/") / "trace" / TRACE
             target.write_bytes(b"half")
 
     with monkeypatch.context() as patch:
-        patch.setattr(log, "_upload", half)
+        patch.setattr(upload, "_upload", half)
         assert "did not arrive whole, twice" in sync_fails(folder, capsys)
     assert statuses(folder) == {"FAILED"}
     assert call("sync", str(folder)) == 0
@@ -238,8 +240,8 @@ def test_a_missing_permission(
     alice: Server, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """bob may read what alice made, and not write to it."""
-    found = store.resolve()
-    store.experiment_for(found, store.connect(found), "only alice writes")
+    found = connect.resolve()
+    connect.experiment_for(found, connect.connect(found), "only alice writes")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "only alice writes")
     as_user(monkeypatch, alice.url, BOB)
     assert "this user may not do that (HTTP 403)" in sync_fails(folder, capsys)
@@ -321,18 +323,20 @@ def test_a_database_that_restarts_under_its_clients(
     direct: Postgres, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a server between them: every connection of the client is gone."""
-    upload = log._upload
+    real_upload = upload._upload
 
     def restarted(*arguments: Any) -> None:
-        upload(*arguments)
+        real_upload(*arguments)
         direct.restart()
 
-    monkeypatch.setattr(log, "_upload", restarted)
+    monkeypatch.setattr(upload, "_upload", restarted)
     assert call("sync", str(folder)) == 0
-    found = store.resolve()
-    (run,) = runs.search(store.connect(found), f"tags.`{runs.RECORD_TAG}` = '{spool.identity(folder)}'")
+    found = connect.resolve()
+    (run,) = lifecycle.search(
+        connect.connect(found), f"tags.`{lifecycle.RECORD_TAG}` = '{run_folders.identity(folder)}'"
+    )
     assert run.info.status == "FINISHED"
-    for relative in spool.artifacts(folder):
+    for relative in run_folders.artifacts(folder):
         assert (Path(run.info.artifact_uri) / relative).read_bytes() == (folder / relative).read_bytes()
 
 
@@ -368,10 +372,10 @@ def test_a_database_that_refuses(
 def test_a_full_disk_under_the_servers_artifacts(
     alice: Server, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = store.resolve()
+    found = connect.resolve()
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "on a full disk")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    experiment = store.experiment_for(found, store.connect(found), "x")
+    experiment = connect.experiment_for(found, connect.connect(found), "x")
     with small_disk(alice.folder / "artifacts" / experiment, 1) as grow:
         # Which of the two is a race: the server answers 500 and closes while the client is still sending.
         assert re.search("the server (fails|broke off)", sync_fails(folder, capsys))
@@ -392,11 +396,11 @@ def test_a_full_disk_under_a_local_store(
         assert "proftrack sync" in shown
         grow(16)
         assert call("sync", str(folder)) == 0
-        found = store.resolve()
-        client = store.connect(found)
-        (run,) = runs.search(client, f"tags.`{runs.RECORD_TAG}` = '{spool.identity(folder)}'")
+        found = connect.resolve()
+        client = connect.connect(found)
+        (run,) = lifecycle.search(client, f"tags.`{lifecycle.RECORD_TAG}` = '{run_folders.identity(folder)}'")
         assert run.info.status == "FINISHED"
-        for relative in spool.artifacts(folder):
+        for relative in run_folders.artifacts(folder):
             assert (Path(run.info.artifact_uri) / relative).read_bytes() == (folder / relative).read_bytes()
 
 
@@ -416,12 +420,12 @@ def test_a_full_disk_under_the_spool_costs_the_traces_and_not_the_figures(
         assert record.source.left_out == [f"trace/{TRACE}"]
         assert record.run is not None
         assert "Left out for want of space: trace/" in record.run.notes[-1]
-        assert spool.load(full) == record
-        found = store.resolve()
-        client = store.connect(found)
+        assert run_folders.load(full) == record
+        found = connect.resolve()
+        client = connect.connect(found)
         done = sync.sync_folder(found, client, full)
     run = client.get_run(done.run_id)
-    assert (run.info.status, run.data.tags[runs.LEFT_OUT_TAG]) == ("FINISHED", f"trace/{TRACE}")
+    assert (run.info.status, run.data.tags[lifecycle.LEFT_OUT_TAG]) == ("FINISHED", f"trace/{TRACE}")
     assert run.data.metrics["step_time_us"] == 100.0
 
 
@@ -434,7 +438,7 @@ def test_a_disk_with_room_for_little_more_than_the_record_keeps_the_figures(tmp_
         (tmp_path / "small" / "else").write_bytes(os.urandom((4 << 20) - 60_000))
         record = run_folder.write(analysis_of(trace), full)
         assert "report.html" in record.source.left_out
-        assert spool.load(full) == record
+        assert run_folders.load(full) == record
 
 
 def test_a_disk_too_full_for_anything_is_refused_before_it_costs_time(
@@ -504,9 +508,9 @@ def test_what_was_measured_before_the_process_died_becomes_the_same_run(
     """Killed between the last byte of the folder and the first request about it."""
     code = (
         "import os, sys; from pathlib import Path\n"
-        "from proftrack.tracking import log, session\n"
+        "from proftrack.store import session, upload\n"
         "with session.open_run('faults', 'x') as run:\n"
-        "    log.begin(run, Path(sys.argv[1]))\n"
+        "    upload.begin(run, Path(sys.argv[1]))\n"
         "    print(run.run_id, flush=True)\n"
         "    os.kill(os.getpid(), 9)\n"
     )

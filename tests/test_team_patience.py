@@ -13,10 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from proftrack import process
 from proftrack.errors import StoreError
 from proftrack.record import Record
-from proftrack.tracking import patience, process, runs, spool, store, sync
-from proftrack.tracking.patience import RETRIES_VARIABLE, TIMEOUT_VARIABLE, Patient, quick_retries, time_for
+from proftrack.rundir import run_folders
+from proftrack.store import connect, lifecycle, retry, sync
+from proftrack.store.retry import RETRIES_VARIABLE, TIMEOUT_VARIABLE, Patient, quick_retries, time_for
 
 
 class Failing:
@@ -40,7 +42,7 @@ class Failing:
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     found: list[float] = []
-    monkeypatch.setattr(patience.time, "sleep", found.append)
+    monkeypatch.setattr(retry.time, "sleep", found.append)
     return found
 
 
@@ -121,13 +123,13 @@ def test_alive_and_dead_are_not_all_there_is() -> None:
 def test_a_record_that_a_living_process_logs_now_is_left_to_it(
     store_uri: str, run_folder: Callable[..., Path], record: Record
 ) -> None:
-    found = store.resolve()
-    client = store.connect(found)
+    found = connect.resolve()
+    client = connect.connect(found)
     folder = run_folder()
     here = process.this_process()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         living = msgspec.structs.replace(here, pid=child.pid, started=process._start_mark(child.pid) or "")
-        tags = {**living.tags(), runs.RECORD_TAG: spool.identity(folder)}
+        tags = {**living.tags(), lifecycle.RECORD_TAG: run_folders.identity(folder)}
         run_id = client.create_run("0", tags=tags).info.run_id
         with pytest.raises(StoreError, match=f"process {child.pid} is logging the same record now, as run {run_id}"):
             sync.sync_folder(found, client, folder)
@@ -158,8 +160,8 @@ def test_empty_folders_of_killed_runs_go_after_a_day(monkeypatch: pytest.MonkeyP
     day_ago = time.time() - 90_000
     for folder in (old, traces, held, foreign):
         os.utime(folder, (day_ago, day_ago))
-    with spool.locked(held):
-        new = spool.new_folder(None, "x")
+    with run_folders.locked(held):
+        new = run_folders.new_folder(None, "x")
     assert {path.name for path in root.iterdir()} == {
         path.name for path in (recent, traces, held, foreign, new, root / ".gitignore")
     }
@@ -169,8 +171,8 @@ def test_a_spool_on_a_disk_that_is_full(monkeypatch: pytest.MonkeyPatch, tmp_pat
     from proftrack.errors import UsageError
 
     usage: Any = type("Usage", (), {"free": 1 << 20})
-    monkeypatch.setattr(spool.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(run_folders.shutil, "disk_usage", lambda _: usage)
     for output in (None, tmp_path / "deep" / "new"):
         with pytest.raises(UsageError, match="1 MB are free, and a run wants 64"):
-            spool.new_folder(output, "x")
+            run_folders.new_folder(output, "x")
     assert not (tmp_path / "deep").exists()

@@ -13,9 +13,9 @@ from team import ROOT, Server, missing
 from traces import TraceBuilder
 
 from proftrack.errors import NotFoundError, UsageError
-from proftrack.events.parquet import write_events
-from proftrack.tracking import event_files, store, sync
-from proftrack.tracking.find import Found
+from proftrack.store import connect, event_files, sync
+from proftrack.store.query import Found
+from proftrack.trace.parquet import write_events
 
 
 def folder_with_kernels(folder: Path, number: int, durations: dict[str, list[float]]) -> Path:
@@ -35,8 +35,8 @@ def folder_with_kernels(folder: Path, number: int, durations: dict[str, list[flo
 
 @pytest.fixture
 def two_runs(store_uri: str, tmp_path: Path) -> list[str]:
-    found = store.resolve()
-    client = store.connect(found)
+    found = connect.resolve()
+    client = connect.connect(found)
     first = folder_with_kernels(tmp_path / "a", 1, {"gemm_64": [10, 30], "add": [5]})
     second = folder_with_kernels(tmp_path / "b", 2, {"GEMM_128": [7], "add": [2, 2, 2]})
     return [sync.sync_folder(found, client, folder).run_id for folder in (first, second)]
@@ -62,7 +62,7 @@ def test_a_pattern_is_a_text_and_no_sql(two_runs: list[str]) -> None:
 
 
 def test_nothing_to_read(store_uri: str) -> None:
-    store.connect(store.resolve())
+    connect.connect(connect.resolve())
     with pytest.raises(NotFoundError, match=r"no run whose events\.parquet can be read from here"):
         event_files.kernels("nothing")
 
@@ -102,9 +102,9 @@ def test_where_files_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.slow
 def test_runs_of_the_teams_server(alice: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("duckdb", reason="duckdb is not installed (extra query)")
-    found = store.resolve()
+    found = connect.resolve()
     folder = folder_with_kernels(tmp_path / "a", 1, {"only_here": [3]})
-    done = sync.sync_folder(found, store.connect(found), folder)
+    done = sync.sync_folder(found, connect.connect(found), folder)
     monkeypatch.setenv("PROFTRACK_ARTIFACTS", str(alice.folder / "artifacts"))
     frame = event_files.kernels("queried", like="only_here")
     assert frame[["run_id", "name", "total_us"]].to_numpy().tolist() == [[done.run_id, "only_here", 3.0]]

@@ -16,17 +16,17 @@ from calls import call
 from run_folders import make_record
 from team import missing
 
-from proftrack.capture import compilation, outputs, rounds
+from proftrack.capture import compilation, in_turns, outputs
 from proftrack.capture.timing import Stopwatch
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment import TimingOptions
-from proftrack.measures.results import Site
+from proftrack.frontends.variants import changes, isolate, judge, names, result, shown
+from proftrack.frontends.variants import measure as measuring
+from proftrack.frontends.variants.result import Entry, Outputs, Variants
+from proftrack.record.figures import Site
 from proftrack.report.progress import Silent
-from proftrack.tracking import group as groups
-from proftrack.tracking import runs, store
-from proftrack.variants import changes, isolate, judge, names, result, shown
-from proftrack.variants import measure as measuring
-from proftrack.variants.result import Entry, Outputs, Variants
+from proftrack.store import batch as groups
+from proftrack.store import connect, lifecycle
 
 torch = pytest.importorskip("torch")
 
@@ -153,7 +153,7 @@ class Clock:
 
 def test_drift_hits_all_alike() -> None:
     clock = Clock()
-    a, b = rounds.take_turns([clock.watch("a", 1e6), clock.watch("b", 9e5)], [20, 20], 20)
+    a, b = in_turns.take_turns([clock.watch("a", 1e6), clock.watch("b", 9e5)], [20, 20], 20)
     assert "".join(clock.ran).startswith("aa" + "a" * 20 + "aaa" + "bb" + "b" * 20 + "bbb" + "aa")
     assert [len(turns.block_us) for turns in (a, b)] == [20, 20]
     assert b.block_us[-1] > 1.3 * b.block_us[0]  # it drifted
@@ -175,12 +175,12 @@ def test_drift_hits_all_alike() -> None:
     ],
 )
 def test_plan_of_the_rounds(seconds: list[float], expected: tuple[int, list[int]]) -> None:
-    assert rounds.plan(seconds, TimingOptions()) == expected
+    assert in_turns.plan(seconds, TimingOptions()) == expected
 
 
 def test_slow_steps_are_not_run_again_for_their_latency() -> None:
     clock = Clock()
-    (found,) = rounds.take_turns([clock.watch("a", 1e9)], [1], 3)
+    (found,) = in_turns.take_turns([clock.watch("a", 1e9)], [1], 3)
     assert found.single_us == [[us] for us in found.block_us]
 
 
@@ -493,7 +493,7 @@ def test_measured_side_by_side_on_the_cpu(project: Path, tmp_path: Path, capsys:
 
 def test_variants_are_a_parent_run_with_a_child_for_each(project: Path, store_uri: str) -> None:
     assert call("variants", "small", "-P", "n=4", "--variants", "eager,twice", "--rounds", "5") == 0
-    found = runs.search(store.connect(store.resolve()), "")
+    found = lifecycle.search(connect.connect(connect.resolve()), "")
     (parent,) = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
     children = {run.data.params["variant"]: run for run in found if run is not parent}
     assert set(children) == {"eager", "twice"}
@@ -507,11 +507,11 @@ def test_variants_are_a_parent_run_with_a_child_for_each(project: Path, store_ur
     assert parent.data.tags["proftrack.winner"] in ("eager", "twice", "none")
     assert parent.data.tags["conclusion"]
     assert parent.data.tags["regime"]
-    names_ = {item.path for item in store.connect(store.resolve()).list_artifacts(parent.info.run_id)}
+    names_ = {item.path for item in connect.connect(connect.resolve()).list_artifacts(parent.info.run_id)}
     assert {"variants.json", "variants.md", "tables"} <= names_
     # Again is measured again: turns cannot be taken with an earlier run.
     assert call("variants", "small", "-P", "n=4", "--variants", "eager,twice", "--rounds", "5") == 0
-    assert len(runs.search(store.connect(store.resolve()), "")) == 6
+    assert len(lifecycle.search(connect.connect(connect.resolve()), "")) == 6
 
 
 def test_one_variant_is_none(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,15 +12,15 @@ from msgspec import structs
 from traces import BACKWARD, TraceBuilder
 
 from proftrack.capture.load import Reading, Task, load_between, read_load
-from proftrack.capture.result import Load, Timing
-from proftrack.hardware import PARALLEL, Ceilings, StepWork
 from proftrack.measures import measure
-from proftrack.measures.results import CpuCalls, CpuTrace, CpuWork
 from proftrack.measures.view import view
 from proftrack.measures.work import cpu_calls, cpu_work, operator_costs
+from proftrack.record.ceilings import PARALLEL, Ceilings, StepWork
+from proftrack.record.figures import CpuCalls, CpuTrace, CpuWork
+from proftrack.record.timing import Load, Timing
+from proftrack.record.verdict import Verdict
 from proftrack.verdict.context import Context
 from proftrack.verdict.judge import Judgement, judge
-from proftrack.verdict.result import Verdict
 
 MACHINES = machines()
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from proftrack import environment, experiment
-from proftrack.analysis import analyze_capture
-from proftrack.capture import capture, subject
+from proftrack import experiment
+from proftrack.analysis.pipeline import analyze_capture
+from proftrack.capture import capture, environment, measurement
 from proftrack.capture.profiling import records_all_threads
 from proftrack.experiment import ProfilerOptions
-from proftrack.hardware import Ceilings
 from proftrack.record import Record
+from proftrack.record.ceilings import Ceilings
 from proftrack.report.progress import Silent
 from proftrack.verdict.rules import REGIMES
 
@@ -61,7 +61,7 @@ def pool(device, n):
 
 @pytest.fixture(autouse=True)
 def ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "ceilings_of", lambda *_, **__: CEILINGS)
+    monkeypatch.setattr(measurement, "ceilings_of", lambda *_, **__: CEILINGS)
 
 
 def run(workload: str, n: int, tmp_path: Path, **overrides: str) -> Record:

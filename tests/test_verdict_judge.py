@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from traces import TraceBuilder, clean, table_of
 
-from proftrack.capture.result import Timing
 from proftrack.measures import measure
-from proftrack.measures.results import IdleGap
+from proftrack.record.figures import IdleGap
+from proftrack.record.timing import Timing
 from proftrack.verdict import advice
 from proftrack.verdict.context import Context
 from proftrack.verdict.judge import Judgement, judge

@@ -8,7 +8,7 @@ from torch import nn
 
 from proftrack.capture.device import CpuDevice
 from proftrack.capture.work import count_step
-from proftrack.hardware import Ceilings, StepWork
+from proftrack.record.ceilings import Ceilings, StepWork
 
 
 def work_of(step) -> StepWork:  # type: ignore[no-untyped-def]

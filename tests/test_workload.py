@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from proftrack import experiment, workload
+from proftrack import experiment
 from proftrack.errors import ProftrackError, UsageError, WorkloadError
+from proftrack.experiment import workload
 
 DEVICE = "the device"  # build gets what it is given: no torch is needed here
 

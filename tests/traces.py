@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from proftrack.events.reader import read
-from proftrack.events.table import EventTable
 from proftrack.measures import Measures, measure
+from proftrack.trace.reader import read
+from proftrack.trace.table import EventTable
 
 MAIN = 101
 """The thread that events are on where none is named."""

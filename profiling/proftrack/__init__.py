@@ -6,17 +6,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from proftrack.api import analyze
-    from proftrack.loop import profile
-    from proftrack.series import history
+    from proftrack.analysis.dataframes import analyze
+    from proftrack.frontends.loop import profile
+    from proftrack.store.history import history
 
 __version__ = "0.1.0"
 
 # Imported when they are first asked for: `import proftrack` costs nothing. (name, module that defines it)
 _PUBLIC = {
-    "analyze": "proftrack.api",
-    "history": "proftrack.series",
-    "profile": "proftrack.loop",
+    "analyze": "proftrack.analysis.dataframes",
+    "history": "proftrack.store.history",
+    "profile": "proftrack.frontends.loop",
 }
 __all__ = ["__version__", "analyze", "history", "profile"]
 

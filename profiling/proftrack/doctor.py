@@ -21,12 +21,12 @@ from msgspec import Struct
 
 from proftrack import __version__
 from proftrack.errors import ProftrackError
-from proftrack.report.units import counted, moment, plain, scaled
+from proftrack.text import counted, moment, plain, scaled
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-    from proftrack.tracking.store import Store
+    from proftrack.store.connect import Store
 
 LEAST_TORCH, LEAST_MLFLOW = (2, 6), (3, 10)
 SKEW_WARNING_S, SKEW_FAILURE_S = 5.0, 3600.0
@@ -119,8 +119,8 @@ def _numbers(version: str) -> tuple[int, int]:
 def _store(*, repair: bool) -> Iterator[Check]:
     if _version("mlflow") is None:
         return
-    from proftrack.tracking import health
-    from proftrack.tracking import store as stores
+    from proftrack.store import connect as stores
+    from proftrack.store import health
 
     store = stores.resolve()
     if store.database is not None and not store.database.is_file():
@@ -137,7 +137,7 @@ def _store(*, repair: bool) -> Iterator[Check]:
 
 
 def _server(store: Store) -> Iterator[Check]:
-    from proftrack.tracking import health
+    from proftrack.store import health
 
     server, client = health.ask_server(store), _version("mlflow") or "0"
     if server.version is None:
@@ -163,11 +163,11 @@ def _clock(skew_s: float) -> Check:
 
 
 def _dead(store: Store, client: MlflowClient, *, repair: bool) -> Check:
-    from proftrack.tracking import health, runs
+    from proftrack.store import health, lifecycle
 
     if repair:
         closed = counted(
-            len(runs.close_dead_runs(store, client)), "run of a dead process was", "runs of dead processes were"
+            len(lifecycle.close_dead_runs(store, client)), "run of a dead process was", "runs of dead processes were"
         )
         return Check(name="runs", status="ok", text=f"{closed} ended as FAILED")
     left = health.dead_runs(store, client)
@@ -183,11 +183,11 @@ def _dead(store: Store, client: MlflowClient, *, repair: bool) -> Check:
 
 
 def _disk() -> Iterator[Check]:
-    from proftrack.tracking import spool
+    from proftrack.rundir import run_folders
 
-    folders = {"the spool": spool.spool_root()}
+    folders = {"the spool": run_folders.spool_root()}
     if _version("mlflow") is not None:
-        from proftrack.tracking import store as stores
+        from proftrack.store import connect as stores
 
         root = stores.resolve().artifact_root
         folders |= {"the store's artifacts": root} if root else {}
@@ -196,19 +196,19 @@ def _disk() -> Iterator[Check]:
         free = shutil.disk_usage(standing).free
         text = f"{scaled(float(free), 'B')} free for {what} in {folder}"
         status: Status = "ok"
-        mine = f"name another folder with {spool.SPOOL_VARIABLE}" if what == "the spool" else "use another store"
+        mine = f"name another folder with {run_folders.SPOOL_VARIABLE}" if what == "the spool" else "use another store"
         remedy = None
         if not os.access(standing, os.W_OK):
             status, remedy = "failed", f"make it writable for this user, or {mine}"
             text += ", which cannot be written"
         elif free < DISK_WARNING_BYTES:
-            status = "failed" if free < spool.LEAST_FREE_BYTES else "warning"
+            status = "failed" if free < run_folders.LEAST_FREE_BYTES else "warning"
             remedy = f"free some, or {mine}"
         yield Check(name="disk", status=status, text=text, remedy=remedy)
 
 
 def _spool() -> Iterator[Check]:
-    from proftrack.tracking import health
+    from proftrack.store import health
 
     found = health.spooled()
     if found.waiting:
@@ -282,8 +282,8 @@ def _ceilings(*, fresh: bool) -> Iterator[Check]:
 
 
 def _recorded() -> Iterator[Check]:
-    from proftrack.environment import git_diff, git_state, recorded_variables
-    from proftrack.git import NO_DIFF_VARIABLE
+    from proftrack.capture.environment import recorded_variables
+    from proftrack.git import NO_DIFF_VARIABLE, git_diff, git_state
 
     variables = recorded_variables(os.environ)
     named = ", ".join(f"{name}={plain(value, 60)}" for name, value in variables.items()) or "none that is set"

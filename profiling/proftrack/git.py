@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-from msgspec import Struct
+from proftrack.record.environment import Git
 
 NO_DIFF_VARIABLE = "PROFTRACK_NO_DIFF"
 """Set to anything but 0: no diff is recorded, only that the tree is dirty."""
@@ -27,18 +27,6 @@ _DIFF = ("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color", "--subm
 # What a run itself leaves in the working directory does not make the code another one.
 _NOT_OURS = ("--", ".", *(f":(exclude,glob)**/{made}" for made in ("mlflow.db*", "mlruns/**", "proftrack-runs/**")))
 _ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE", "GIT_PREFIX")
-
-
-class Git(Struct, frozen=True, kw_only=True):
-    """State of the repository that holds the experiment; None of it where there is no repository."""
-
-    commit: str
-    branch: str | None = None
-    dirty: bool = False
-    untracked_only: bool = False
-    """Whether it is dirty for files alone that Git does not track."""
-    remote: str | None = None
-    """Without credentials."""
 
 
 def git_state(code: Path) -> Git | None:

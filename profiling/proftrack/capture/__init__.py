@@ -18,14 +18,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from proftrack.capture.session import capture
+    from proftrack.capture.run import capture
 
 __all__ = ["capture"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "capture":
-        from proftrack.capture.session import capture
+        from proftrack.capture.run import capture
 
         return capture
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -24,7 +24,7 @@ import msgspec
 from proftrack.capture.device import Device
 from proftrack.capture.load import Reading, load_between, read_load
 from proftrack.capture.prices import call_prices
-from proftrack.hardware import Ceilings
+from proftrack.record.ceilings import Ceilings
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 """Those that have a ceiling."""
@@ -79,7 +79,7 @@ def _facts(device: Device) -> dict[str, Any]:
     """All that a ceiling depends on and that can change under the same file."""
     import torch
 
-    from proftrack.environment import driver_version
+    from proftrack.capture.environment import driver_version
 
     facts: dict[str, Any] = {"device": device.name, "torch": str(torch.__version__), "type": device.type, "format": 2}
     if device.is_gpu:

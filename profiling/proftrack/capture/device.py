@@ -7,7 +7,7 @@ import warnings
 from typing import Any, Protocol
 
 from proftrack.errors import CaptureError, UsageError
-from proftrack.workload import first_line
+from proftrack.experiment.workload import first_line
 
 
 class Device(Protocol):
@@ -54,7 +54,7 @@ class CpuDevice:
     @property
     def name(self) -> str:
         """The processor's model."""
-        from proftrack.environment import cpu_model
+        from proftrack.capture.environment import cpu_model
 
         return cpu_model() or "CPU"
 

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from proftrack.errors import CaptureError
-from proftrack.workload import first_line
+from proftrack.experiment.workload import first_line
 
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 _CONNECT_S = 60

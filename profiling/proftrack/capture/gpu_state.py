@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from msgspec import Struct
+from proftrack.record.gpu_state import GpuState
 
 # Bits of nvmlClocksEventReasons (NVML API reference). Idle, application clocks and display settings are no faults.
 _REASONS = {
@@ -18,19 +18,6 @@ _REASONS = {
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
 }
-
-
-class GpuState(Struct, frozen=True, kw_only=True):
-    """The GPU right behind timed steps. None where NVML does not say."""
-
-    sm_clock_mhz: int | None = None
-    sm_clock_max_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    power_watts: float | None = None
-    temperature_c: int | None = None
-    throttled_by: list[str] = []
-    other_processes: int | None = None
-    """Compute processes on this GPU beside this one."""
 
 
 def gpu_state(index: int) -> GpuState | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from proftrack.errors import UsageError
-from proftrack.workload import failing
+from proftrack.experiment.workload import failing
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import psutil
 
-from proftrack.capture.result import Load
+from proftrack.record.timing import Load
 
 _TASKS = Path("/proc/self/task")
 _TICK_NS = 10_000_000

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from proftrack.capture.device import open_device
-from proftrack.capture.gpu_state import GpuState
 from proftrack.capture.load import Reading, load_between, read_load
-from proftrack.capture.pace import Pace
+from proftrack.capture.lockstep import Pace
+from proftrack.capture.measurement import Progress, calibrated, ready, recorded_notes, state_of
 from proftrack.capture.profiling import (
     Recording,
     no_other_profiler,
@@ -27,11 +27,12 @@ from proftrack.capture.profiling import (
     records_all_threads,
     refuse_running_profiler,
 )
-from proftrack.capture.result import Capture, Cycle, Timing
-from proftrack.capture.session import trace_folder
-from proftrack.capture.subject import Progress, calibrated, ready, recorded_notes, state_of
+from proftrack.capture.result import Capture, Cycle
+from proftrack.capture.run import trace_folder
 from proftrack.capture.timing import BLOCKS, STEPS_PER_BLOCK, percentile
 from proftrack.experiment import Experiment
+from proftrack.record.gpu_state import GpuState
+from proftrack.record.timing import Timing
 
 FEWEST_STEPS = 10
 """Unrecorded steps from which on they are timed: with fewer, T is the trace's own."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from proftrack.hardware import PARALLEL
+from proftrack.record.ceilings import PARALLEL
 
 _CALLS = 15
 _SECONDS = 0.1

@@ -12,8 +12,8 @@ from proftrack.capture.device import Device, open_device
 from proftrack.capture.gpu_state import gpu_state
 from proftrack.capture.profiling import quiet, throw_away_session
 from proftrack.errors import ProftrackError
-from proftrack.hardware import Ceilings
-from proftrack.workload import first_line
+from proftrack.experiment.workload import first_line
+from proftrack.record.ceilings import Ceilings
 
 _LAUNCHES = (
     "cudaLaunchKernel",

@@ -26,7 +26,7 @@ from proftrack.capture.device import Device
 from proftrack.capture.trace import Counts, export, file_name, region_name, without_step
 from proftrack.errors import CaptureError, ProftrackError
 from proftrack.experiment import Experiment, ProfilerOptions, Schedule
-from proftrack.workload import first_line
+from proftrack.experiment.workload import first_line
 
 REWARM_SECONDS = 0.1
 REWARM_STEPS = 2000

@@ -23,8 +23,8 @@ from msgspec import Struct
 
 from proftrack.capture.device import Device
 from proftrack.capture.load import load_between, read_load
-from proftrack.capture.result import Timing
 from proftrack.experiment import TimingOptions
+from proftrack.record.timing import Timing
 
 BLOCKS = 10
 FEWEST_BLOCKS = 5

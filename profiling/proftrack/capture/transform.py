@@ -11,7 +11,7 @@ from typing import Any
 
 from proftrack.capture.device import Device
 from proftrack.errors import ProftrackError
-from proftrack.workload import Step, first_line
+from proftrack.experiment.workload import Step, first_line
 
 WARM_STEPS = 3
 """Steps before a capture, on the stream that it is captured from: lazy initialisation must be over."""

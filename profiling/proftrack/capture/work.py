@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from proftrack.capture.device import Device
-from proftrack.hardware import StepWork
+from proftrack.record.ceilings import StepWork
 
 _NO_FLOAT = "other"
 # Of these the first argument is written over and not read.

@@ -14,7 +14,7 @@ import click
 
 from proftrack import __version__
 from proftrack.errors import ProftrackError, UsageError
-from proftrack.report.units import plain
+from proftrack.text import plain
 
 _LONGEST = 4000
 """Characters of an error: it may quote names and paths, which are untrusted text."""

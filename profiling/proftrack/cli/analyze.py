@@ -14,8 +14,8 @@ from proftrack.errors import NotATraceError, NotFoundError, ProftrackError, Usag
 from proftrack.experiment.sentences import no_such_file
 
 if TYPE_CHECKING:
-    from proftrack.analysis import RankAnalysis
-    from proftrack.joint import Joint
+    from proftrack.analysis.pipeline import RankAnalysis
+    from proftrack.record.ranks import Joint
 
 _TRACES = ("*.json", "*.json.gz")
 _RESULT = re.compile(rb'^\s*\{\s*"(schema_version|joint)"\s*:')
@@ -130,9 +130,9 @@ def _is_result(path: Path) -> bool:
 
 def _analyzed(files: list[Path], in_folders: set[Path], **options: Any) -> list[RankAnalysis]:
     """The traces' analyses; a folder's JSON that is no trace is left out, and said so."""
-    from proftrack.analysis import analyze_traces
+    from proftrack.analysis.pipeline import analyze_traces
     from proftrack.report.progress import waiting
-    from proftrack.report.units import counted, plain
+    from proftrack.text import counted, plain
 
     while True:
         try:
@@ -171,7 +171,7 @@ def _in_company(found: list[RankAnalysis]) -> tuple[list[RankAnalysis], Joint | 
     """Several ranks with what they say together. Those not known take the free numbers, in the order of their names."""
     if len(found) == 1:
         return found, None
-    from proftrack.joint import Part, in_company, join
+    from proftrack.analysis.ranks import Part, in_company, join
 
     numbers = _numbers(found)
     joint = join(
@@ -185,13 +185,13 @@ def _in_company(found: list[RankAnalysis]) -> tuple[list[RankAnalysis], Joint | 
 
 
 def _numbers(found: list[RankAnalysis]) -> list[int]:
-    from proftrack.joint import numbered
+    from proftrack.trace.ranks import numbered
 
     return numbered([each.rank for each in found])
 
 
 def _show(found: list[RankAnalysis], joint: Joint | None, kernel: str | None) -> None:
-    from proftrack.report.joint import print_joint
+    from proftrack.report.ranks import print_joint
     from proftrack.report.terminal import print_record
 
     if kernel is not None:
@@ -206,8 +206,8 @@ def _show_kernel(found: list[RankAnalysis], wanted: str) -> None:
     """The chains that launched the kernels of that name, largest first."""
     from proftrack.measures.view import view
     from proftrack.report.chains import chains_of_cycles
-    from proftrack.report.joint import print_chains
-    from proftrack.report.units import brief
+    from proftrack.report.ranks import print_chains
+    from proftrack.text import brief
 
     shown = 0
     for number, each in zip(_numbers(found), found, strict=True):
@@ -223,7 +223,7 @@ def _show_kernel(found: list[RankAnalysis], wanted: str) -> None:
 
 
 def _log(found: list[RankAnalysis]) -> None:
-    from proftrack.tracking.traces import log_traces
+    from proftrack.store.traces import log_traces
 
     failures: list[ProftrackError] = []
     for each in found:

@@ -16,12 +16,12 @@ def command(run: str | None, remove: bool) -> None:
 
     Of several comparable baselines the newest counts.
     """
-    from proftrack.report.units import moment, plain
-    from proftrack.tracking import find, references
+    from proftrack.store import query, references
+    from proftrack.text import moment, plain
 
     if run is None and remove:
         raise UsageError("--remove needs the id of a run")
-    if run is not None and not find.may_be_run_id(run):
+    if run is not None and not query.may_be_run_id(run):
         raise UsageError(f"{run}: not a run id; a baseline is marked by its id (32 hex digits, or the first 8 or more)")
     runs = Store().runs
     if run is None:
@@ -34,10 +34,10 @@ def command(run: str | None, remove: bool) -> None:
         return
     chosen = runs.get(run)
     if remove:
-        runs.untag(chosen, find.BASELINE_TAG)
+        runs.untag(chosen, query.BASELINE_TAG)
         click.echo(f"Run {chosen.run_id} is no longer a baseline")
         return
     if chosen.status != "FINISHED" or not chosen.fingerprint:
         raise UsageError(f"{run}: is {chosen.status} or holds no profile; only a FINISHED run can be a baseline")
-    runs.tag(chosen, {find.BASELINE_TAG: "true"})
+    runs.tag(chosen, {query.BASELINE_TAG: "true"})
     click.echo(f"Run {chosen.run_id} is a baseline for {plain(chosen.name)} (fingerprint {chosen.fingerprint})")

@@ -38,7 +38,7 @@ def command(repair: bool, recalibrate: bool, as_json: bool) -> None:
 
 
 def _show(check: Check) -> None:
-    from proftrack.report.units import plain
+    from proftrack.text import plain
 
     click.echo(f"{_MARKS[check.status]:<5}{check.name:<10}{plain(check.text, 2000)}")
     if check.remedy and check.status != "ok":

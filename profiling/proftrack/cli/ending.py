@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import click
 
 from proftrack.errors import ProftrackError
-from proftrack.tracking.signals import Interrupted, farewell
+from proftrack.signals import Interrupted, farewell
 
 
 @contextmanager

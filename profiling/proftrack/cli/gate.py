@@ -19,7 +19,7 @@ from proftrack.compare.policy import DEFAULT, Policy
 from proftrack.errors import IncomparableError, NotFoundError
 
 if TYPE_CHECKING:
-    from proftrack.tracking.find import Found
+    from proftrack.store.query import Found
 
 _FORMS = click.Choice(["markdown", "text", "html", "json"])
 
@@ -70,7 +70,7 @@ def command(
 
 def _policy(path: Path | None, branch: str | None) -> Policy:
     from proftrack.compare import policy as policies
-    from proftrack.tracking.mapping import METRICS
+    from proftrack.store.fields import METRICS
 
     policy = policies.load(path, METRICS) if path is not None else DEFAULT
     return msgspec.structs.replace(policy, branch=branch) if branch else policy
@@ -96,7 +96,7 @@ def _held(
 ) -> Gate:
     """The gate's outcome; what keeps it from being held is inconclusive, a store that is away is an error."""
     from proftrack.compare import compare
-    from proftrack.tracking import mapping
+    from proftrack.store import fields
 
     subject = candidate.subject
     label = subject.label if subject.run_id in (None, subject.label) else f"{subject.label} (run {subject.run_id})"
@@ -119,7 +119,7 @@ def _held(
         )
     except IncomparableError as error:
         return gates.undecided(label, policy, str(error), held.run_id or held.label)
-    before, after = ({point.key: point.value for point in mapping.metrics(each.record)} for each in (held, subject))
+    before, after = ({point.key: point.value for point in fields.metrics(each.record)} for each in (held, subject))
     return gates.evaluate(held, msgspec.structs.replace(subject, label=label), comparison, policy, before, after)
 
 

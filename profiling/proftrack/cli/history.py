@@ -14,7 +14,7 @@ from proftrack.cli.sides import Store
 from proftrack.errors import UsageError
 
 if TYPE_CHECKING:
-    from proftrack.compare.series import Change, History
+    from proftrack.compare.history import Change, History
 
 _FORMS = click.Choice(["text", "markdown", "html", "csv", "json", "png"])
 
@@ -41,10 +41,10 @@ def command(
     Runs are comparable within a series (one fingerprint, the same parameters). A change is told from eight runs on;
     that of a count (launches and kernels a step) from the first run that has it.
     """
-    from proftrack import series
+    from proftrack.store import history
 
     form = out.form_of(form, output, "text")
-    found = series.collect(
+    found = history.collect(
         Store().runs, experiment, metric, branch=branch, dirty=dirty, environments=form in ("text", "markdown", "html")
     )
     if bisect_hint:
@@ -64,7 +64,7 @@ def _write(found: History, form: str, output: str | None) -> None:
             raise UsageError("--format png needs a file; name one with -o history.png")
         history_plot.write(found, Path(output))
     elif form == "csv":
-        from proftrack.series import rows
+        from proftrack.store.history import rows
 
         out.write(history_page.as_csv(rows(found)), output)
     else:
@@ -73,7 +73,7 @@ def _write(found: History, form: str, output: str | None) -> None:
 
 def _hints(found: History) -> list[str]:
     """The git range of each change, and the commands that find its commit."""
-    changes = [change for series in found.series for change in series.changes if change.commits is not None]
+    changes = [change for history in found.series for change in history.changes if change.commits is not None]
     if not changes:
         return [f"No change between two commits was found in {found.experiment}."]
     groups = groupby(changes, key=lambda change: (change.before.run_id, change.after.run_id))

@@ -13,8 +13,8 @@ from proftrack.cli.sides import Store
 @click.option("--dry-run", is_flag=True, help="Only say what would be dropped.")
 def command(age: str, experiment: str | None, dry_run: bool) -> None:
     """Drop the traces of runs that ended longer ago. Records, tables and events stay, and so do baselines' traces."""
-    from proftrack.report.units import counted, moment, plain, scaled
-    from proftrack.tracking import prune
+    from proftrack.store import prune
+    from proftrack.text import counted, moment, plain, scaled
 
     limit = prune.age_ms(age)
     runs = Store().runs

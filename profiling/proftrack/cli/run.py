@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING
 
 import click
 
+from proftrack import process
 from proftrack.cli import options
 from proftrack.cli.ending import ending
 from proftrack.cli.options import ParameterCommand, overrides
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.git import NO_DIFF_VARIABLE
-from proftrack.tracking import process, session, spool, where
-from proftrack.tracking.signals import Interrupts, abort
+from proftrack.rundir import run_folders
+from proftrack.signals import Interrupts, abort
+from proftrack.store import links, session
 
 if TYPE_CHECKING:
     from proftrack.experiment import Experiment
-    from proftrack.joint import Joint
     from proftrack.record import Record
+    from proftrack.record.ranks import Joint
 
 
 class _RunCommand(ParameterCommand):
@@ -31,8 +33,8 @@ class _RunCommand(ParameterCommand):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the program's arguments away before anybody reads them as ours."""
-        own, program = _split(args, self.own_options(ctx)[0])
-        ctx.obj = {**(ctx.obj or {}), "program": program}
+        own, script = _split(args, self.own_options(ctx)[0])
+        ctx.obj = {**(ctx.obj or {}), "program": script}
         return super().parse_args(ctx, own)
 
 
@@ -95,13 +97,13 @@ def command(
         return
     if no_diff:
         os.environ[NO_DIFF_VARIABLE] = "1"
-    program = ctx.obj["program"]
+    script = ctx.obj["program"]
     if module is not None:
         raise UsageError("-m has no module behind it; write proftrack run -m package.module ARGUMENTS")
-    if program is not None:
+    if script is not None:
         sys.exit(
             _run_program(
-                program,
+                script,
                 overrides(pairs, device=device, budget=budget),
                 step=step,
                 stop=stop,
@@ -119,7 +121,7 @@ def command(
         if int(os.environ.get("WORLD_SIZE") or 1) > 1:
             _run_as_rank(asked, output, no_mlflow=no_mlflow, calibrate=not no_calibrate)
             return
-        folder = spool.new_folder(output, asked.name)
+        folder = run_folders.new_folder(output, asked.name)
     except ProftrackError as error:
         if not no_mlflow:
             session.note_refusal(error)
@@ -138,11 +140,11 @@ def command(
 def _where(run: session.Session | None, folder: Path, output: Path | None) -> list[str]:
     """Where everything is; a folder that is no longer needed is removed."""
     if run is None:
-        return where.kept(folder)
-    lines = where.lines(run.store, run.experiment_id, run.run_id, run.artifact_uri)
+        return links.kept(folder)
+    lines = links.lines(run.store, run.experiment_id, run.run_id, run.artifact_uri)
     if output is not None:
         return [*lines, f"Kept    {folder}"]
-    spool.discard(folder)
+    run_folders.discard(folder)
     return lines
 
 
@@ -150,7 +152,7 @@ def _load(reference: str, given: dict[str, str]) -> Experiment:
     from proftrack import experiment
 
     if ":" in reference and not Path(reference).exists():
-        from proftrack import workload
+        from proftrack.experiment import workload
 
         return workload.described(reference, given)
     return experiment.load(reference, given)
@@ -167,18 +169,18 @@ def _run_program(
     calibrate: bool,
 ) -> int:
     """A program under the profile; returns its exit code, or 1 where nothing was recorded."""
-    from proftrack import program
+    from proftrack.frontends import script
 
     target, arguments, is_module = asked
-    found = program.Program(target, arguments, is_module=is_module)
-    profile = program.profile_of(found, given, output=output, mlflow=not no_mlflow, calibrate=calibrate)
-    return program.run(found, profile, step=step, stop=stop)
+    found = script.Program(target, arguments, is_module=is_module)
+    profile = script.profile_of(found, given, output=output, mlflow=not no_mlflow, calibrate=calibrate)
+    return script.run(found, profile, step=step, stop=stop)
 
 
 def _run_as_rank(asked: Experiment, output: Path | None, *, no_mlflow: bool, calibrate: bool) -> None:
     """One rank of several, started by torchrun; rank 0 alone shows what came of it."""
-    from proftrack.ranks import run as running
-    from proftrack.ranks.team import join_team
+    from proftrack.frontends.distributed import run as running
+    from proftrack.frontends.distributed.team import join_team
 
     team = join_team()
     assert team is not None  # WORLD_SIZE says so
@@ -186,7 +188,7 @@ def _run_as_rank(asked: Experiment, output: Path | None, *, no_mlflow: bool, cal
         running.follow(team, asked, calibrate=calibrate)
         return
     with running.told(team):
-        folder = spool.new_folder(output, asked.name)
+        folder = run_folders.new_folder(output, asked.name)
         with _kept(folder, temporary=output is None):
             found = running.lead(team, asked, folder, no_mlflow=no_mlflow, calibrate=calibrate)
             lines = _where(found.session, folder, output)
@@ -197,21 +199,21 @@ def _measure_and_log(
     asked: Experiment, folder: Path, parent: process.Parent, *, calibrate: bool
 ) -> tuple[Record, session.Session]:
     """The run is opened first: a store that cannot be used is found out before minutes of GPU time are spent."""
-    from proftrack.tracking import log
+    from proftrack.store import upload
 
-    with spool.locked(folder):
+    with run_folders.locked(folder):
         with session.open_run(asked.name, asked.display_name, parent=parent) as run:
-            log.begin(run, folder)
+            upload.begin(run, folder)
             record = _measure(asked, folder, calibrate=calibrate)
-            log.log_folder(run, folder)
-        log.mark_logged(run, folder)
+            upload.log_folder(run, folder)
+        upload.mark_logged(run, folder)
     return record, run
 
 
 def _measure(asked: Experiment, folder: Path, *, calibrate: bool) -> Record:
     """Capture, analyse and keep: afterwards the folder holds everything that there is to log."""
     from proftrack.capture import capture
-    from proftrack.keep import keep
+    from proftrack.recorder import keep
     from proftrack.report.progress import progress
 
     captured = capture(asked, output=folder, progress=progress(), calibrate=calibrate, on_overrun=abort)
@@ -223,12 +225,12 @@ def _kept(folder: Path, *, temporary: bool) -> Iterator[None]:
     """Say where the measurements are when something fails after they were taken; remove a folder without any."""
 
     def say(error: BaseException) -> None:
-        if (folder / spool.RECORD).is_file():
+        if (folder / run_folders.RECORD).is_file():
             text = f"proftrack: nothing is lost, everything measured is in {folder}; log it later with: proftrack sync "
             click.echo(text + shlex.quote(str(folder)), err=True)
-        elif isinstance(error, KeyboardInterrupt) or not spool.holds_measurements(folder):
+        elif isinstance(error, KeyboardInterrupt) or not run_folders.holds_measurements(folder):
             if temporary:
-                spool.discard(folder)
+                run_folders.discard(folder)
         else:
             click.echo(f"proftrack: the traces recorded so far are in {folder / 'trace'}", err=True)
 
@@ -241,7 +243,7 @@ def _show(record: Record, lines: list[str], joint: Joint | None = None) -> None:
 
     print_result(record)
     if joint is not None:
-        from proftrack.report.joint import print_joint
+        from proftrack.report.ranks import print_joint
 
         print_joint(joint)
     click.echo()

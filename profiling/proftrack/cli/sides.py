@@ -18,8 +18,8 @@ from proftrack.experiment.sentences import no_such_file
 from proftrack.record import Record
 
 if TYPE_CHECKING:
-    from proftrack.tracking.find import Found, Runs
-    from proftrack.tracking.references import Group
+    from proftrack.store.query import Found, Runs
+    from proftrack.store.references import Group
 
 STEP_TIME, BUSY = "step_time_us", "gpu_busy_per_step_us"
 
@@ -48,9 +48,9 @@ class Store:
     def runs(self) -> Runs:
         """Raises StoreError where there is no store."""
         if self._runs is None:
-            from proftrack.tracking import find
+            from proftrack.store import query
 
-            self._runs = find.connect()
+            self._runs = query.connect()
         return self._runs
 
 
@@ -61,7 +61,7 @@ def is_file(reference: str) -> bool:
 
 def is_run(store: Store, reference: str) -> bool:
     """Whether a reference is a run id of the store, or the beginning of one."""
-    from proftrack.tracking.find import is_run_id, may_be_run_id
+    from proftrack.store.query import is_run_id, may_be_run_id
 
     return is_run_id(reference) or (may_be_run_id(reference) and store.runs.beginning(reference) is not None)
 
@@ -79,14 +79,14 @@ def from_path(reference: str, step_time_us: float | None = None) -> Side:
         if step_time_us is not None:
             raise UsageError(f"{reference}: a record has its own step time; --step-time-us is for traces")
         return Side(subject=Subject(record=records.load(path), label=reference))
-    from proftrack.analysis import analyze_trace
+    from proftrack.analysis.pipeline import analyze_trace
 
     return Side(subject=Subject(record=analyze_trace(path, step_time_us=step_time_us).record, label=reference))
 
 
 def from_group(runs: Runs, group: Group, label: str) -> Side:
     """A run of the store with the repeats of its code."""
-    from proftrack.tracking.noise import metric_of
+    from proftrack.store.noise import metric_of
 
     record = runs.record(group.chosen)
     mode = record.timing.mode if record.timing else "throughput"
@@ -101,7 +101,7 @@ def default_baseline(store: Store, candidate: Side, branch: str) -> Side:
     Where runs are marked as baselines and none of them could be taken, it says why. Raises NotFoundError that says how
     to make one, UsageError for a bare trace.
     """
-    from proftrack.tracking import references
+    from proftrack.store import references
 
     if candidate.like is None:
         label = candidate.subject.label
@@ -156,28 +156,28 @@ def _other_fingerprint(runs: Runs, marked: Found, like: Found, candidate: Side) 
 
 def _as_found(record: Record) -> Found | None:
     """A record that is not in the store, as a run of it would look to a search."""
-    from proftrack.tracking import mapping
-    from proftrack.tracking.find import Found
+    from proftrack.store import fields
+    from proftrack.store.query import Found
 
     if record.run is None:
         return None
     return Found(
         run_id="",
         experiment_id="",
-        name=mapping.run_name(record),
+        name=fields.run_name(record),
         status="FINISHED",
         started_ms=record.run.started_ns // 1_000_000,
         ended_ms=record.run.ended_ns // 1_000_000,
         artifact_uri="",
-        tags=mapping.tags(record),
-        params=mapping.params(record),
-        metrics={point.key: point.value for point in mapping.metrics(record)},
+        tags=fields.tags(record),
+        params=fields.params(record),
+        metrics={point.key: point.value for point in fields.metrics(record)},
     )
 
 
 def from_store(store: Store, reference: str, *, experiment: str | None, like: Found | None) -> Side:
     """The run of an id, or those of a commit."""
-    from proftrack.tracking import references
+    from proftrack.store import references
 
     references.refuse_unknown(reference)  # at once: connecting to the store takes seconds
     group = references.by_name(store.runs, reference, experiment=experiment, like=like)
@@ -221,8 +221,8 @@ def noise(
     assumed = {STEP_TIME: given_floor(otherwise)} if otherwise is not None else {}
     if baseline.run is None:
         return assumed  # of files alone, nothing more is known
-    from proftrack.tracking import noise as stored
-    from proftrack.tracking import references
+    from proftrack.store import noise as stored
+    from proftrack.store import references
 
     timing = baseline.subject.record.timing
     mode = timing.mode if timing else "throughput"
@@ -264,9 +264,9 @@ def repeat_sides(references: Collection[str], store: Store) -> list[Side]:
     for reference in references:
         path = Path(reference)
         if path.is_dir() and not (path / "record.json").is_file():
-            from proftrack.tracking import spool
+            from proftrack.rundir import run_folders
 
-            found += [from_path(str(folder)) for folder in spool.find(path)]
+            found += [from_path(str(folder)) for folder in run_folders.find(path)]
         else:
             found.append(load(store, reference))
     return found
@@ -274,6 +274,6 @@ def repeat_sides(references: Collection[str], store: Store) -> list[Side]:
 
 def commits(baseline: Subject, candidate: Subject) -> CommitRange | None:
     """What lies between the two commits, as far as the repository of the working directory knows; None without two."""
-    from proftrack.series import commits_between
+    from proftrack.store.history import commits_between
 
     return commits_between(baseline.git_commit, candidate.git_commit)

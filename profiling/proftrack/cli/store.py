@@ -14,9 +14,9 @@ from pathlib import Path
 import click
 
 from proftrack import experiment as experiments
-from proftrack import workload
 from proftrack.errors import ProftrackError
-from proftrack.tracking import store as stores
+from proftrack.experiment import workload
+from proftrack.store import connect as stores
 
 
 @click.command()

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from proftrack.errors import UsageError
-from proftrack.events.table import EventTable
 from proftrack.record import Record
+from proftrack.trace.table import EventTable
 
 RECORD = "record.json"
 EVENTS = "events.parquet"
@@ -38,9 +38,9 @@ def load(reference: str) -> Subject:
     if path.is_file():
         return _from_record(path) if is_record(path) else _from_trace(path)
     run_id = run_id_of(reference)
-    from proftrack.tracking import find
+    from proftrack.store import query
 
-    runs = find.connect()
+    runs = query.connect()
     run = runs.get(run_id)
     with tempfile.TemporaryDirectory(prefix="proftrack-") as folder:
         record = runs.download(run, RECORD, Path(folder))
@@ -54,7 +54,7 @@ def run_id_of(reference: str) -> str:
 
     Raises UsageError where it cannot, and is no path either.
     """
-    from proftrack.tracking.find import may_be_run_id
+    from proftrack.store.query import may_be_run_id
 
     if not may_be_run_id(reference):
         raise UsageError(f"{reference}: no such file, and no run id; {_FORMS}")
@@ -79,11 +79,11 @@ def find_trace(reference: str, cycle: int | None, kept: ExitStack) -> Path:
         folder = (path if path.is_dir() else path.parent) / "trace"
         return _of_cycle(sorted(p for p in folder.glob("*") if p.is_file()), cycle, reference)
     run_id = run_id_of(reference)
-    from proftrack.tracking import find
+    from proftrack.store import query
 
-    runs = find.connect()
+    runs = query.connect()
     run = runs.get(run_id)
-    name = _of_cycle(sorted(map(Path, runs.names(run, find.TRACES))), cycle, reference)
+    name = _of_cycle(sorted(map(Path, runs.names(run, query.TRACES))), cycle, reference)
     below = kept.enter_context(tempfile.TemporaryDirectory(prefix="proftrack-"))
     return runs.download(run, name.as_posix(), Path(below))
 
@@ -105,14 +105,14 @@ def _from_folder(folder: Path) -> Subject:
 
 def _from_record(path: Path) -> Subject:
     from proftrack import record as records
-    from proftrack.events.parquet import read_events
+    from proftrack.trace.parquet import read_events
 
     record, events = records.load(path), path.parent / EVENTS
     return Subject(record, read_events(events) if events.is_file() else [])
 
 
 def _from_trace(path: Path) -> Subject:
-    from proftrack.analysis import analyze_trace
+    from proftrack.analysis.pipeline import analyze_trace
 
     found = analyze_trace(path)
     return Subject(found.record, found.tables)

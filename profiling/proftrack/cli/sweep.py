@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 
+from proftrack import process
 from proftrack.cli import grouped, options
 from proftrack.cli.options import ParameterCommand, overrides
 from proftrack.errors import ProftrackError
-from proftrack.tracking import process, session
+from proftrack.store import session
 
 
 @click.command(
@@ -52,18 +53,18 @@ def command(
     """Measure a workload at several points; show T, B and u over them, and where the regime changes."""
     parent = process.Parent()
     with _refusals_noted(no_mlflow=no_mlflow):
-        from proftrack.sweep import plan
+        from proftrack.frontends.sweep import plan
 
         given = overrides(pairs, device=device, budget=budget)
         asked = plan.plan(experiment, given)
         plan.check_crossover(asked, find_crossover=find_crossover)
+    from proftrack.frontends.sweep import measuring
+    from proftrack.frontends.sweep.shown import print_sweep
     from proftrack.report.progress import progress
-    from proftrack.sweep import measuring
-    from proftrack.sweep.shown import print_sweep
 
     with measuring.Measuring(asked.first, isolate=isolate, phase=progress().phase) as measurer:
         measurer.begin(asked.first)  # they load torch while this process loads MLflow
-        from proftrack.sweep.run import Runner, new_group
+        from proftrack.frontends.sweep.run import Runner, new_group
 
         with _refusals_noted(no_mlflow=no_mlflow):
             group = new_group(asked)

@@ -8,12 +8,13 @@ from pathlib import Path
 import click
 
 from proftrack.errors import ProftrackError, UsageError
-from proftrack.tracking import group as groups
-from proftrack.tracking import runs, spool, where
-from proftrack.tracking import store as stores
-from proftrack.tracking import sync as syncing
-from proftrack.tracking.signals import Interrupted
-from proftrack.tracking.store import Store
+from proftrack.rundir import run_folders
+from proftrack.signals import Interrupted
+from proftrack.store import batch as groups
+from proftrack.store import connect as stores
+from proftrack.store import lifecycle, links
+from proftrack.store import sync as syncing
+from proftrack.store.connect import Store
 
 _SAID = {"logged": "logged", "finished": "logged (the rest of a run begun earlier)", "known": "in this store already"}
 
@@ -26,7 +27,7 @@ def command(folder: Path | None) -> None:
     FOLDER is a run's folder or holds several. Each is logged once, with the times and the environment of its run; those
     of a sweep, or of variants, as the children of one parent run.
     """
-    root = folder if folder is not None else spool.spool_root()
+    root = folder if folder is not None else run_folders.spool_root()
     grouped = groups.find(root)
     try:
         alone = _alone(root, grouped)
@@ -40,7 +41,7 @@ def command(folder: Path | None) -> None:
     found = [*parts, *(each for each in alone if not any(each in below for below in parts.values()))]
     store = stores.resolve()
     client = stores.connect(store)
-    runs.close_dead_runs(store, client)
+    lifecycle.close_dead_runs(store, client)
     exit_codes: list[int] = []
     last: syncing.Outcome | None = None
     for each in found:
@@ -49,7 +50,7 @@ def command(folder: Path | None) -> None:
                 for last in groups.sync_group(store, client, each, moved):
                     click.echo(f"{_SAID[last.did]}: {last.folder} as run {last.run_id}")
                 if folder is None and last is not None and last.whole:
-                    spool.discard(each)
+                    run_folders.discard(each)
                 elif folder is None:
                     click.echo(
                         f"kept: {each} has files that its run has not, or has otherwise; remove it if you need none"
@@ -70,7 +71,7 @@ def command(folder: Path | None) -> None:
             continue
         click.echo(f"{_SAID[last.did]}: {each} as run {last.run_id}")
         if folder is None:
-            spool.discard(each)
+            run_folders.discard(each)
     _show(store, last)
     if exit_codes:
         sys.exit(max(exit_codes))
@@ -79,7 +80,7 @@ def command(folder: Path | None) -> None:
 def _alone(root: Path, grouped: list[Path]) -> list[Path]:
     """The run folders that belong to no group."""
     try:
-        found = spool.find(root)
+        found = run_folders.find(root)
     except UsageError:
         if not grouped:
             raise
@@ -89,5 +90,5 @@ def _alone(root: Path, grouped: list[Path]) -> list[Path]:
 
 def _show(store: Store, last: syncing.Outcome | None) -> None:
     if last is not None:
-        for line in where.lines(store, last.experiment_id, last.run_id, last.artifact_uri):
+        for line in links.lines(store, last.experiment_id, last.run_id, last.artifact_uri):
             click.echo(line)

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
+from proftrack import process
 from proftrack.cli import grouped, options
 from proftrack.cli.options import ParameterCommand, overrides
 from proftrack.errors import ProftrackError
-from proftrack.tracking import process, session
+from proftrack.store import session
 
 
 @click.command(
@@ -57,8 +58,8 @@ def command(
     """Measure a workload in several ways, in turns; say which is faster and what it costs to have."""
     parent = process.Parent()
     try:
-        from proftrack.variants import names as naming
-        from proftrack.variants.run import need_two, new_group
+        from proftrack.frontends.variants import names as naming
+        from proftrack.frontends.variants.run import need_two, new_group
 
         given = overrides(pairs, device=device, budget=budget)
         asked = naming.variants(experiment, names, given, sets)
@@ -68,11 +69,11 @@ def command(
         if not no_mlflow:
             session.note_refusal(error)
         raise
+    from proftrack.frontends.variants import isolate as isolating
+    from proftrack.frontends.variants import measure as measuring
+    from proftrack.frontends.variants.run import run
+    from proftrack.frontends.variants.shown import print_variants
     from proftrack.report.progress import progress
-    from proftrack.variants import isolate as isolating
-    from proftrack.variants import measure as measuring
-    from proftrack.variants.run import run
-    from proftrack.variants.shown import print_variants
 
     shown = progress()
     with grouped.place(group, output=output, no_mlflow=no_mlflow, fresh=True, parent=parent) as place:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from proftrack.compare.results import Different
-from proftrack.environment import Environment
 from proftrack.record import Record
+from proftrack.record.environment import Environment
 
 _SOFTWARE = ("torch", "cuda", "driver", "python", "platform")
 _MACHINE = ("hostname", "cpu", "cpu_count")

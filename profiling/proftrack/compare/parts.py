@@ -15,8 +15,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from proftrack.measures.results import Site
 from proftrack.record import Record
+from proftrack.record.figures import Site
 
 PROFILER = "B above T: kernels ran slower under the profiler"
 STEP = "ProfilerStep (Python outside of operators)"

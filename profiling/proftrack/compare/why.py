@@ -9,8 +9,8 @@ from collections.abc import Callable
 from proftrack.compare.match import status_of_calls
 from proftrack.compare.parts import host_name
 from proftrack.compare.results import Count, HostRow
-from proftrack.events.categories import is_allocator_call, is_wait
 from proftrack.record import Record
+from proftrack.trace.categories import is_allocator_call, is_wait
 
 LAUNCHES, KERNELS, WAITS, ALLOCATIONS = "launches", "kernels", "waits for the GPU", "device allocator calls"
 MOST_HOST_ROWS = 40

@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from proftrack.depth import MAX_LEVELS
 from proftrack.errors import UsageError
 from proftrack.experiment.sentences import meant, no_such_file
+from proftrack.untrusted import MAX_LEVELS
 
 _SUFFIXES = (".yaml", ".yml")
 

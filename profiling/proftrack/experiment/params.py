@@ -3,7 +3,7 @@
 `choices` lists all values that a parameter may have, `sweep` names points of a parameter, `variants` sets of values
 under a name of their own; all are of these parameters.
 
-Whether another value makes sense (n=-3) is the workload's to say, see proftrack.workload.
+Whether another value makes sense (n=-3) is the workload's to say, see proftrack.experiment.workload.
 """
 
 from __future__ import annotations

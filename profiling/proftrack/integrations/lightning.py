@@ -95,9 +95,9 @@ def _logger_run(trainer: Any) -> str | None:
 
 def _same_store(uri: str | None) -> bool:
     try:
-        from proftrack.tracking import store
+        from proftrack.store import connect
 
-        here = store.resolve()
+        here = connect.resolve()
     except (ImportError, StoreError):
         return False
     return uri in (here.uri, here.given)

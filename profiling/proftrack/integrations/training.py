@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from proftrack.errors import CaptureError, UsageError
-from proftrack.loop import Profile, ProfileWarning, caller, described, fitting_schedule
+from proftrack.frontends.loop import Profile, ProfileWarning, caller, described, fitting_schedule
 from proftrack.record import Record
-from proftrack.verdict.result import Verdict
+from proftrack.record.verdict import Verdict
 
 __all__ = ["ProfileWarning", "Training"]
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from proftrack.events.categories import Kind
-from proftrack.events.table import NONE
 from proftrack.measures.kernels import kind_of_kernel
 from proftrack.measures.view import View
+from proftrack.trace.categories import Kind
+from proftrack.trace.table import NONE
 
 _HOST_COLLECTIVE = re.compile(r"^(?:gloo|nccl|mpi|ucc|xccl):(?!.*(?:barrier|coalesc))", re.IGNORECASE)
 _PARAMETERS = re.compile(r"[<(].*", re.DOTALL)

@@ -11,7 +11,7 @@ import numpy as np
 from proftrack.measures import idle, sites
 from proftrack.measures.measure import Measures
 from proftrack.measures.quality import FLAGS
-from proftrack.measures.results import (
+from proftrack.record.figures import (
     CpuWork,
     Device,
     Flag,

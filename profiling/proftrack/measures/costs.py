@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from proftrack import depth
+from proftrack import untrusted
 
 SIZE_OF_TYPE = {
     "double": 8,
@@ -100,7 +100,7 @@ def cost_of(name: str, dims: bytes, types: bytes, concrete: bytes) -> Cost | Non
 
 
 def _decode(raw: bytes) -> list[Any]:
-    value = depth.decode(raw) if raw else []
+    value = untrusted.decode(raw) if raw else []
     return value if isinstance(value, list) else []
 
 

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from proftrack.events.categories import CALL_KINDS, Kind, is_allocator_call, is_wait
-from proftrack.events.table import NONE, Bools, EventTable, Ints
 from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.links import Links
-from proftrack.measures.results import Idle, IdleGap
 from proftrack.measures.view import View
 from proftrack.measures.window import Ownership, Windows, busy
+from proftrack.record.figures import Idle, IdleGap
+from proftrack.trace.categories import CALL_KINDS, Kind, is_allocator_call, is_wait
+from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 HOST_STRETCH_NS = 1_000_000
 """Within a gap, longer stretches without launching operators or runtime calls are the host's own work; shorter ones are

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from proftrack.events.table import Ints
+from proftrack.trace.table import Ints
 
 
 class Intervals(NamedTuple):

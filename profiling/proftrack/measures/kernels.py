@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from proftrack.events.table import TELLING
+from proftrack.trace.table import TELLING
 
 # Inductor names the code that it generates itself by its shape, and then all that was fused into it: the operators'
 # names in it do not say what kind it is (triton_poi_fused_convolution_relu is the bias and the relu). Templates (tem,

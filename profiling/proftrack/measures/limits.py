@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from proftrack.events.categories import Kind
-from proftrack.events.codes import distinct
-from proftrack.events.table import NONE, Bools, Ints
 from proftrack.measures import tables
 from proftrack.measures.intervals import EMPTY, Intervals, union
 from proftrack.measures.kernels import CAN_BE_SMALL, LIMITS, limit_of_kind, limit_of_operator
-from proftrack.measures.results import Split
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows, busy
 from proftrack.measures.work import GpuCosts
+from proftrack.record.figures import Split
+from proftrack.trace.categories import Kind
+from proftrack.trace.codes import distinct
+from proftrack.trace.table import NONE, Bools, Ints
 
 FAR_FROM_ROOFLINE = 0.25
 """A kernel with a small grid that still reaches this share of its roofline is not limited by latency."""

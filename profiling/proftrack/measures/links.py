@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from proftrack.events.categories import CALL_KINDS, is_graph_launch, is_launch, is_wait
-from proftrack.events.codes import distinct
-from proftrack.events.table import NONE, Bools, EventTable, Ints
 from proftrack.measures.nesting import Forest
+from proftrack.trace.categories import CALL_KINDS, is_graph_launch, is_launch, is_wait
+from proftrack.trace.codes import distinct
+from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 NO_CORRELATION = 0
 """CUPTI's id of what belongs to nothing."""

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from proftrack.events.categories import CALL_KINDS, Kind, is_wait
-from proftrack.events.table import NONE, Bools, EventTable
-from proftrack.hardware import Ceilings
 from proftrack.measures import idle, limits, quality, tables, work
 from proftrack.measures import sites as launch_sites
 from proftrack.measures.collectives import Collective, collectives
 from proftrack.measures.intervals import Intervals, intersection, union
-from proftrack.measures.results import (
+from proftrack.measures.view import View, view
+from proftrack.measures.window import Windows, busy, find_windows
+from proftrack.record.ceilings import Ceilings
+from proftrack.record.figures import (
     CpuWork,
     Device,
     Flag,
@@ -30,8 +30,8 @@ from proftrack.measures.results import (
     TraceWork,
     Window,
 )
-from proftrack.measures.view import View, view
-from proftrack.measures.window import Windows, busy, find_windows
+from proftrack.trace.categories import CALL_KINDS, Kind, is_wait
+from proftrack.trace.table import NONE, Bools, EventTable
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from proftrack.events.table import NONE, Bools, EventTable, Ints
 from proftrack.measures.intervals import union
+from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 MAX_ROUNDS = 300
 """Of work on whole columns; operators nest some 20 deep. For thousands of levels a stack is quicker."""

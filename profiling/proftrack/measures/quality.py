@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from proftrack.events.categories import Kind
-from proftrack.events.table import NONE, Ints
 from proftrack.measures.intervals import union_by_group
-from proftrack.measures.results import Flag
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
+from proftrack.record.figures import Flag
+from proftrack.trace.categories import Kind
+from proftrack.trace.table import NONE, Ints
 
 FLAGS: dict[str, str] = {
     "no_steps": "No ProfilerStep rows: the figures are about the whole recording, and none is per step.",

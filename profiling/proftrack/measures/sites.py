@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proftrack.events.codes import grouped
-from proftrack.events.table import NONE, EventTable, Ints
-from proftrack.measures.results import Site
 from proftrack.measures.tables import kind_of_work
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
+from proftrack.record.figures import Site
+from proftrack.trace.codes import grouped
+from proftrack.trace.table import NONE, EventTable, Ints
 
 MOST = 1000
 """Rows kept; the smallest others are joined by kernel, without an operator."""

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from proftrack.events.categories import Kind
-from proftrack.events.codes import distinct
-from proftrack.events.table import NONE, Bools, EventTable, Ints
 from proftrack.measures.intervals import Intervals, union, union_by_group
 from proftrack.measures.kernels import kind_of_copy, kind_of_kernel
 from proftrack.measures.links import Links
 from proftrack.measures.nesting import Forest
-from proftrack.measures.results import Device, Kernel, Launch, Op, Region, Step, Stream
 from proftrack.measures.window import Ownership, Steps
 from proftrack.measures.work import GpuCosts
+from proftrack.record.figures import Device, Kernel, Launch, Op, Region, Step, Stream
+from proftrack.trace.categories import Kind
+from proftrack.trace.codes import distinct
+from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 SMALL_GRID = 0.5
 """A grid under this share of the multiprocessors leaves most of the GPU empty. (Persistent kernels launch about one

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from proftrack.events.table import EventTable
 from proftrack.measures.intervals import union_by_group
 from proftrack.measures.links import Links, link
 from proftrack.measures.nesting import Forest, nest
 from proftrack.measures.window import Ownership, Steps, find_steps, own_work, window_of
+from proftrack.trace.table import EventTable
 
 
 class View(NamedTuple):

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from proftrack.events.categories import Kind
-from proftrack.events.table import NONE, Bools, EventTable, Ints
 from proftrack.measures.intervals import Intervals, union
 from proftrack.measures.links import Links
+from proftrack.trace.categories import Kind
+from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 _STEP = re.compile(r"ProfilerStep#?\*?\s*([0-9]{1,15})(?![0-9])")
 QUEUE_DELAY_NS = 20_000

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from proftrack.events.categories import Kind
-from proftrack.events.table import NONE, Bools, EventTable, Ints
-from proftrack.hardware import PARALLEL, Ceilings
 from proftrack.measures.costs import Cost, cost_of
 from proftrack.measures.intervals import union
 from proftrack.measures.nesting import Forest
-from proftrack.measures.results import CpuCalls, CpuTrace, CpuWork, TraceWork
+from proftrack.record.ceilings import PARALLEL, Ceilings
+from proftrack.record.figures import CpuCalls, CpuTrace, CpuWork, TraceWork
+from proftrack.trace.categories import Kind
+from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 Floats = npt.NDArray[np.float64]
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from proftrack.events.table import NONE, Bools, Ints
 from proftrack.report.lanes import STYLES, Lanes
 from proftrack.report.thinning import Marks
+from proftrack.trace.table import NONE, Bools, Ints
 
 Floats = npt.NDArray[np.float64]
 _NARROW_PX = 2

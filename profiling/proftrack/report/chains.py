@@ -8,11 +8,11 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec import Struct
 
-from proftrack.events.categories import CALL_KINDS, is_wait
-from proftrack.events.table import NONE, Ints
-from proftrack.measures.results import Kernel
 from proftrack.measures.view import View
 from proftrack.measures.window import busy
+from proftrack.record.figures import Kernel
+from proftrack.trace.categories import CALL_KINDS, is_wait
+from proftrack.trace.table import NONE, Ints
 
 _LONGEST = 6
 """Links of a chain; of a longer one the outermost and innermost are kept."""

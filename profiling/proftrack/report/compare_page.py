@@ -5,7 +5,7 @@ from __future__ import annotations
 from proftrack.compare.headline import changes
 from proftrack.compare.results import CommitRange, Comparison, Count, Different, Row, Side, TimeChange
 from proftrack.report.document import Block, Document, Items, Lead, Table, Tone
-from proftrack.report.units import brief, counted, duration, moment
+from proftrack.text import brief, counted, duration, moment
 
 _TONES: dict[str, Tone] = {"improved": "good", "regressed": "bad", "inconclusive": "unclear", "no difference": "plain"}
 _NAMES = {"step_time_us": "T  step time", "gpu_busy_per_step_us": "B  GPU busy"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from proftrack.report import plots
-from proftrack.report.units import duration, plain
+from proftrack.text import duration, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

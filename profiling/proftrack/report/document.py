@@ -19,7 +19,7 @@ from proftrack.report import markdown
 from proftrack.report.assets import asset, policy
 from proftrack.report.charts import Chart
 from proftrack.report.terminal import console
-from proftrack.report.units import plain
+from proftrack.text import plain
 
 _SENTENCE, _CELL, _NARROWEST = 1200, 160, 10
 _RUN_ID = re.compile(r"[0-9a-f]{32}")

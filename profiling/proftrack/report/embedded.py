@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from proftrack.events.table import NONE
 from proftrack.measures.idle import CAUSES
 from proftrack.report.lanes import STYLES, Lanes
-from proftrack.report.units import plain
+from proftrack.text import plain
+from proftrack.trace.table import NONE
 from proftrack.verdict.evidence import CAUSE_TEXT
 
 _NAME_BYTES = 200_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from proftrack.record import Record
-from proftrack.report.units import counted, plain, scaled
+from proftrack.text import counted, plain, scaled
 
 
 def environment(record: Record) -> list[tuple[str, str]]:

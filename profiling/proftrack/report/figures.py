@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from proftrack.measures.results import Kernel
 from proftrack.record import Record
+from proftrack.record.figures import Kernel
 from proftrack.report.charts import (
     HEIGHT,
     Chart,
@@ -20,7 +20,7 @@ from proftrack.report.charts import (
     y_scale,
 )
 from proftrack.report.queue import BINS, Floats, Queue
-from proftrack.report.units import duration, plain, scaled
+from proftrack.text import duration, plain, scaled
 from proftrack.verdict.evidence import number
 
 LABELLED = 8

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Container
 from pathlib import Path
 
-from proftrack.events.table import EventTable
 from proftrack.record import Record
 from proftrack.report import html, plots
 from proftrack.report.scene import scene
+from proftrack.trace.table import EventTable
 
 REPORT = "report.html"
 PLOTS = "plots"

@@ -11,11 +11,11 @@ from itertools import groupby
 from typing import Any
 
 from proftrack.compare.headline import changes as as_changes
+from proftrack.compare.history import NEWEST, Change, History, RunPoint, Series, levels, newest
 from proftrack.compare.results import CommitRange, Different
-from proftrack.compare.series import NEWEST, Change, History, RunPoint, Series, levels, newest
 from proftrack.report.charts import Chart, Shape, Tick, polyline, round_ticks, x_scale, y_scale
 from proftrack.report.document import SUB, Block, Document, Items, Lead, Picture, Table
-from proftrack.report.units import counted, duration, moment, scaled
+from proftrack.text import counted, duration, moment, scaled
 from proftrack.verdict.evidence import number
 
 _HASH = 10

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proftrack.compare.series import History, Series, levels, newest
+from proftrack.compare.history import History, Series, levels, newest
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.report import plots
-from proftrack.report.units import plain
+from proftrack.text import plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

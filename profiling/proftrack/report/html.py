@@ -20,7 +20,7 @@ from proftrack.report.chains import Chain, Wait
 from proftrack.report.embedded import lanes_data
 from proftrack.report.lanes import Lanes
 from proftrack.report.scene import Scene
-from proftrack.report.units import counted, duration, factor, percent, plain
+from proftrack.text import counted, duration, factor, percent, plain
 
 if TYPE_CHECKING:
     from jinja2 import Environment

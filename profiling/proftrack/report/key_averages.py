@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from proftrack.record import Record
-from proftrack.report.units import plain
+from proftrack.text import plain
 
 ROW_LIMIT = 100
 NAME_WIDTH = 55

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from proftrack.events.categories import CALL_KINDS, Kind, is_launch, is_wait
-from proftrack.events.table import NONE, Bools, Ints
 from proftrack.measures.idle import CAUSES, Gaps
 from proftrack.measures.nesting import Forest
-from proftrack.measures.results import Kernel
 from proftrack.measures.view import View
 from proftrack.measures.window import busy
+from proftrack.record.figures import Kernel
 from proftrack.report.thinning import Marks
+from proftrack.trace.categories import CALL_KINDS, Kind, is_launch, is_wait
+from proftrack.trace.table import NONE, Bools, Ints
 
 MOST_THREADS = 6
 MOST_STREAMS = 10

@@ -6,16 +6,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from proftrack.events.categories import CALL_KINDS, is_wait
-from proftrack.events.table import NONE, Ints
 from proftrack.measures.idle import Gaps
-from proftrack.measures.results import Kernel
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
+from proftrack.record.figures import Kernel
 from proftrack.report import lane_rows
 from proftrack.report.lane_rows import GPU_STYLE, IDLE_STYLE, STYLES, Group, Rows
 from proftrack.report.thinning import Marks, thin
-from proftrack.report.units import duration
+from proftrack.text import duration
+from proftrack.trace.categories import CALL_KINDS, is_wait
+from proftrack.trace.table import NONE, Ints
 
 __all__ = ["STYLES", "Group", "Lanes", "Links", "lanes"]
 

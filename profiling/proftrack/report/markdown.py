@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from proftrack.record import Record
 from proftrack.report import facts, sections, tables
-from proftrack.report.units import counted, duration, percent, plain
+from proftrack.text import counted, duration, percent, plain
 
 ROWS = 10
 _SENTENCE = 600

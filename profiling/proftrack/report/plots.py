@@ -21,7 +21,7 @@ from proftrack.report.bars import Bars, bars, short_name
 from proftrack.report.figures import plotted, rate, roofs
 from proftrack.report.lanes import STYLES, Lanes
 from proftrack.report.scene import Scene
-from proftrack.report.units import duration, percent, plain, scaled
+from proftrack.text import duration, percent, plain, scaled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from proftrack.events.table import NONE, Ints
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
+from proftrack.trace.table import NONE, Ints
 
 BINS = 240
 

@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from proftrack.events.table import EventTable
 from proftrack.measures.idle import find_gaps
-from proftrack.measures.results import Kernel
 from proftrack.measures.view import View, view
 from proftrack.measures.window import find_windows
+from proftrack.record.figures import Kernel
 from proftrack.report.chains import Chain, Wait, chains, waits
 from proftrack.report.lanes import Lanes, lanes
 from proftrack.report.queue import Queue, queue
+from proftrack.trace.table import EventTable
 
 
 class Scene(NamedTuple):

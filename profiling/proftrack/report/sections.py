@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from proftrack.record import Record
-from proftrack.report.units import counted, duration, factor, moment, percent, plain, scaled
+from proftrack.text import counted, duration, factor, moment, percent, plain, scaled
 
 ROWS = 100
 """Rows of one table."""

@@ -6,10 +6,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from proftrack.measures.results import Region
 from proftrack.record import Record
+from proftrack.record.figures import Region
 from proftrack.report.sections import NAME, ROWS
-from proftrack.report.units import counted, duration, factor, percent, plain
+from proftrack.text import counted, duration, factor, percent, plain
 
 
 class Column(Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from rich.text import Text
 from proftrack.record import Record
 from proftrack.report import tables
 from proftrack.report.sections import idle_parts, split_parts, time_bars
-from proftrack.report.units import brief, counted, duration, percent, plain
+from proftrack.text import brief, counted, duration, percent, plain
 
 TOP = 5
 _GAPS = 3

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from proftrack.events.table import NONE, Bools, Ints
+from proftrack.trace.table import NONE, Bools, Ints
 
 _FINEST = 4000
 """Parts of the span that thinning starts with: finer than a wide screen shows."""

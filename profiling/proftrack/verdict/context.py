@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from proftrack.capture.gpu_state import GpuState
-from proftrack.capture.result import Timing
-from proftrack.hardware import Ceilings, StepWork
 from proftrack.measures import Measures
+from proftrack.record.ceilings import Ceilings, StepWork
+from proftrack.record.gpu_state import GpuState
+from proftrack.record.timing import Timing
 from proftrack.verdict.thresholds import Thresholds
 
 

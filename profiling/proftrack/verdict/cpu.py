@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from proftrack.measures import Measures
 from proftrack.measures.idle import LOADING
-from proftrack.measures.results import CpuWork
+from proftrack.record.figures import CpuWork
+from proftrack.record.verdict import Evidence, Verdict
 from proftrack.verdict import spread
 from proftrack.verdict.advice import advise_cpu
 from proftrack.verdict.context import Context
 from proftrack.verdict.cpu_fit import misfits
 from proftrack.verdict.evidence import item, number, us
-from proftrack.verdict.result import Evidence, Verdict
 from proftrack.verdict.rules import GPU_SIDE, gpu_regime
 from proftrack.verdict.thresholds import Thresholds
 

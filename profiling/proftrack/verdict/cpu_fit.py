@@ -11,9 +11,9 @@ import statistics
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from proftrack.capture.result import Load, Timing
 from proftrack.measures import Measures
-from proftrack.measures.results import CpuWork
+from proftrack.record.figures import CpuWork
+from proftrack.record.timing import Load, Timing
 from proftrack.verdict.context import Context
 from proftrack.verdict.evidence import number, us
 from proftrack.verdict.thresholds import Thresholds

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from proftrack.measures import Measures
+from proftrack.record.verdict import Evidence
 from proftrack.verdict.context import Context
-from proftrack.verdict.result import Evidence
 from proftrack.verdict.rules import StepFacts, regime, without_inflation
 from proftrack.verdict.thresholds import Thresholds
 

@@ -8,11 +8,11 @@ from msgspec import structs
 
 from proftrack.measures import Measures
 from proftrack.measures.quality import flag
-from proftrack.measures.results import Flag
+from proftrack.record.figures import Flag
+from proftrack.record.verdict import Verdict
 from proftrack.verdict import cpu, evidence, spread
 from proftrack.verdict.advice import advise
 from proftrack.verdict.context import Context
-from proftrack.verdict.result import Verdict
 from proftrack.verdict.rules import StepFacts, regime, without_inflation
 from proftrack.verdict.thresholds import THRESHOLDS, Thresholds
 

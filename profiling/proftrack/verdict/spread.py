@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from proftrack.capture.result import Timing
-from proftrack.measures.results import Step
+from proftrack.record.figures import Step
+from proftrack.record.timing import Timing
 
 _RESAMPLES = 400
 _FEWEST = 3

@@ -1,0 +1,280 @@
+"""Joins the stages: traces are read and measured, judged, and become a record."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from proftrack import __version__
+from proftrack.analysis.pool import Measured, read_and_measure
+from proftrack.capture.result import Capture
+from proftrack.errors import UsageError
+from proftrack.git import scrub
+from proftrack.measures import Measures, combine, measure
+from proftrack.measures.collectives import Collective
+from proftrack.record import Rates, Record, RunFacts, Source, SourceFile, Times
+from proftrack.record.ceilings import StepWork
+from proftrack.record.environment import DeviceFacts, Environment
+from proftrack.trace.ranks import rank_of, stated_rank, worker_of
+from proftrack.trace.reader import Trace, read
+from proftrack.trace.table import EventTable
+from proftrack.verdict.context import Context
+from proftrack.verdict.judge import Judgement, judge
+
+if TYPE_CHECKING:
+    from proftrack.experiment import Experiment
+
+_COSTLY_OPTIONS = ("record_shapes", "with_stack", "profile_memory")
+LONGEST_STEP_US = 1e12
+"""A step of more than eleven days is a mistake of units."""
+
+
+class Analysis(NamedTuple):
+    """A record, the event tables that it was made from (one a cycle), and the collectives in them."""
+
+    record: Record
+    tables: list[EventTable]
+    collectives: Sequence[Collective] = ()
+
+
+class RankAnalysis(NamedTuple):
+    """One rank of several traces: its record, its tables (one a file, in order of time), its collectives."""
+
+    rank: int | None
+    """None where neither the traces nor their names say."""
+    paths: list[Path]
+    record: Record
+    tables: list[EventTable]
+    collectives: list[Collective]
+
+
+def analyze_trace(
+    path: Path, *, step_time_us: float | None = None, salvage: bool = False, max_bytes: int | None = None
+) -> Analysis:
+    """Read, measure and judge somebody's trace.
+
+    Raises TraceError where it cannot be read or holds no events.
+    """
+    [found] = analyze_traces([path], step_time_us=step_time_us, salvage=salvage, max_bytes=max_bytes)
+    return Analysis(found.record, found.tables, found.collectives)
+
+
+def analyze_traces(
+    paths: list[Path],
+    *,
+    step_time_us: float | None = None,
+    salvage: bool = False,
+    max_bytes: int | None = None,
+    rank_from: str | None = None,
+    processes: int = 1,
+) -> list[RankAnalysis]:
+    """Read, measure and judge several traces: one record a rank, the cycles of a rank taken together.
+
+    Ranks come from `rank_from` (a regular expression on file names), else from the traces, else from their names. Files
+    without a rank that one process wrote (HOST_PID.TIME...) are its cycles; others are records of their own.
+    Raises TraceError where one cannot be read, UsageError where ranks and files do not go together or `step_time_us` is
+    no time of a step.
+    """
+    step_time_us = _checked_step_time(step_time_us)
+    groups: dict[int | str, list[Measured]] = defaultdict(list)
+    for found in read_and_measure(paths, salvage=salvage, max_bytes=max_bytes, processes=processes):
+        distributed = found.trace.table.meta.distributed or {}
+        rank = rank_of(found.trace.path, stated_rank(distributed.get("rank")), rank_from)
+        groups[worker_of(found.trace.path) if rank is None else rank].append(found)
+    ranks = [_analyzed(key, cycles, step_time_us) for key, cycles in groups.items()]
+    return sorted(ranks, key=lambda a: (a.rank is None, a.rank or 0, str(a.paths[0])))
+
+
+def _checked_step_time(value: Any) -> float | None:
+    """A step time that somebody gave, whether as an option or from Python."""
+    if value is None:
+        return None
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if is_number and 0 < value <= LONGEST_STEP_US:
+        return float(value)
+    raise UsageError(
+        f"step_time_us: {repr(value)[:60]} is no time of a step; give a number of microseconds above 0 and up to "
+        f"{LONGEST_STEP_US:.0e}"
+    )
+
+
+def _analyzed(key: int | str, cycles: list[Measured], step_time_us: float | None) -> RankAnalysis:
+    """One rank's record over its cycles in order of time."""
+    cycles = sorted(cycles, key=lambda c: c.trace.table.started_ns)
+    traces = [cycle.trace for cycle in cycles]
+    _refuse_overlap(traces)
+    measures = combine([cycle.measures for cycle in cycles])
+    judged = judge(measures, Context(step_time_us=step_time_us))
+    return RankAnalysis(
+        rank=key if isinstance(key, int) else None,
+        paths=[t.path for t in traces],
+        record=_record(measures, judged, traces, kind="trace", environment=_environment(traces[0])),
+        tables=[t.table for t in traces],
+        collectives=measures.collectives,
+    )
+
+
+def _refuse_overlap(traces: list[Trace]) -> None:
+    """Cycles of one process follow each other: traces that overlap in time are of two processes with one rank."""
+    for before, after in pairwise(traces):
+        if after.table.started_ns < before.table.started_ns + int(before.table.end[before.table.valid].max(initial=0)):
+            raise UsageError(
+                f"{before.path.name} and {after.path.name} are of one rank by their names and overlap in time: "
+                "name the ranks with --rank-from, or analyze them apart"
+            )
+
+
+def analyze_capture(capture: Capture, experiment: Experiment, environment: Environment) -> Analysis:
+    """Read, measure and judge what a capture left: every cycle's trace, and the unprofiled timing."""
+    traces = [read(cycle.trace) for cycle in capture.cycles]
+    measures = combine([measure(t.table, capture.ceilings) for t in traces])
+    context = Context(
+        timing=capture.timing,
+        ceilings=capture.ceilings,
+        work=capture.work,
+        gpu=capture.gpu,
+        all_threads=capture.all_threads,
+    )
+    judged = judge(measures, context)
+    run = _run_facts(capture, experiment, environment)
+    record = _record(measures, judged, traces, kind="run", environment=environment, run=run, capture=capture)
+    return Analysis(record, [t.table for t in traces], measures.collectives)
+
+
+def _record(
+    measures: Measures,
+    judged: Judgement,
+    traces: list[Trace],
+    *,
+    kind: str,
+    environment: Environment,
+    run: RunFacts | None = None,
+    capture: Capture | None = None,
+) -> Record:
+    timing = capture.timing if capture else None
+    return Record(
+        source=Source(
+            kind=kind,
+            proftrack_version=__version__,
+            files=[SourceFile(name=t.path.name, bytes=t.file_bytes, events=t.events) for t in traces],
+            profiler=_profiler_options(traces[0]),
+        ),
+        environment=environment,
+        run=run,
+        timing=timing,
+        window=measures.window,
+        totals=measures.totals,
+        per_step=measures.per_step,
+        ops=measures.ops,
+        kernels=measures.kernels,
+        regions=measures.regions,
+        idle=measures.idle,
+        split=measures.split,
+        launch=measures.launch,
+        devices=measures.devices,
+        times=Times(
+            step_time_us=timing.step_time_us if timing else judged.step_time_us,
+            step_latency_us=timing.step_latency_us if timing else None,
+            step_time_profiled_us=measures.step_time_profiled_us,
+            gpu_busy_per_step_us=measures.gpu_busy_per_step_us,
+            roofline_time_us=judged.roofline_us,
+        ),
+        rates=_rates(capture, measures, judged),
+        ceilings=capture.ceilings if capture else None,
+        work=_work(capture, measures),
+        gpu_state=capture.gpu if capture else None,
+        cpu=measures.cpu,
+        sites=measures.sites,
+        modules=measures.modules,
+        quality=[*measures.flags, *judged.flags],
+        verdict=judged.verdict,
+    )
+
+
+def _work(capture: Capture | None, measures: Measures) -> StepWork | None:
+    return Context(work=capture.work if capture else None).work_of(measures)
+
+
+def _rates(capture: Capture | None, measures: Measures, judged: Judgement) -> Rates | None:
+    """What a step attained, over T; only where T was measured without the profiler."""
+    work, time = _work(capture, measures), judged.step_time_us
+    if capture is None or capture.timing is None or work is None or not time:
+        return None
+    ceilings = capture.ceilings
+    arithmetic = StepWork(flops_by_dtype=work.flops_by_dtype, bytes=None, source=work.source)
+    least = arithmetic.roofline_time_us(ceilings) if ceilings else None
+    return Rates(
+        tflops=work.flops / time / 1e6 if work.flops else None,
+        gbytes_per_s=work.bytes / time / 1e3 if work.bytes else None,
+        mfu=least / time if least else None,
+        mbu=work.bytes / ceilings.bytes_per_s * 1e6 / time if work.bytes and ceilings else None,
+    )
+
+
+def _run_facts(capture: Capture, experiment: Experiment, environment: Environment) -> RunFacts:
+    """What was asked for, and what must be equal for another run to be comparable."""
+    from proftrack.experiment import fingerprint
+
+    # A record is read by others: an address among the parameters loses its password.
+    experiment = msgspec.structs.replace(experiment, params=_without_credentials(experiment.params))
+    device = environment.device.name if environment.device else capture.device
+    digest, keys = fingerprint(experiment, device, cpu_threads=environment.cpu_threads)
+    return RunFacts(
+        experiment=experiment.name,
+        params=experiment.params,
+        variant_params=experiment.variant_params,
+        schedule=msgspec.structs.asdict(experiment.schedule),
+        profiler=msgspec.structs.asdict(experiment.profiler),
+        fingerprint=digest,
+        fingerprint_keys=keys,
+        started_ns=capture.started_ns,
+        ended_ns=capture.ended_ns,
+        peak_memory_bytes=capture.peak_memory_bytes,
+        notes=capture.notes,
+        display_name=experiment.display_name,
+    )
+
+
+def _without_credentials(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_credentials(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_credentials(each) for each in value]
+    return scrub(value) if isinstance(value, str) else value
+
+
+def _profiler_options(trace: Trace) -> dict[str, bool]:
+    """Which of the profiler's costly options were on; a trace names only those that were."""
+    return {name: bool(trace.table.meta.fields.get(name)) for name in _COSTLY_OPTIONS}
+
+
+def _environment(trace: Trace) -> Environment:
+    """What a trace says about where it was made."""
+    meta = trace.table.meta
+    used = [d for d in meta.device_properties if d.get("id") in set(trace.table.device.tolist())]
+    device = None
+    if used:
+        first = used[0]
+        major, minor = first.get("computeMajor"), first.get("computeMinor")
+        device = DeviceFacts(
+            type="cuda",
+            name=str(first.get("name") or "unknown"),
+            count=len(used),
+            sm_count=first.get("numSms") if isinstance(first.get("numSms"), int) else None,
+            memory_bytes=first.get("totalGlobalMem") if isinstance(first.get("totalGlobalMem"), int) else None,
+            compute_capability=f"{major}.{minor}" if major is not None else None,
+        )
+    runtime = meta.fields.get("cuda_runtime_version")
+    driver = meta.fields.get("cuda_driver_version")
+    return Environment(device=device, cuda=_cuda(runtime), driver=None if driver is None else f"CUDA {_cuda(driver)}")
+
+
+def _cuda(version: object) -> str | None:
+    """13000 -> 13.0."""
+    return f"{version // 1000}.{version % 1000 // 10}" if isinstance(version, int) else None

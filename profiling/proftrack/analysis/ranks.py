@@ -1,0 +1,189 @@
+"""Several traces as one run: which rank each is of, and what the ranks say of each other.
+
+A collective ends for all ranks at about the same time, and begins for each when it arrives: of the same collective the
+shortest is the transfer, what it takes longer on another rank is that rank's waiting. The rank that waits least is the
+one that the others wait for. Durations are compared, never the ranks' clocks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import filterfalse, islice
+
+import msgspec
+from msgspec import Struct
+
+from proftrack.measures.collectives import Collective
+from proftrack.record import Record
+from proftrack.record.ranks import Joint, RankFigures
+from proftrack.record.verdict import Evidence
+from proftrack.verdict.evidence import difference, us
+
+MOSTLY = 0.5
+"""Share of a rank's time in collectives from which on it is called waiting."""
+NOTABLE = 0.05
+"""Differences between ranks under this share are not worth a word."""
+_LISTED = 10
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    """One rank's record and its collectives, in order."""
+
+    rank: int
+    record: Record
+    collectives: list[Collective]
+    assumed: bool = False
+    """Nothing says that it is this rank; see `numbered`."""
+
+    @property
+    def partial(self) -> bool:
+        """Whether its trace was read in part."""
+        return any(flag.code == "partial_file" for flag in self.record.quality)
+
+
+def join(parts: list[Part]) -> Joint:
+    """The ranks' figures side by side, and what they mean."""
+    waiting = _waiting([part for part in parts if not part.partial])
+    ranks = [_figures(part, waiting.get(part.rank)) for part in sorted(parts, key=lambda p: p.rank)]
+    timed = {r.rank: r.step_time_us for r in ranks if r.step_time_us and not r.partial}
+    spread = max(timed.values()) / min(timed.values()) - 1 if len(timed) > 1 else None
+    waited_for = _waited_for(ranks)
+    return Joint(
+        ranks=ranks,
+        slowest_rank=max(timed, key=timed.__getitem__) if len(timed) > 1 else None,
+        waited_for_rank=waited_for,
+        spread=round(spread, 5) if spread is not None else None,
+        findings=[*_compared(parts, ranks, waited_for, spread, len(timed)), *_left_out(parts)],
+    )
+
+
+def in_company(record: Record, rank: int, joint: Joint) -> Record:
+    """The record with what only the other ranks can tell: whether its time in collectives is transfer, or waiting.
+
+    A rank that waits for another is communication-bound by its own trace; nothing done to its communication helps it.
+    """
+    figures = {each.rank: each for each in joint.ranks}
+    own, late = figures[rank], figures.get(-1 if joint.waited_for_rank is None else joint.waited_for_rank)
+    if record.verdict.regime != "communication-bound" or late is None or late.rank == rank:
+        return record
+    waiting, inside = own.waiting_us or 0.0, own.communication_us or 0.0
+    if not inside or waiting < MOSTLY * inside:
+        return record
+    summary = record.verdict.summary.rstrip(".")
+    verdict = msgspec.structs.replace(
+        record.verdict,
+        cause=f"rank {late.rank}",
+        summary=f"{summary}, and {waiting / inside:.0%} of that is waiting for rank {late.rank}.",
+        evidence=[
+            *record.verdict.evidence,
+            Evidence(
+                name="waiting_us",
+                value=waiting,
+                unit="us",
+                text=f"Of {inside:.0f} us a step in collectives {waiting:.0f} us are beyond rank {late.rank}'s own.",
+            ),
+        ],
+        advice=[
+            f"Look at rank {late.rank}, which the others wait for; by itself it is {late.regime}.",
+            "Overlapping collectives, sending less or a faster network wins little while they wait.",
+        ],
+    )
+    return msgspec.structs.replace(record, verdict=verdict)
+
+
+def _figures(part: Part, waiting: float | None) -> RankFigures:
+    record = part.record
+    steps = max(record.window.steps, 1)
+    communication = sum(c.duration_us for c in part.collectives)
+    return RankFigures(
+        rank=part.rank,
+        files=[f.name for f in record.source.files],
+        regime=record.verdict.regime,
+        steps=record.window.steps,
+        step_time_us=record.times.step_time_us,
+        gpu_busy_us=record.times.gpu_busy_per_step_us,
+        communication_us=round(communication / steps, 3) if part.collectives else None,
+        exposed_communication_us=round(record.split.exposed_communication_us / steps, 3) if record.split else None,
+        waiting_us=round(waiting / steps, 3) if waiting is not None else None,
+        partial=part.partial,
+        reasons=record.verdict.reasons if record.verdict.regime == "inconclusive" else [],
+    )
+
+
+def _waiting(parts: list[Part]) -> dict[int, float]:
+    """For each rank, its time in collectives beyond the quickest rank's, over those that all ranks have alike."""
+    sequences = {part.rank: _by_name(part.collectives) for part in parts}
+    if len(parts) < 2 or not all(sequences.values()):
+        return {}
+    waiting: dict[int, float] = {}
+    for name in set.intersection(*(set(s) for s in sequences.values())):
+        columns = {rank: s[name] for rank, s in sequences.items()}
+        if len({len(c) for c in columns.values()}) != 1:
+            continue  # not the same collectives: nothing pairs them
+        for durations in zip(*columns.values(), strict=True):
+            least = min(durations)
+            for rank, duration in zip(columns, durations, strict=True):
+                waiting[rank] = waiting.get(rank, 0.0) + duration - least
+    return waiting
+
+
+def _by_name(found: list[Collective]) -> dict[str, list[float]]:
+    out: dict[str, list[float]] = defaultdict(list)
+    for collective in found:
+        out[collective.name].append(collective.duration_us)
+    return out
+
+
+def _waited_for(ranks: list[RankFigures]) -> int | None:
+    known = [r for r in ranks if r.waiting_us is not None]
+    if len(known) < 2:
+        return None
+    least, most = min(known, key=lambda r: r.waiting_us or 0.0), max(known, key=lambda r: r.waiting_us or 0.0)
+    notable = (most.waiting_us or 0.0) - (least.waiting_us or 0.0) > NOTABLE * (most.step_time_us or float("inf"))
+    return least.rank if notable else None
+
+
+def _compared(
+    parts: list[Part], ranks: list[RankFigures], waited_for: int | None, spread: float | None, timed: int
+) -> list[str]:
+    """What comes of comparing the ranks whose traces are whole."""
+    out = []
+    if spread is not None:
+        out.append(f"Step times of the {timed} ranks differ by {difference(spread)}.")
+    if waited_for is not None:
+        others = [r for r in ranks if r.rank != waited_for and r.waiting_us]
+        worst = max(others, key=lambda r: r.waiting_us or 0.0)
+        regime = next(r.regime for r in ranks if r.rank == waited_for)
+        out.append(
+            f"The others wait for rank {waited_for}: rank {worst.rank} spends {us(worst.waiting_us or 0.0)} a step in "
+            f"collectives waiting. Look at rank {waited_for} ({regime} by itself), not at the network."
+        )
+    elif any(r.waiting_us is not None for r in ranks):
+        out.append("No rank waits notably for another: time in collectives is transfer.")
+    lengths = {len(part.collectives) for part in parts if not part.partial}
+    if len(lengths) > 1:
+        out.append(f"The ranks recorded different numbers of collectives ({min(lengths)} to {max(lengths)}).")
+    return out
+
+
+def _left_out(parts: list[Part]) -> list[str]:
+    """Ranks that are missing, not compared, or assumed."""
+    out = []
+    partial = sorted(part.rank for part in parts if part.partial)
+    if partial:
+        whose, they = ("trace of rank", "it is") if len(partial) == 1 else ("traces of ranks", "they are")
+        out.append(f"Read in part, the {whose} {_listed(partial)}: {they} left out of the comparison.")
+    present = {part.rank for part in parts}
+    # Not a set of all ranks: a name or a trace may give one of any size.
+    missing = list(islice(filterfalse(present.__contains__, range(max(present) + 1)), _LISTED + 1))
+    if missing:
+        out.append(f"No trace of rank {_listed(missing)}.")
+    assumed = sum(part.assumed for part in parts)
+    if assumed:
+        whose = "rank of 1 trace is" if assumed == 1 else f"ranks of {assumed} traces are"
+        out.append(f"The {whose} assumed from the order of {'the' if assumed == 1 else 'their'} names.")
+    return out
+
+
+def _listed(ranks: list[int]) -> str:
+    return f"{', '.join(map(str, ranks[:_LISTED]))}{' and more' if len(ranks) > _LISTED else ''}"

@@ -1,0 +1,67 @@
+"""The order of a capture. Each part is there for the next, and nothing is timed once the profiler has run.
+
+throw-away profiler   build   first step   counted step   ceilings   warm-up   timing without a profiler   profiler
+|----- ready ------|  |------- opened -------------------------|  |-- time_alone ---------------|   |- profiled -|
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from proftrack.capture.device import open_device
+from proftrack.capture.lockstep import Pace
+from proftrack.capture.measurement import OnOverrun, Progress, opened, profiled, ready, result, time_alone
+from proftrack.capture.profiling import no_other_profiler, refuse_running_profiler
+from proftrack.capture.result import Capture
+from proftrack.capture.trace import file_name
+from proftrack.errors import UsageError
+from proftrack.experiment import Experiment, workload
+
+
+def capture(
+    experiment: Experiment,
+    *,
+    output: Path,
+    progress: Progress,
+    calibrate: bool = True,
+    pace: Pace | None = None,
+    on_overrun: OnOverrun | None = None,
+) -> Capture:
+    """Run an experiment: its timing, and a trace for each cycle in `output`/trace.
+
+    With `calibrate` the device's ceilings are measured (or taken from the user's cache) and one step's work is counted.
+    With `pace` this is one rank of several, which run equally many steps. `on_overrun` is called where the first step
+    outlasts the experiment's time budget; see `proftrack.capture.budget`.
+    The user's code runs in this process and thread. Raises UsageError (a GPU that is not there, a parameter that the
+    workload refuses, traces in `output` already), WorkloadError (the user's code raised), BudgetError (the measurement
+    cannot end in its time), CaptureError (the profiler cannot run or recorded less than one whole cycle). Ctrl-C
+    passes; the profiler is stopped and the workload closed in every case.
+    """
+    started = time.time_ns()
+    refuse_running_profiler()
+    build = workload.load(experiment)
+    device, notes = open_device(experiment.device)
+    rank = pace.rank if pace is not None else None
+    folder = trace_folder(output, experiment, rank)
+    bench = ready(device, notes, progress, calibrate=calibrate)
+    # The guard not before the first step: autotuning may profile while it compiles.
+    opening = opened(build, experiment, bench, progress, pace=pace, on_overrun=on_overrun)
+    with opening as subject, no_other_profiler(experiment):
+        timed = time_alone(subject, progress, pace)
+        recorded = profiled(subject, folder, timed.agreed_step_us, progress, rank)
+    return result(subject, timed, recorded, started)
+
+
+def trace_folder(output: Path, experiment: Experiment, rank: int | None = None) -> Path:
+    """`output`/trace, able to take this capture's traces; earlier ones there are not overwritten."""
+    folder = output / "trace"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be made ({error.strerror}); name another output folder") from error
+    for cycle in range(experiment.schedule.repeat):
+        target = folder / file_name(experiment.name, cycle + 1, rank)
+        if target.exists():
+            raise UsageError(f"{target}: is there already, from another run; name another output folder")
+    return folder

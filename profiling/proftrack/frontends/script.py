@@ -1,0 +1,156 @@
+"""A whole program, unchanged, under the profile: `proftrack run -m package.module ARGUMENTS`, or a script.
+
+The program runs as `python -m package.module ARGUMENTS` would, in this process. Its steps are those of its optimizer,
+or the calls of a function that is named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import re
+import runpy
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from proftrack import experiment
+from proftrack.errors import ProftrackError, UsageError
+from proftrack.frontends.loop import SCHEDULE, Profile
+
+_PARAM = "arguments"
+_SECRET = re.compile(r"^-{1,2}(?:\w+[-_])*(?:key|token|secret|password|passwd|pwd|credentials?)$", re.IGNORECASE)
+_UNSTEPPED = (
+    "no step was seen, so nothing was recorded; steps are those of the program's optimizers, or the calls of "
+    "--step MODULE:FUNCTION, or mark them with proftrack.profile in the program"
+)
+
+
+class Program:
+    """A module or a script with its arguments."""
+
+    def __init__(self, target: str, arguments: Sequence[str], *, is_module: bool) -> None:
+        """Raises UsageError where there is no such module or file."""
+        self.target, self.arguments, self.is_module = target, list(arguments), is_module
+        self.path = _module_file(target) if is_module else Path(target).absolute()
+        if not self.path.is_file():
+            raise UsageError(f"{target}: no such file")
+
+    @property
+    def name(self) -> str:
+        """What its experiment is called."""
+        return self.target if self.is_module else self.path.stem
+
+    def run(self) -> None:
+        """Run it, as Python would: its exceptions and its exit pass."""
+        if self.is_module:
+            runpy.run_module(self.target, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(str(self.path), run_name="__main__")
+
+
+def profile_of(
+    program: Program, overrides: Mapping[str, str], *, output: Path | None, mlflow: bool | None, calibrate: bool = True
+) -> Profile:
+    """The profile that the program will run in. Raises UsageError for a setting that cannot be."""
+    document = {
+        "name": program.name,
+        "workload": f"{program.path.name}:main",
+        "params": {_PARAM: " ".join(without_secrets(program.arguments))},
+        "schedule": dict(SCHEDULE),
+    }
+    asked = experiment.described(document, program.path, overrides)
+    return Profile(asked, output=output, mlflow=mlflow, calibrate=calibrate, unstepped=_UNSTEPPED, warn=_warn)
+
+
+def _warn(text: str) -> None:
+    """Whoever typed the command has no line of code that a warning could point at."""
+    print(f"proftrack: {text}", file=sys.stderr)
+
+
+def without_secrets(arguments: Sequence[str]) -> list[str]:
+    """The arguments with the values of options that are called a key, a token, a secret or a password blanked."""
+    shown: list[str] = []
+    secret = False
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        is_value = secret and not argument.startswith("-")
+        secret = bool(_SECRET.search(name))
+        shown.append("..." if is_value else f"{name}=..." if secret and equals else argument)
+        secret = secret and not equals
+    return shown
+
+
+def run(program: Program, profile: Profile, *, step: str | None, stop: bool) -> int:
+    """Run the program in its profile; `stop` ends it once the schedule is over. Returns the program's exit code.
+
+    What the program raises is shown as Python shows it.
+    """
+    from proftrack.capture import hooks
+
+    def stepped() -> None:
+        profile.step()
+        if stop and (profile.record is not None or profile.error is not None):
+            raise SystemExit(0)
+
+    counted = hooks.after_calls(step, stepped) if step is not None else hooks.after_optimizer_steps(stepped)
+    try:
+        with _as_main(program), counted, profile:
+            program.run()
+    except ProftrackError:
+        raise
+    except SystemExit as error:
+        return _exit_code(error)
+    except Exception as error:
+        traceback.print_exception(type(error), error, _of_the_program(error))
+        return 1
+    return 0 if profile.error is None else 1
+
+
+def _exit_code(error: SystemExit) -> int:
+    if isinstance(error.code, str):
+        print(error.code, file=sys.stderr)
+        return 1
+    return error.code or 0
+
+
+def _of_the_program(error: BaseException) -> TracebackType | None:
+    """The traceback from the program's own frames on: ours and runpy's say nothing."""
+    found = error.__traceback__
+    ours = str(Path(__file__).parent)
+    while found is not None and found.tb_next is not None:
+        name = found.tb_frame.f_code.co_filename
+        if not (name.startswith((ours, "<frozen runpy")) or name == runpy.__file__):
+            break
+        found = found.tb_next
+    return found
+
+
+def _module_file(name: str) -> Path:
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)  # where `python -m` looks first
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"-m {name}: cannot be imported ({error})") from error
+    if spec is None or spec.origin is None:
+        raise UsageError(f"-m {name}: no such module; it is looked for in {here} and among what is installed")
+    return Path(spec.origin)
+
+
+@contextlib.contextmanager
+def _as_main(program: Program) -> Iterator[None]:
+    """sys.argv and sys.path as the program expects them, and back."""
+    before = sys.argv[:], sys.path[:]
+    sys.argv = [str(program.path), *program.arguments]
+    if not program.is_module:
+        sys.path.insert(0, str(program.path.parent))
+    try:
+        yield
+    finally:
+        sys.argv[:], sys.path[:] = before

@@ -1,0 +1,146 @@
+"""Where along one parameter the regime changes: bisection between two points, on a log scale.
+
+u = B / T says on which side a point is: under a half the host holds the step back, from there on the device does. u
+need not rise evenly (kernels change with the size); what is found is one place where it passes a half.
+
+An inconclusive point is on neither side. Where one lies between the nearest two that are, the place is left open.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from proftrack.errors import ProftrackError, UsageError
+from proftrack.frontends.sweep.result import Crossover, Point, is_number
+
+HALF = 0.5
+TOLERANCE = 1.25
+_MOST_RUNS = 30
+_MOST_LABELS = 6
+MEASURE_BETTER = "close other programs and measure again with --fresh, or for longer with -P min_seconds=2"
+_ROUNDING = 1.08
+"""A middle may be so far off the true one, to be a rounder number."""
+
+
+class Bracket(NamedTuple):
+    """Two neighbouring points, u on both sides of a half."""
+
+    low: Point
+    high: Point
+
+
+def brackets(points: Sequence[Point], param: str) -> list[Bracket]:
+    """The pairs of neighbours between which u passes a half; inconclusive points are left out."""
+    known = [point for point in _sorted(points, param) if not point.is_inconclusive]
+    return [Bracket(a, b) for a, b in pairwise(known) if _side(a) != _side(b)]
+
+
+def search(
+    points: Sequence[Point], param: str, measure: Callable[[Any], Point], *, tolerance: float = TOLERANCE
+) -> Crossover:
+    """Bisect until the two sides are within a factor of `tolerance`; `measure` gives the point at a value.
+
+    Raises ProftrackError where u passes a half nowhere between the points, or inconclusive ones lie where it does;
+    UsageError for a parameter without sizes.
+    """
+    if not all(is_number(point.values[param]) for point in points):
+        raise UsageError(f"--find-crossover needs a parameter of numbers, {param} has none")
+    found = brackets(points, param)
+    if not found:
+        raise ProftrackError(_nowhere(points, param))
+    low, high = found[0]
+    open_points = [p for p in _sorted(points, param) if p.is_inconclusive and _lies_between(p, found[0], param)]
+    if open_points:
+        raise ProftrackError(_left_open(found[0], open_points, param))
+    runs = len(points)
+    while (middle := between(low.values[param], high.values[param], tolerance)) is not None and runs < _MOST_RUNS:
+        point = measure(middle)
+        runs += 1
+        if point.busy_fraction is None:
+            raise ProftrackError(f"the crossover was not found: {param}={middle} could not be measured ({point.error})")
+        if point.is_inconclusive:
+            raise ProftrackError(_left_open(Bracket(low, high), [point], param))
+        low, high = (point, high) if _side(point) == _side(low) else (low, point)
+    return Crossover(
+        param=param,
+        low=float(low.values[param]),
+        high=float(high.values[param]),
+        estimate=_interpolated(low, high, param),
+        low_regime=low.regime,
+        high_regime=high.regime,
+        tolerance=tolerance,
+        runs=runs,
+    )
+
+
+def between(low: Any, high: Any, tolerance: float) -> Any | None:
+    """The value to look at next: the geometric mean; None where low and high are close enough.
+
+    Of whole numbers the roundest one near it (with the most factors of two): hardware has tiles, and an odd size is
+    another case than the even ones beside it.
+    """
+    if low > 0 and high / low <= tolerance:
+        return None
+    middle = math.sqrt(low * high) if low > 0 else (low + high) / 2
+    if not isinstance(low, int):
+        return middle if low < middle < high else None
+    candidates = [n for n in range(math.ceil(middle / _ROUNDING), math.floor(middle * _ROUNDING) + 1) if low < n < high]
+    candidates = candidates or [n for n in (round(middle), math.floor(middle), math.ceil(middle)) if low < n < high]
+    return max(candidates, key=lambda n: (n & -n, -abs(n - middle)), default=None)
+
+
+def _side(point: Point) -> bool:
+    fraction = point.busy_fraction
+    return fraction is not None and fraction >= HALF
+
+
+def _interpolated(low: Point, high: Point, param: str) -> float:
+    a, b = float(low.values[param]), float(high.values[param])
+    u, v = low.busy_fraction or 0.0, high.busy_fraction or 0.0
+    share = (HALF - u) / (v - u) if v != u else 0.5
+    return a * (b / a) ** share if a > 0 else a + (b - a) * share
+
+
+def _sorted(points: Sequence[Point], param: str) -> list[Point]:
+    known = (point for point in points if point.busy_fraction is not None)
+    return sorted(known, key=lambda point: float(point.values[param]))
+
+
+def _lies_between(point: Point, bracket: Bracket, param: str) -> bool:
+    low, value, high = (float(each.values[param]) for each in (bracket.low, point, bracket.high))
+    return low < value < high
+
+
+def _left_open(bracket: Bracket, between: Sequence[Point], param: str) -> str:
+    low, high = bracket.low.values[param], bracket.high.values[param]
+    are = "is" if len(between) == 1 else "are"
+    return (
+        f"no crossover is named: B reaches half of T somewhere between {param}={low} and {param}={high}, and "
+        f"{_labels(between)} between them {are} inconclusive; {MEASURE_BETTER}"
+    )
+
+
+def _labels(points: Sequence[Point]) -> str:
+    shown = [point.label for point in points[:_MOST_LABELS]]
+    more = [f"{len(points) - _MOST_LABELS} more"] if len(points) > _MOST_LABELS else []
+    *first, last = [*shown, *more]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _nowhere(points: Sequence[Point], param: str) -> str:
+    known = [point for point in _sorted(points, param) if not point.is_inconclusive]
+    doubtful = [point for point in _sorted(points, param) if point.is_inconclusive]
+    if doubtful:
+        are = "is" if len(doubtful) == 1 else "are"
+        return f"no crossover is named: {_labels(doubtful)} {are} inconclusive; {MEASURE_BETTER}"
+    if not known:
+        return "no crossover: B and T are not known at any point"
+    values = [point.values[param] for point in known]
+    word = "above" if _side(known[0]) else "below"
+    return (
+        f"no crossover between {param}={min(values)} and {param}={max(values)}: B is {word} half of T at every point; "
+        "sweep further"
+    )

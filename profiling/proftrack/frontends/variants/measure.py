@@ -1,0 +1,283 @@
+"""All variants in one process: each built, checked against the first, timed in turns, then profiled.
+
+    open A   open B   ...   check outputs   warm up   A B A B A B ...   profile A   profile B
+                                            no profiler |--------------|  nothing is timed any more
+
+Several builds are alive at once and share the device's memory. A variant that cannot be built, or that the workload
+does not allow, leaves the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from proftrack.errors import CaptureError, ProftrackError
+from proftrack.experiment import Experiment, workload
+from proftrack.frontends.variants.names import Variant
+from proftrack.record import Record
+from proftrack.recorder import keep
+
+if TYPE_CHECKING:
+    from proftrack.capture.compilation import Compilation, Counters
+    from proftrack.capture.in_turns import Turns
+    from proftrack.capture.measurement import Bench, Progress, Subject
+    from proftrack.capture.outputs import OutputCheck
+    from proftrack.capture.result import Capture
+    from proftrack.capture.timing import WarmUp
+    from proftrack.record.timing import Timing
+
+CHECKED_STEP = 8
+"""The step whose results are held against each other: by then every mode of compilation replays what it recorded."""
+
+
+class Measured(Struct, kw_only=True):
+    """What came of one variant."""
+
+    variant: Variant
+    status: str = "measured"
+    reason: str = ""
+    record: Record | None = None
+    folder: Path | None = None
+    outputs: OutputCheck | None = None
+    """Against the first variant that was measured; None for that one itself."""
+    compilation: Compilation | None = None
+    round_us: list[float] = []
+
+
+class _Open(Struct, kw_only=True):
+    """One variant while it is open."""
+
+    variant: Variant
+    subject: Subject
+    kept: list[Any]
+    first: Counters
+    later: Counters
+    started_ns: int
+
+
+def measure(
+    asked: Sequence[Variant],
+    folder_of: Callable[[Variant], Path],
+    progress: Progress,
+    *,
+    rounds: int,
+    calibrate: bool = True,
+) -> list[Measured]:
+    """Measure the variants; the run folder of each is whole afterwards. In the order that they were asked for.
+
+    Raises UsageError for a device that is not there, CaptureError where the profiler cannot run.
+    """
+    from proftrack.capture.device import open_device
+    from proftrack.capture.measurement import ready
+    from proftrack.capture.profiling import no_other_profiler, refuse_running_profiler
+
+    refuse_running_profiler()
+    base = asked[0].experiment
+    device, notes = open_device(base.device)
+    bench = ready(device, notes, progress, calibrate=calibrate)
+    found: dict[str, Measured] = {}
+    with contextlib.ExitStack() as stack:
+        opened = []
+        for variant in asked:
+            each, found[variant.name] = _open_one(variant, bench, progress, stack)
+            opened += [each] if each is not None else []
+        if opened:
+            _check_outputs(opened, found)
+            turns = _timed(opened, base, rounds, progress)
+            with no_other_profiler(base):
+                captures = [_profiled(o, t, folder_of(o.variant), progress) for o, t in zip(opened, turns, strict=True)]
+            for each, taken in zip(opened, turns, strict=True):
+                found[each.variant.name].compilation = _compilation(each)
+                found[each.variant.name].round_us = _samples(taken, base)
+    if opened:
+        for each, captured in zip(opened, captures, strict=True):
+            _keep(each, captured, folder_of(each.variant), found[each.variant.name])
+    return [found[variant.name] for variant in asked]
+
+
+class Named:
+    """Progress that says which variant a phase is of."""
+
+    def __init__(self, progress: Progress, name: str) -> None:
+        self._progress, self._name = progress, name
+
+    def phase(
+        self, text: str, total: int | None = None, *, live: bool = False
+    ) -> contextlib.AbstractContextManager[Any]:
+        """A phase with the variant's name before it."""
+        return self._progress.phase(f"{self._name}: {text}", total, live=live)
+
+    def expect(self, seconds: float) -> None:
+        """Do nothing: one variant does not know about the others."""
+
+    def advance(self, amount: int = 1) -> None:
+        """Some more of it is done."""
+        self._progress.advance(amount)
+
+
+# ---- opening ---------------------------------------------------------------------------------------------------------
+
+
+def _open_one(
+    variant: Variant, bench: Bench, progress: Progress, stack: contextlib.ExitStack
+) -> tuple[_Open | None, Measured]:
+    """Open one variant for as long as `stack` is, or say why not."""
+    from proftrack.capture.transform import Refused
+
+    own = contextlib.ExitStack()
+    try:
+        with contextlib.ExitStack() as closing:
+            closing.push(own)
+            opened = _opened(variant, bench, Named(progress, variant.name), own)
+            closing.pop_all()
+        stack.push(own)
+    except Refused as error:
+        return None, Measured(variant=variant, status="refused", reason=str(error))
+    except ProftrackError as error:
+        hint = "; --isolate gives each variant a process, and the memory, of its own" if _is_memory(error) else ""
+        return None, Measured(variant=variant, status="failed", reason=f"{error}{hint}")
+    return opened, Measured(variant=variant)
+
+
+def _opened(variant: Variant, bench: Bench, progress: Progress, stack: contextlib.ExitStack) -> _Open:
+    from proftrack.capture import compilation, outputs
+    from proftrack.capture.dtype import resolved
+    from proftrack.capture.in_turns import FEWEST_ROUNDS
+    from proftrack.capture.measurement import opened
+    from proftrack.capture.transform import steps_before
+
+    started = time.time_ns()
+    variant = msgspec.structs.replace(variant, experiment=resolved(variant.experiment, bench.device))
+    # Loaded anew for each: its functions are other objects then, with compiled code of their own.
+    build = workload.load(variant.experiment)
+    before = compilation.read()
+    # In each of the fewest rounds a lead-in and a block, after those before the check.
+    timed = CHECKED_STEP + 2 * FEWEST_ROUNDS
+    opening = opened(build, variant.experiment, bench, progress, _transform(variant), timed_steps=timed)
+    subject = stack.enter_context(opening)
+    first = compilation.read().since(before)
+    before = compilation.read()
+    done = subject.steps_run + steps_before(subject.step)
+    with workload.failing(f"{variant.experiment.name}: {variant.name}: the step"):
+        for _ in range(max(1, CHECKED_STEP - done)):
+            result = subject.step()
+        kept = outputs.keep(result)
+        bench.device.synchronize()
+    later = compilation.read().since(before)
+    return _Open(variant=variant, subject=subject, kept=kept, first=first, later=later, started_ns=started)
+
+
+def _transform(variant: Variant) -> Callable[..., Any] | None:
+    from proftrack.capture import transform
+
+    compiled = transform.compiled(variant.compile_mode) if variant.compile_mode is not None else None
+    if not variant.cuda_graph:
+        return compiled
+
+    def both(step: Any, device: Any) -> Any:
+        transform.refuse_uncapturable(step, device)
+        return transform.cuda_graph(compiled(step, device) if compiled is not None else step, device)
+
+    return both
+
+
+def _is_memory(error: ProftrackError) -> bool:
+    return "out of memory" in str(error).lower() or "OutOfMemory" in str(error)
+
+
+def _check_outputs(opened: Sequence[_Open], found: dict[str, Measured]) -> None:
+    from proftrack.capture import outputs
+
+    for each in opened[1:]:
+        found[each.variant.name].outputs = outputs.check(opened[0].kept, each.kept)
+    for each in opened:
+        each.kept.clear()
+
+
+# ---- timing and profiling --------------------------------------------------------------------------------------------
+
+
+def _timed(opened: Sequence[_Open], base: Experiment, rounds: int, progress: Progress) -> list[Turns]:
+    from proftrack.capture.in_turns import plan, take_turns
+    from proftrack.capture.timing import CPU_WARM_UP, GPU_WARM_UP, Stopwatch, warm_up
+
+    device = opened[0].subject.device
+    watches = [Stopwatch(each.subject.step, device) for each in opened]
+    limits = GPU_WARM_UP if device.is_gpu else CPU_WARM_UP
+    with progress.phase("warm-up"), workload.failing(f"{base.name}: warm-up: the step"):
+        seconds = [
+            warm_up(watch, _within(limits, each.subject.plan.warm_up_seconds)).step_seconds
+            for watch, each in zip(watches, opened, strict=True)
+        ]
+    affordable = min(each.subject.plan.timing_seconds for each in opened)
+    options = msgspec.structs.replace(base.timing, max_seconds=min(base.timing.max_seconds, affordable))
+    rounds, per_block = plan(seconds, options, rounds)
+    text = f"timing in {rounds} rounds"
+    with progress.phase(text, rounds), workload.failing(f"{base.name}: {text}: the step"):
+        return take_turns(watches, per_block, rounds, tick=progress.advance)
+
+
+def _within(limits: WarmUp, seconds: float) -> WarmUp:
+    """A warm-up that takes no longer than there is time for."""
+    return msgspec.structs.replace(limits, max_seconds=min(limits.max_seconds, seconds))
+
+
+def _profiled(each: _Open, turns: Turns, folder: Path, progress: Progress) -> Capture | CaptureError:
+    from proftrack.capture.measurement import Timed, profiled, result, state_of
+    from proftrack.capture.run import trace_folder
+
+    subject = each.subject
+    timing = _timing(turns, each.variant.experiment)
+    state = state_of(subject.device)
+    named = Named(progress, each.variant.name)
+    try:
+        recorded = profiled(subject, trace_folder(folder, subject.experiment), timing.step_time_us, named)
+        return result(subject, Timed(timing, None, state, timing.step_time_us), recorded, each.started_ns)
+    except CaptureError as error:
+        return error
+
+
+def _timing(turns: Turns, asked: Experiment) -> Timing:
+    from proftrack.capture.timing import percentile
+    from proftrack.record.timing import Timing
+
+    singles = [us for each in turns.single_us for us in each]
+    return Timing(
+        mode=asked.timing.mode,
+        step_time_us=statistics.median(turns.block_us),
+        step_latency_us=statistics.median(singles),
+        step_time_p95_us=percentile(singles, 0.95),
+        steps_per_block=turns.per_block,
+        block_step_times_us=turns.block_us,
+        step_latencies_us=singles,
+    )
+
+
+def _samples(turns: Turns, asked: Experiment) -> list[float]:
+    """The step time of each round, of the kind that is compared."""
+    if asked.timing.mode == "latency":
+        return [statistics.median(each) for each in turns.single_us]
+    return turns.block_us
+
+
+def _compilation(each: _Open) -> Compilation:
+    from proftrack.capture import compilation
+
+    return compilation.summed(each.first, each.later)
+
+
+def _keep(each: _Open, captured: Capture | CaptureError, folder: Path, found: Measured) -> None:
+    if isinstance(captured, CaptureError):
+        found.status, found.reason = "failed", str(captured)
+        return
+    asked = each.variant.recorded
+    found.record = keep(captured, asked, folder, code=asked.path.parent)
+    found.folder = folder

@@ -1,0 +1,52 @@
+"""The machine, the software and the code that a run was made with, as a record keeps them."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Git(Struct, frozen=True, kw_only=True):
+    """State of the repository that holds the experiment; None of it where there is no repository."""
+
+    commit: str
+    branch: str | None = None
+    dirty: bool = False
+    untracked_only: bool = False
+    """Whether it is dirty for files alone that Git does not track."""
+    remote: str | None = None
+    """Without credentials."""
+
+
+class DeviceFacts(Struct, frozen=True, kw_only=True):
+    """The accelerator (or CPU) the workload ran on."""
+
+    type: str
+    name: str
+    count: int = 1
+    sm_count: int | None = None
+    memory_bytes: int | None = None
+    compute_capability: str | None = None
+
+
+class Environment(Struct, frozen=True, kw_only=True):
+    """Recorded with each run; never holds anything outside the allow-list of variables."""
+
+    device: DeviceFacts | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    torch: str | None = None
+    python: str | None = None
+    platform: str | None = None
+    cpu: str | None = None
+    cpu_count: int | None = None
+    threads: int | None = None
+    """torch's threads within an operator (`torch.get_num_threads()`), in the process that ran the workload."""
+    hostname: str | None = None
+    packages: dict[str, str] = {}
+    variables: dict[str, str] = {}
+    git: Git | None = None
+
+    @property
+    def cpu_threads(self) -> int | None:
+        """`threads` of a run on the CPU, where they set what a step takes; None on a GPU, and where not known."""
+        return self.threads if self.device is not None and self.device.type == "cpu" else None

@@ -1,0 +1,148 @@
+"""Writes a run folder: everything that there is to log about a run, complete on disk before a store sees any of it.
+
+FOLDER/record.json
+       trace/*.pt.trace.json.gz      put there by the capture
+       tables/key_averages.txt, ops.json, kernels.json
+       events.parquet
+       report.html
+       plots/*.png                   where matplotlib is installed
+       git.diff                      only where the tree was dirty
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from proftrack import record as records
+from proftrack.analysis.pipeline import Analysis
+from proftrack.errors import ProftrackError, UsageError
+from proftrack.record import Record
+from proftrack.record.figures import Kernel, Op
+from proftrack.report import files, key_averages
+
+MAX_BYTES_VARIABLE = "PROFTRACK_MAX_RUN_BYTES"
+DEFAULT_MAX_BYTES = 8 << 30
+EVENTS, DIFF = "events.parquet", "git.diff"
+MADE_AGAIN = (EVENTS, files.PLOTS, files.REPORT, DIFF)
+"""What a run can do without, in the order in which it is given up: pictures are drawn again from the record."""
+
+
+def write(analysis: Analysis, folder: Path, *, diff: str | None = None, max_bytes: int | None = None) -> Record:
+    """Write the folder, down to the disk; record.json comes last, so that a folder that holds one is whole.
+
+    Returns the record as written: where the folder would be larger than `max_bytes` ($PROFTRACK_MAX_RUN_BYTES, else
+    8 GiB), or the disk is full, traces are left out, the largest first, then what can be made again or done without
+    (MADE_AGAIN), and the record names them.
+    Raises ProftrackError where the disk refuses all the same.
+    """
+    limit = _max_bytes() if max_bytes is None else max_bytes
+    left_out: dict[str, int] = {}
+    while True:
+        try:
+            return _write(analysis, folder, diff, limit, left_out)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not _leave_out_largest(folder, left_out):
+                raise ProftrackError(
+                    f"{folder}: the run cannot be kept ({error.strerror}); free some space or name another --output"
+                ) from error
+
+
+def _write(analysis: Analysis, folder: Path, diff: str | None, limit: int, left_out: dict[str, int]) -> Record:
+    from proftrack.trace.parquet import write_events
+
+    record = analysis.record
+    tables = folder / "tables"
+    tables.mkdir(parents=True, exist_ok=True)
+    (tables / "key_averages.txt").write_text(key_averages.table(record), encoding="utf-8")
+    _write_table(tables / "ops.json", record.ops, Op)
+    _write_table(tables / "kernels.json", record.kernels, Kernel)
+    if EVENTS not in left_out:
+        write_events(analysis.tables, folder / EVENTS)
+    files.write(record, analysis.tables, folder, without=left_out)
+    if diff is not None and DIFF not in left_out:
+        (folder / DIFF).write_text(diff, encoding="utf-8")
+    while _size(folder) > limit and _leave_out_largest(folder, left_out):
+        pass
+    record = _with_left_out(record, left_out)
+    unfinished = folder / ".record.json.part"
+    records.save(record, unfinished)
+    _to_disk(folder)
+    unfinished.replace(folder / "record.json")
+    _sync(folder)
+    return record
+
+
+def _max_bytes() -> int:
+    text = os.environ.get(MAX_BYTES_VARIABLE, "")
+    if text and not text.isdecimal():
+        raise UsageError(f"{MAX_BYTES_VARIABLE}={text}: not a number of bytes; write it like 2000000000")
+    return int(text) if text else DEFAULT_MAX_BYTES
+
+
+def _leave_out_largest(folder: Path, left_out: dict[str, int]) -> bool:
+    """Do without the largest trace, where none is left without the next of MADE_AGAIN; False where nothing is left.
+
+    What the full disk kept from being written is left out, too.
+    """
+    traces = [path for path in (folder / "trace").glob("*") if path.is_file()]
+    if traces:
+        largest = max(traces, key=lambda path: path.stat().st_size)
+        left_out[largest.relative_to(folder).as_posix()] = largest.stat().st_size
+        largest.unlink()
+        return True
+    name = next((name for name in MADE_AGAIN if name not in left_out), None)
+    if name is None:
+        return False
+    left_out[name] = _size(folder / name)
+    shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink(missing_ok=True)
+    return True
+
+
+def _size(path: Path) -> int:
+    files_in = path.rglob("*") if path.is_dir() else [path] if path.is_file() else []
+    return sum(each.stat().st_size for each in files_in if each.is_file())
+
+
+def _with_left_out(record: Record, left_out: dict[str, int]) -> Record:
+    """The record naming what the folder has not."""
+    if not left_out:
+        return record
+    source = msgspec.structs.replace(record.source, left_out=sorted(left_out))
+    named = ", ".join(f"{name} ({size} bytes)" for name, size in left_out.items())
+    note = (
+        f"Left out for want of space: {named}. All figures were taken from it before; {MAX_BYTES_VARIABLE} allows more."
+    )
+    run = record.run and msgspec.structs.replace(record.run, notes=[*record.run.notes, note])
+    return msgspec.structs.replace(record, source=source, run=run)
+
+
+def _to_disk(folder: Path) -> None:
+    """Have all files and folders on the disk: after a power failure a record must not stand beside empty files."""
+    for path in [*folder.rglob("*"), folder]:
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    if path.is_dir() and os.name != "posix":
+        return
+    handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # file systems that know no such thing
+            raise
+    finally:
+        os.close(handle)
+
+
+def _write_table(path: Path, rows: list[Any], kind: type[msgspec.Struct]) -> None:
+    """One table in the form of mlflow.log_table: columns, and a list of values for each row."""
+    columns = [field.name for field in msgspec.structs.fields(kind)]
+    data = [[getattr(row, column) for column in columns] for row in rows]
+    path.write_bytes(msgspec.json.encode({"columns": columns, "data": data}))

@@ -1,0 +1,222 @@
+"""An experiment's past: its comparable runs, out of the store, with the changes between them.
+
+proftrack.history("matmul_add")                  a DataFrame, one row a run
+proftrack.history("matmul_add").attrs["changes"] what changed, and where
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from proftrack import git
+from proftrack.compare.changed import changed
+from proftrack.compare.history import Change, History, RunPoint, Series, detect
+from proftrack.compare.results import Commit, CommitRange, Different
+from proftrack.errors import NotFoundError, ProftrackError, UsageError
+from proftrack.experiment.sentences import meant
+from proftrack.store import cache, query
+from proftrack.store.fields import METRICS
+from proftrack.store.query import Found, Runs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_COMMITS = 20
+
+
+def history(
+    experiment: str, metric: str = "step_time_us", *, branch: str | None = None, dirty: bool = False
+) -> pd.DataFrame:
+    """All FINISHED runs of an experiment in the store that MLflow would use here, as a DataFrame.
+
+    One row a run, in the order of the commits (of time, where the repository at hand does not know them all). Columns:
+    series (number; only runs of one series may be compared), run_id, name, started (UTC), commit, branch, dirty,
+    fingerprint, regime, gate, change (whether `metric` or a count changed there), and the metrics in their own units.
+    `attrs["changes"]` lists the changes as dictionaries. `branch` keeps the runs of one branch; `dirty` adds those with
+    uncommitted changes.
+
+    Raises NotFoundError where there are no runs, UsageError for a metric that there is not, StoreError.
+    """
+    import pandas as pd
+
+    found = collect(query.connect(), experiment, metric, branch=branch, dirty=dirty)
+    frame: pd.DataFrame = pd.DataFrame(list(rows(found)))
+    frame["started"] = pd.to_datetime(frame["started"], unit="ms", utc=True)
+    frame.attrs["changes"] = [msgspec.to_builtins(change) for series in found.series for change in series.changes]
+    return frame
+
+
+def rows(found: History) -> list[dict[str, Any]]:
+    """One dictionary a run, all with the same keys; `started` in epoch milliseconds."""
+    names = [name for name in METRICS if any(name in run.metrics for series in found.series for run in series.runs)]
+    out = []
+    for number, series in enumerate(found.series):
+        new = {change.after.run_id for change in series.changes}
+        for run in series.runs:
+            row: dict[str, Any] = {
+                "series": number,
+                "run_id": run.run_id,
+                "name": run.name,
+                "started": run.started_ms,
+                "commit": run.commit,
+                "branch": run.branch,
+                "dirty": run.dirty,
+                "fingerprint": series.fingerprint,
+                "regime": run.regime,
+                "gate": run.gate,
+                "change": run.run_id in new,
+            }
+            out.append({**row, **{name: run.metrics.get(name) for name in names}})
+    return out
+
+
+def collect(
+    runs: Runs,
+    experiment: str,
+    metric: str = "step_time_us",
+    *,
+    branch: str | None = None,
+    dirty: bool = False,
+    environments: bool = False,
+) -> History:
+    """The series of an experiment, the one with most runs first, with their changes.
+
+    `environments`: also fetch the records beside each change, to say what else differs. Raises as `history` does.
+    """
+    if metric not in METRICS:
+        raise UsageError(f"--metric {metric}: no such metric; metrics: {', '.join(METRICS)}{meant(metric, METRICS)}")
+    found = [run for run in cache.search(runs, experiment) if run.fingerprint]
+    if branch is not None:
+        found = [run for run in found if run.branch == branch]
+    if not found:
+        where = f" on branch {branch}" if branch is not None else ""
+        raise NotFoundError(
+            f"{runs.store.public}: no FINISHED run of {experiment}{where}; run `proftrack run {experiment}`, or set "
+            "MLFLOW_TRACKING_URI to the store that holds its runs"
+        )
+    order = _order(found) if not dirty else None
+    series = [_series(experiment, group, order, metric, dirty=dirty) for group in _grouped(found)]
+    series = [each for each in series if each.runs]
+    if not series:
+        raise NotFoundError(
+            f"{runs.store.public}: all {len(found)} runs of {experiment} were made with uncommitted changes (untracked "
+            "files are such), so that their commits do not say what ran; --dirty takes them in by time"
+        )
+    series.sort(key=lambda each: (-len(each.runs), each.title))
+    by_id = {run.run_id: run for run in found}
+    series = [_explained(runs, each, by_id, environments=environments) for each in series]
+    left_out = [run for run in found if run.dirty and not dirty]
+    return History(
+        experiment=experiment,
+        metric=metric,
+        series=series,
+        ordered_by="commits" if order is not None else "time",
+        left_out=len(left_out),
+        untracked_only=sum(run.untracked_only for run in left_out),
+    )
+
+
+def _grouped(found: list[Found]) -> list[tuple[dict[str, str], list[Found]]]:
+    """Runs of one fingerprint and the same parameters, with what tells them from others of that fingerprint."""
+    kinds: dict[str, list[Found]] = defaultdict(list)
+    for run in found:
+        kinds[run.fingerprint].append(run)
+    out: list[tuple[dict[str, str], list[Found]]] = []
+    for alike in kinds.values():
+        names = sorted({name for run in alike for name in run.workload_params})
+        varying = [name for name in names if len({run.workload_params.get(name) for run in alike}) > 1]
+        groups: dict[tuple[str | None, ...], list[Found]] = defaultdict(list)
+        for run in alike:
+            groups[tuple(run.workload_params.get(name) for name in varying)].append(run)
+        for values, group in groups.items():
+            out.append(({n: v for n, v in zip(varying, values, strict=True) if v is not None}, group))
+    return out
+
+
+def _order(found: list[Found]) -> dict[str, int] | None:
+    """Positions of the runs' commits in the repository at hand; None where it does not know all of them."""
+    commits = {run.commit for run in found if run.commit}
+    order = git.commit_order(Path.cwd(), commits) if commits else {}
+    return order if commits and len(order) == len(commits) and all(run.commit for run in found) else None
+
+
+def _series(
+    experiment: str,
+    group: tuple[dict[str, str], list[Found]],
+    order: dict[str, int] | None,
+    metric: str,
+    *,
+    dirty: bool,
+) -> Series:
+    variant, found = group
+    kept = [run for run in found if dirty or not run.dirty]
+    if order is not None:
+        kept.sort(key=lambda run: (order[run.commit or ""], run.started_ms))
+    points = [_point(run) for run in kept]
+    return Series(
+        experiment=experiment,
+        fingerprint=found[0].fingerprint,
+        variant=variant,
+        runs=points,
+        changes=detect(points, metric),
+    )
+
+
+def _point(run: Found) -> RunPoint:
+    return RunPoint(
+        run_id=run.run_id,
+        name=run.name,
+        started_ms=run.started_ms,
+        commit=run.commit,
+        branch=run.branch,
+        dirty=run.dirty,
+        regime=run.tags.get("regime", ""),
+        gate=run.tags.get("gate.outcome", ""),
+        metrics={name: run.metrics[name] for name in METRICS if name in run.metrics},
+        params=run.workload_params,
+    )
+
+
+def _explained(runs: Runs, series: Series, by_id: dict[str, Found], *, environments: bool) -> Series:
+    """The series with commits, and what else differs, beside each of its changes."""
+    changes = [
+        msgspec.structs.replace(
+            change,
+            commits=commits_between(change.before.commit, change.after.commit),
+            environment=_environment(runs, by_id, change) if environments else None,
+        )
+        for change in series.changes
+    ]
+    return msgspec.structs.replace(series, changes=changes)
+
+
+def _environment(runs: Runs, by_id: dict[str, Found], change: Change) -> list[Different] | None:
+    """Software and machine of the runs beside a change; None where a record cannot be had."""
+    try:
+        before, after = (runs.record(by_id[run.run_id]) for run in (change.before, change.after))
+    except ProftrackError:
+        return None
+    return [each for each in changed(before, after) if each.name not in ("commit", "branch")]
+
+
+def commits_between(before: str | None, after: str | None) -> CommitRange | None:
+    """What lies between two commits, as far as the repository of the working directory knows; None without two."""
+    if before is None or after is None or before == after:
+        return None
+    here = Path.cwd()
+    listed = git.commits_between(here, before, after, MOST_COMMITS)
+    if listed is None:
+        return CommitRange(before=before, after=after)
+    shown, count = listed
+    return CommitRange(
+        before=before,
+        after=after,
+        commits=[Commit(hash=commit, subject=subject) for commit, subject in shown],
+        more=count - len(shown),
+        known=True,
+        summary=git.diff_summary(here, before, after),
+    )

@@ -1,0 +1,137 @@
+"""Folders that were kept, into the store: each exactly once, with the times and the environment of its run.
+
+A folder is known by the hash of its record, which its run carries as a tag: so a folder is found again in the store
+after a crash between any two steps, on any machine that it was copied to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+
+from proftrack import process
+from proftrack.errors import StoreError
+from proftrack.record import Record
+from proftrack.rundir import run_folders
+from proftrack.store import fields, lifecycle, session, upload
+from proftrack.store.connect import Store, experiment_for
+from proftrack.store.errors import explained, quiet
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """What became of one folder."""
+
+    folder: Path
+    run_id: str
+    experiment_id: str
+    artifact_uri: str
+    did: Literal["logged", "finished", "known"]
+    """logged anew; finished a run that was logged half; or the store had it already."""
+    whole: bool = True
+    """Whether the store has everything that the folder holds."""
+
+
+class Within(Struct, frozen=True, kw_only=True):
+    """What a run becomes a part of: the experiment of its parent, and the tags that say so."""
+
+    experiment_id: str
+    tags: dict[str, str]
+
+
+def sync_folder(store: Store, client: MlflowClient, folder: Path, within: Within | None = None) -> Outcome:
+    """Log one run folder, unless this store has it already; as a child of a run where `within` says so.
+
+    Raises StoreError where the store refuses or another process is logging the folder now; ProftrackError where the
+    folder is not whole.
+    """
+    record = run_folders.load(folder)
+    with run_folders.locked(folder):
+        known = _find(store, client, folder)
+        if known is not None and known.info.status == "FINISHED":
+            return _known(store, client, folder, known)
+        return _log(store, client, folder, record, known, within)
+
+
+def _find(store: Store, client: MlflowClient, folder: Path) -> Run | None:
+    """The run of this folder in this store; one that is whole before one that is not.
+
+    Raises StoreError where a process that lives is logging it.
+    """
+    with explained(store, "searched"), quiet():
+        found = lifecycle.search(client, f"tags.`{lifecycle.RECORD_TAG}` = '{run_folders.identity(folder)}'")
+    found.sort(key=lambda run: (run.info.status != "FINISHED", run.info.run_id))
+    if not found:
+        return _begun(store, client, folder)
+    owner, here = process.from_tags(found[0].data.tags), process.this_process()
+    if found[0].info.status == "RUNNING" and owner and owner.pid != here.pid and process.is_alive(owner, here):
+        raise StoreError(
+            f"{folder}: process {owner.pid} is logging the same record now, as run {found[0].info.run_id}; wait until "
+            "that has ended"
+        )
+    return found[0]
+
+
+def _begun(store: Store, client: MlflowClient, folder: Path) -> Run | None:
+    """The run that this folder was measured for, where the process died before it could log anything of it."""
+    from mlflow.exceptions import MlflowException
+
+    here = process.this_process()
+    for entry in run_folders.logged(folder):
+        if entry.store == store.public and re.fullmatch(r"[0-9a-f]{32}", entry.run_id):
+            with contextlib.suppress(MlflowException), quiet():
+                run = client.get_run(entry.run_id)
+                owner = process.from_tags(run.data.tags)
+                gone = run.info.status == "FAILED" or (owner is not None and process.is_dead(owner, here))
+                if gone and run.info.lifecycle_stage == "active" and lifecycle.RECORD_TAG not in run.data.tags:
+                    return run
+    return None
+
+
+def _known(store: Store, client: MlflowClient, folder: Path, known: Run) -> Outcome:
+    with contextlib.suppress(StoreError):
+        known = client.get_run(lifecycle.settle(store, client, known.info.run_id))
+    run_folders.note_logged(folder, run_folders.Logged(store=store.public, run_id=known.info.run_id, complete=True))
+    return Outcome(
+        folder=folder,
+        run_id=known.info.run_id,
+        experiment_id=known.info.experiment_id,
+        artifact_uri=known.info.artifact_uri,
+        did="known",
+    )
+
+
+def _log(
+    store: Store, client: MlflowClient, folder: Path, record: Record, known: Run | None, within: Within | None
+) -> Outcome:
+    """Log into a new run, or go on with `known`. Logging twice is harmless, so it matters not what `known` holds."""
+    facts = record.run
+    assert facts is not None  # run_folders.load refuses a record without them
+    tags = {**lifecycle.owner_tags(), lifecycle.EXPERIMENT_TAG: facts.experiment, **(within.tags if within else {})}
+
+    def obtain() -> Run:
+        if known is not None:
+            return lifecycle.reopen(store, client, known, tags)
+        experiment_id = within.experiment_id if within else experiment_for(store, client, facts.experiment)
+        # With its tag from the start: a crash at any moment leaves a run that is found again.
+        identified = {**tags, lifecycle.RECORD_TAG: run_folders.identity(folder)}
+        start_ms = facts.started_ns // 1_000_000
+        return lifecycle.create(store, client, experiment_id, fields.run_name(record), identified, start_ms=start_ms)
+
+    with session.keep(store, client, obtain, end_ms=facts.ended_ns // 1_000_000) as run:
+        upload.log_folder(run, folder)
+    upload.mark_logged(run, folder)
+    return Outcome(
+        folder=folder,
+        run_id=run.run_id,
+        experiment_id=run.experiment_id,
+        artifact_uri=run.artifact_uri,
+        did="logged" if known is None else "finished",
+    )

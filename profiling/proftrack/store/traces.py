@@ -1,0 +1,77 @@
+"""Somebody's traces into the store, as runs with the traces' own times."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from proftrack.analysis.pipeline import Analysis, RankAnalysis
+from proftrack.errors import ProftrackError
+from proftrack.record import Record, RunFacts
+from proftrack.rundir import write as run_folder
+from proftrack.store import connect as stores
+from proftrack.store import links
+from proftrack.store.sync import sync_folder
+
+EXPERIMENT = "traces"
+"""MLflow experiment of logged traces, unless MLFLOW_EXPERIMENT_NAME names another."""
+_EPOCH_FROM_NS = 10**18
+"""A clock that shows less (2001) does not count from the epoch."""
+
+
+def log_traces(found: RankAnalysis) -> list[str]:
+    """Log one rank's traces as a run; returns the lines that say where it is.
+
+    The same traces are logged once into a store, however often this is called. Raises StoreError where the store cannot
+    be used.
+    """
+    store = stores.resolve()
+    client = stores.connect(store)
+    record = msgspec.structs.replace(found.record, run=run_facts(found))
+    with tempfile.TemporaryDirectory(prefix="proftrack-") as below:
+        folder = Path(below)
+        (folder / "trace").mkdir()
+        for path in found.paths:
+            _place(path, folder / "trace" / path.name)
+        run_folder.write(Analysis(record, found.tables), folder)
+        done = sync_folder(store, client, folder)
+    return links.lines(store, done.experiment_id, done.run_id, done.artifact_uri)
+
+
+def _place(path: Path, target: Path) -> None:
+    try:
+        shutil.copyfile(path, target)
+    except OSError as error:
+        raise ProftrackError(f"{path}: cannot be copied for the log ({error.strerror}); free some space") from error
+
+
+def run_facts(found: RankAnalysis) -> RunFacts:
+    """What stands in for the facts of a run that nobody asked us to make."""
+    first, last = found.tables[0], found.tables[-1]
+    started = first.started_ns
+    ended = last.started_ns + int(last.end[last.valid].max(initial=0))
+    if started < _EPOCH_FROM_NS:  # no clock to go by: when the file was written
+        ended = found.paths[-1].stat().st_mtime_ns
+        started = ended - int(first.end[first.valid].max(initial=0))
+    keys = {"traces": [p.name for p in found.paths], "device": _device(found.record)}
+    name = found.paths[0].name.removesuffix(".gz").removesuffix(".json").removesuffix(".pt.trace")
+    return RunFacts(
+        experiment=EXPERIMENT,
+        params={"trace": found.paths[0].name, **({} if found.rank is None else {"rank": found.rank})},
+        variant_params=[],
+        schedule={},
+        profiler={},
+        fingerprint=hashlib.sha256(msgspec.json.encode(keys, order="sorted")).hexdigest()[:12],
+        fingerprint_keys=keys,
+        started_ns=started,
+        ended_ns=ended,
+        display_name=name,
+    )
+
+
+def _device(record: Record) -> str:
+    return record.environment.device.name if record.environment.device else "unknown"

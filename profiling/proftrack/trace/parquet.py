@@ -1,0 +1,173 @@
+"""events.parquet: the event tables of a run, readable by DuckDB, Dask, Spark and pandas where they lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from proftrack.errors import TraceError
+from proftrack.trace.categories import Kind
+from proftrack.trace.codes import paired
+from proftrack.trace.table import NONE, EventTable, Notes, TraceMeta
+
+MAX_BYTES = 8 << 30
+ROWS_ALWAYS = 1_000_000
+MAX_ROWS_PER_BYTE = 20
+COLUMNS = {
+    "cycle": "index of the active window (one trace file each)",
+    "ts_ns": "start, nanoseconds after the first event of its file",
+    "dur_ns": "duration",
+    "valid": "false where the file's times cannot be",
+    "name": "operator, annotation, call or kernel",
+    "category": "the file's own word",
+    "kind": "what that is: cpu_op, annotation, runtime, driver, kernel, memcpy, memset, ...",
+    "pid": "process, as text",
+    "tid": "thread, as text",
+    "device": "of GPU work, else null",
+    "stream": "of GPU work, as text, else null",
+    "correlation": "joins a call with the GPU work it caused, else null",
+    "external_id": "torch's number of the operator, else null",
+    "ev_idx": "order in which torch recorded it, else null",
+    "blocks": "thread blocks of a kernel, else null",
+    "bytes": "moved by a copy or set, else null",
+    "input_dims": "an operator's input shapes as JSON, else null",
+}
+"""Columns of events.parquet."""
+
+
+def write_events(tables: list[EventTable], path: Path) -> None:
+    """Write the tables of all cycles as one file."""
+    import pyarrow.parquet as pq
+
+    pq.write_table(to_arrow(tables), path, compression="zstd")
+
+
+def to_arrow(tables: list[EventTable]) -> Any:
+    """The tables of all cycles as one pyarrow.Table with the columns of COLUMNS."""
+    import pyarrow as pa
+
+    return pa.concat_tables([_arrow(pa, cycle, table) for cycle, table in enumerate(tables)]).unify_dictionaries()
+
+
+def _arrow(pa: Any, cycle: int, table: EventTable) -> Any:
+    def coded(codes: Any, values: list[str | None]) -> Any:
+        known = pa.array(codes, mask=codes == NONE, type=pa.int32())
+        return pa.DictionaryArray.from_arrays(known, pa.array([_text(v) for v in values], type=pa.string()))
+
+    def optional(values: Any) -> Any:
+        return pa.array(values, mask=values == NONE)
+
+    return pa.table(
+        {
+            "cycle": pa.array(np.full(len(table), cycle, dtype=np.int32)),
+            "ts_ns": table.ts,
+            "dur_ns": table.dur,
+            "valid": table.valid,
+            "name": coded(table.name, list(table.names)),
+            "category": coded(table.category, list(table.categories)),
+            "kind": coded(table.kind.astype(np.int32), [k.name.lower() for k in Kind]),
+            "pid": coded(table.thread, [pid for pid, _ in table.threads]),
+            "tid": coded(table.thread, [tid for _, tid in table.threads]),
+            "device": optional(table.device),
+            "stream": coded(table.lane, [stream for _, stream in table.lanes]),
+            "correlation": optional(table.correlation),
+            "external_id": optional(table.external_id),
+            "ev_idx": optional(table.ev_idx),
+            "blocks": optional(table.blocks),
+            "bytes": optional(table.size),
+            "input_dims": coded(table.signature, [dims.decode("utf-8", "replace") for dims, _, _ in table.signatures]),
+        }
+    )
+
+
+def _text(value: str | None) -> str | None:
+    """Lone surrogates, which JSON allows and UTF-8 does not, replaced."""
+    return None if value is None else value.encode("utf-8", "replace").decode("utf-8")
+
+
+def read_events(path: Path) -> list[EventTable]:
+    """The tables that `write_events` wrote, one a cycle.
+
+    What the file does not hold is empty: what the trace says about itself (`meta`, and with it the devices'
+    multiprocessors), notes of the reader, and of `signatures` all but the shapes.
+    Raises TraceError where the file is missing or is no events.parquet.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        _refuse_bomb(path, pq.read_metadata(path))
+        whole = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise TraceError(f"{path}: cannot be read ({error}); name the trace itself") from error
+    missing = [name for name in COLUMNS if name not in whole.column_names]
+    if missing:
+        raise TraceError(
+            f"{path}: no events.parquet of proftrack, it has no column {missing[0]}; name the trace itself"
+        )
+    cycle = whole["cycle"].to_numpy()
+    whole = whole.combine_chunks()
+    return [_table(whole.filter(pa.array(cycle == number))) for number in np.unique(cycle).tolist()]
+
+
+def _refuse_bomb(path: Path, meta: Any) -> None:
+    """A file from somebody else may unfold to anything: real ones hold a row in five bytes or more."""
+    inside = sum(meta.row_group(number).total_byte_size for number in range(meta.num_row_groups))
+    size = path.stat().st_size
+    if inside > MAX_BYTES or (meta.num_rows > ROWS_ALWAYS and meta.num_rows > MAX_ROWS_PER_BYTE * size):
+        raise TraceError(
+            f"{path}: {size} bytes that unfold to {meta.num_rows} rows and {inside} bytes, which no trace's events do; "
+            "name the trace itself"
+        )
+
+
+def _table(rows: Any) -> EventTable:
+    def column(name: str, dtype: Any = np.int64) -> Any:
+        return rows[name].fill_null(NONE).to_numpy().astype(dtype)
+
+    def coded(name: str) -> tuple[Any, list[str]]:
+        values = rows[name].combine_chunks().dictionary_encode()
+        codes = values.indices.fill_null(NONE).to_numpy(zero_copy_only=False).astype(np.int32)
+        return codes, values.dictionary.to_pylist()
+
+    name, names = coded("name")
+    category, categories = coded("category")
+    word, words = coded("kind")
+    signature, shapes = coded("input_dims")
+    (pid, pids), (tid, tids) = coded("pid"), coded("tid")
+    thread, threads = paired(pid, tid)
+    device = column("device", np.int32)
+    stream, streams = coded("stream")
+    lane, lanes = paired(device, stream)
+    kinds = np.array([Kind[each.upper()] for each in words] or [Kind.OTHER], dtype=np.int8)
+    return EventTable(
+        ts=column("ts_ns"),
+        dur=column("dur_ns"),
+        valid=rows["valid"].to_numpy().astype(bool),
+        name=name,
+        kind=kinds[word],
+        category=category,
+        thread=thread,
+        device=device,
+        lane=np.where(stream == NONE, NONE, lane).astype(np.int32),
+        correlation=column("correlation"),
+        external_id=column("external_id"),
+        ev_idx=column("ev_idx"),
+        blocks=column("blocks"),
+        size=column("bytes"),
+        signature=signature,
+        names=names,
+        categories=categories,
+        threads=[(_decoded(pids, p), _decoded(tids, t)) for p, t in threads],
+        lanes=[(d, _decoded(streams, s)) for d, s in lanes],
+        signatures=[(dims.encode(), b"", b"") for dims in shapes],
+        meta=TraceMeta(),
+        notes=Notes(),
+        origin_ns=0,
+    )
+
+
+def _decoded(texts: list[str], code: int) -> str:
+    return "" if code == NONE else texts[code]

@@ -1,0 +1,360 @@
+"""Typed rows as msgspec decodes them, and their way into numpy columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Raw, Struct, field
+from msgspec.structs import astuple
+
+from proftrack.trace.categories import GPU_KINDS, Kind, kind_of
+from proftrack.trace.codes import Numbering, paired
+from proftrack.trace.table import NONE, Codes, EventTable, Ints, Notes, TraceMeta
+
+Column = Sequence[Any]
+"""One field of many rows, as decoded."""
+ABSENT = Raw()
+"""Of a Raw field: the file does not have it."""
+
+
+class Args(Struct, gc=False):
+    """The arguments that measures read; msgspec skips all others without building them.
+
+    Any: other tools write numbers as text, and a wrong type in one place must not cost a batch of events.
+    """
+
+    correlation: Any = NONE
+    external_id: Any = field(default=NONE, name="External id")
+    ev_idx: Any = field(default=NONE, name="Ev Idx")
+    device: Any = None
+    stream: Any = None
+    grid: Raw = ABSENT
+    bytes: Any = None
+    dims: Raw = field(default=ABSENT, name="Input Dims")
+    types: Raw = field(default=ABSENT, name="Input type")
+    concrete: Raw = field(default=ABSENT, name="Concrete Inputs")
+
+
+class Row(Struct, gc=False):
+    """An event whose times fit a float64 without loss."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    ts: int | float | None = None
+    dur: int | float | None = None
+    args: Args | None = None
+
+
+class ExactRow(Struct, gc=False):
+    """The same with the times' text: an epoch time in microseconds with decimals does not fit a float64."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    ts: Raw = ABSENT
+    dur: Raw = ABSENT
+    args: Args | None = None
+
+
+ROWS = msgspec.json.Decoder(list[Row])
+EXACT_ROWS = msgspec.json.Decoder(list[ExactRow])
+EXACT_ROW = msgspec.json.Decoder(ExactRow)
+
+FLOAT_IS_EXACT_BELOW_US = 2.0**43
+"""Under this a float64 of microseconds is off by less than half a nanosecond."""
+_INVALID = np.iinfo(np.int64).min
+_LIMIT_NS = 2**62
+_NO_ARGS = Args()
+_IS_GPU_WORK = np.isin(np.arange(len(Kind)), GPU_KINDS)
+
+
+def exact_ns(text: bytes) -> int:
+    """Nanoseconds of a JSON number (or string holding one) in microseconds; `_INVALID` where it is none."""
+    text = text.strip(b'"')
+    whole, _, part = text.partition(b".")
+    try:
+        if len(part) == 3:  # what torch writes
+            return _bounded_ns(int(whole + part))
+        if not part:
+            return _bounded_ns(int(whole) * 1000)
+        raise ValueError
+    except ValueError:
+        return _ns_of_decimal(text)
+
+
+def _ns_of_decimal(text: bytes) -> int:
+    """Nanoseconds of a number with an exponent or with other than three decimals."""
+    try:
+        us = Decimal(text.decode("ascii", "replace"))
+        # An int of a huge exponent takes forever; out of range it is anyway.
+        return _bounded_ns(int((us * 1000).to_integral_value())) if us.is_finite() and us.adjusted() < 20 else _INVALID
+    except ArithmeticError:
+        return _INVALID
+
+
+def _bounded_ns(value: int) -> int:
+    return value if -_LIMIT_NS < value < _LIMIT_NS else _INVALID
+
+
+class InexactTimes(Exception):
+    """These rows hold a time that a float64 cannot keep to the nanosecond: decode them as ExactRow."""
+
+
+def _exact_times(values: Column) -> Ints:
+    return np.array([exact_ns(bytes(value)) for value in values], dtype=np.int64)
+
+
+def _ns_of_floats(values: Column) -> Ints:
+    """Nanoseconds of microseconds; whole and part apart, so that no product exceeds 2**53. Raises InexactTimes."""
+    try:
+        us = np.array(values, dtype=np.float64)  # None becomes NaN
+    except OverflowError:  # an integer of hundreds of digits
+        raise InexactTimes from None
+    size = np.abs(us)
+    usual = bool(size.max(initial=0.0) < FLOAT_IS_EXACT_BELOW_US)  # not so where one is NaN
+    if not usual:
+        bad = ~(size < _LIMIT_NS / 1000)
+        us[bad] = 0.0
+        # A float may have rounded to a whole number: what matters is that it was written with decimals.
+        if (np.abs(us) >= FLOAT_IS_EXACT_BELOW_US).any() and any(type(v) is float for v in values):
+            raise InexactTimes
+    whole = np.floor(us)
+    ns = whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
+    if not usual:
+        ns[bad] = _INVALID
+    return ns
+
+
+def _int64(values: list[Any]) -> Ints:
+    try:
+        numbers = np.array(values, dtype=np.int64)
+    except (OverflowError, TypeError, ValueError):
+        numbers = np.zeros(0, dtype=np.int64)
+    if numbers.shape == (len(values),):
+        return numbers
+    return np.array([_as_id(v) for v in values], dtype=np.int64)
+
+
+def _as_id(value: Any) -> int:
+    """An id of any type as int64. Ids over 63 bits wrap or hash, which keeps the joins."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return hash(value) if isinstance(value, str) else NONE
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def _blocks(grid: bytes) -> int:
+    """Thread blocks of a grid like [4, 2, 1], in JSON; NONE where it is anything else."""
+    try:
+        extents = msgspec.json.decode(grid)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return NONE
+    if not isinstance(extents, list) or not extents or not all(isinstance(extent, int) for extent in extents):
+        return NONE
+    blocks = math.prod(extents)
+    return blocks if 0 <= blocks < _LIMIT_NS else NONE
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value[:20])
+    return int(value) if isinstance(value, (int, float)) and 0 <= value < _LIMIT_NS else NONE
+
+
+class TableBuilder:
+    """Collects batches of rows as columns; `build` makes the table."""
+
+    def __init__(self) -> None:
+        self._names = Numbering()
+        self._categories = Numbering()
+        self._pids = Numbering()
+        self._tids = Numbering()
+        self._streams = Numbering()
+        self._grids = Numbering()
+        self._signatures = Numbering()
+        self._kind_of_category: list[Kind] = []
+        self._columns: dict[str, list[npt.NDArray[Any]]] = {}
+        self.events_seen = 0
+        """Events of any phase, for the record's source."""
+
+    def add(self, decoded: Sequence[Row] | Sequence[ExactRow]) -> None:
+        """Append the complete events among these rows. Raises InexactTimes before anything is appended."""
+        rows: list[Any] = [r for r in decoded if r.ph == "X"]
+        if not rows:
+            self.events_seen += len(decoded)
+            return
+        fields = zip(*map(astuple, rows), strict=True)
+        _, categories, names, pids, tids, starts, durations, given = fields
+        times = _exact_times if isinstance(rows[0], ExactRow) else _ns_of_floats
+        ts, dur = times(starts), times(durations)
+        self.events_seen += len(decoded)
+        args = [a or _NO_ARGS for a in given]
+        category = self._categories.codes(categories)
+        self._kind_of_category += [kind_of(c) for c in list(self._categories)[len(self._kind_of_category) :]]
+        kind = np.array(self._kind_of_category, dtype=np.int8)[category]
+        self._append(
+            ts=ts,
+            dur=dur,
+            name=self._names.codes(names),
+            category=category,
+            kind=kind,
+            pid=self._pids.codes(pids),
+            tid=self._tids.codes(tids),
+            correlation=_int64([a.correlation for a in args]),
+            external_id=_int64([a.external_id for a in args]),
+            ev_idx=_int64([a.ev_idx for a in args]),
+            **self._gpu_columns(pids, tids, args, np.flatnonzero(_IS_GPU_WORK[kind])),
+            signature=self._signature_codes(args, kind),
+        )
+
+    def _gpu_columns(self, pids: Column, tids: Column, args: list[Args], gpu: Ints) -> dict[str, Any]:
+        """Device, stream, grid and bytes: of GPU work only. Old traces name the device by pid, the stream by tid."""
+        work = [(i, args[i]) for i in gpu.tolist()]
+        given: dict[str, Any] = {
+            "device": _devices([pids[i] if a.device is None else a.device for i, a in work]),
+            "stream": self._stream_codes([tids[i] if a.stream is None else a.stream for i, a in work]),
+            "grid": self._grids.codes([bytes(a.grid) for _, a in work]),
+            "size": [NONE if a.bytes is None else _size(a.bytes) for _, a in work],
+        }
+        columns = {}
+        for name, values in given.items():
+            columns[name] = np.full(len(args), NONE, dtype=np.int64 if name == "size" else np.int32)
+            columns[name][gpu] = values
+        return columns
+
+    def _stream_codes(self, streams: list[Any]) -> Codes:
+        try:
+            return self._streams.codes(streams)
+        except TypeError:  # a list, an object: nothing that has a hash
+            return self._streams.codes([str(stream) for stream in streams])
+
+    def _signature_codes(self, args: list[Args], kind: npt.NDArray[np.int8]) -> Codes:
+        codes = np.full(len(args), NONE, dtype=np.int32)
+        dims = [a.dims for a in args]
+        if dims.count(ABSENT) == len(dims):  # most traces are recorded without shapes
+            return codes
+        operators = np.flatnonzero(kind == Kind.CPU_OP).tolist()
+        shaped = [i for i in operators if dims[i] is not ABSENT]
+        codes[shaped] = self._signatures.codes(
+            [(bytes(a.dims), bytes(a.types), bytes(a.concrete)) for a in map(args.__getitem__, shaped)]
+        )
+        return codes
+
+    def _append(self, **columns: npt.NDArray[Any]) -> None:
+        for name, values in columns.items():
+            self._columns.setdefault(name, []).append(values)
+
+    def build(self, meta: TraceMeta, notes: Notes) -> EventTable:
+        """The table, its times made relative to the first valid event."""
+        if not self._columns:
+            self._append(**{c: np.zeros(0, dtype=_DTYPES.get(c, np.int64)) for c in (*_PLAIN, *_BUILT)})
+        joined = {name: _concatenate(parts) for name, parts in self._columns.items()}
+        self._columns.clear()
+        ts, dur = joined.pop("ts"), joined.pop("dur")
+        thread, threads = self._threads(joined.pop("pid"), joined.pop("tid"))
+        lane, lanes = self._lanes(joined["device"], joined.pop("stream"))
+        blocks = np.array([*map(_blocks, self._grids), NONE], dtype=np.int64)  # the last is for rows without
+        valid = _valid_times(ts, dur, joined["kind"])
+        origin = int(ts[valid].min()) if valid.any() else 0
+        ts[ts == _INVALID] = origin
+        return EventTable(
+            ts=ts - origin,
+            dur=np.where((dur >= 0) & (dur < LONGEST_NS), dur, 0),
+            valid=valid,
+            thread=thread,
+            threads=threads,
+            names=list(self._names),
+            categories=list(self._categories),
+            lane=lane,
+            lanes=lanes,
+            blocks=blocks[joined.pop("grid")],
+            signatures=list(self._signatures),
+            meta=meta,
+            notes=notes,
+            origin_ns=origin,
+            **{name: joined[name] for name in _PLAIN if name in joined},
+        )
+
+    def _threads(self, pid: Codes, tid: Codes) -> tuple[Codes, list[tuple[str, str]]]:
+        (pid_of, pids), (tid_of, tids) = self._pids.texts(), self._tids.texts()
+        thread, pairs = paired(pid_of[pid], tid_of[tid])
+        return thread, [(pids[p], tids[t]) for p, t in pairs]
+
+    def _lanes(self, device: Codes, stream: Codes) -> tuple[Codes, list[tuple[int, str]]]:
+        stream_of, streams = self._streams.texts()
+        gpu = np.flatnonzero(stream != NONE)
+        lane = np.full(len(stream), NONE, dtype=np.int32)
+        lane[gpu], pairs = paired(device[gpu], stream_of[stream[gpu]])
+        return lane, [(d, streams[s]) for d, s in pairs]
+
+
+_PLAIN = ("name", "category", "kind", "device", "correlation", "external_id", "ev_idx", "size", "signature")
+_BUILT = ("ts", "dur", "pid", "tid", "stream", "grid")
+_DTYPES: dict[str, Any] = {"kind": np.int8}
+
+
+def _concatenate(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    parts.clear()
+    return joined
+
+
+def _devices(values: list[Any]) -> npt.NDArray[Any]:
+    """`_as_device` of many; the usual case, whole numbers all, at once."""
+    numbers = np.array(values) if set(map(type, values)) <= {int} else None
+    if numbers is None or numbers.dtype != np.int64:
+        numbers = np.array([_as_device(value) for value in values], dtype=np.int64)
+    return np.where((numbers >= 0) & (numbers < MAX_DEVICES), numbers, NONE)
+
+
+def _as_device(value: Any) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value[:5])
+    return value if isinstance(value, int) and 0 <= value < MAX_DEVICES else NONE
+
+
+MAX_DEVICES = 1024
+"""More GPUs than any host has."""
+
+
+BEFORE_NS = 60 * 10**9
+AFTER_NS = 3600 * 10**9
+"""Rows further than this from the host's are not of this recording (kernels at ts 0, overflowed counters)."""
+LONGEST_NS = 24 * 3600 * 10**9
+
+
+def _valid_times(ts: Ints, dur: Ints, kind: npt.NDArray[np.int8]) -> npt.NDArray[np.bool_]:
+    """Rows whose times can be: dur not negative and not absurd, ts and end within reach of the recording."""
+    valid = (ts != _INVALID) & (dur >= 0) & (dur < LONGEST_NS)
+    anchor = valid & (kind != Kind.TRACE) & ~np.isin(kind, (*GPU_KINDS, Kind.GPU_ANNOTATION))
+    if not anchor.any():
+        anchor = valid
+    if valid.any():
+        first, last = _recording(ts[anchor], ts[anchor] + dur[anchor])
+        reach = ts + np.where(valid, dur, 0)
+        valid &= (ts >= first - BEFORE_NS) & (reach <= last + AFTER_NS)
+    return np.asarray(valid)
+
+
+def _recording(start: Ints, end: Ints) -> tuple[int, int]:
+    """First start and last end of the rows around the median one, as far as no pause is longer than AFTER_NS."""
+    if start.max() - start.min() > AFTER_NS:
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+        pauses = np.flatnonzero(np.diff(start) > AFTER_NS) + 1
+        part = int(np.searchsorted(pauses, len(start) // 2, side="right"))
+        bounds = [0, *pauses.tolist(), len(start)]
+        start, end = start[bounds[part] : bounds[part + 1]], end[bounds[part] : bounds[part + 1]]
+    return int(start.min()), int(end.max())

@@ -1,0 +1,156 @@
+"""The event table: one row a complete event ("ph": "X"), as numpy columns. This page is where they are documented."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from proftrack.trace.categories import GPU_KINDS, HOST_KINDS, Kind
+
+Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+
+TELLING = 2000
+"""Characters of a name that tell what it is: the patterns of categories take long for a megabyte."""
+NONE = -1
+"""In an id column: the row has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceMeta:
+    """What a trace says about itself outside its events."""
+
+    device_properties: list[dict[str, Any]] = field(default_factory=list)
+    distributed: dict[str, Any] | None = None
+    base_time_ns: int | None = None
+    """Epoch nanoseconds that ts counts from; None where ts is itself an epoch time, or unknown."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    """The other top-level scalars (with_stack, record_shapes, versions, ...)."""
+
+    def device(self, index: int) -> dict[str, Any] | None:
+        """Properties of the device with that id, None where the trace has none."""
+        return next((d for d in self.device_properties if d.get("id") == index), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notes:
+    """What reading had to do to get at the events: counts for the quality flags."""
+
+    repaired: int = 0
+    """Places that were not valid JSON and could be read without guessing."""
+    repaired_example: str | None = None
+    skipped: int = 0
+    """Events lost in a partial file (`--salvage`)."""
+    partial: str | None = None
+    """Why the file is partial, None where it is whole."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EventTable:
+    """Complete events of one trace file. All columns have one entry a row, in file order.
+
+    Times are integer nanoseconds relative to the file's first valid event (`origin_ns` in the file's own clock).
+    Rows with a time that cannot be (see `valid`) stay: GPU work is never dropped, only left out of intervals.
+    """
+
+    ts: Ints
+    dur: Ints
+    """Never negative; 0 where the file's own was invalid."""
+    valid: Bools
+    """False: ts or dur is missing, negative, absurd or decades away from the rest."""
+    name: Codes
+    """Index into `names`."""
+    kind: npt.NDArray[np.int8]
+    """categories.Kind of the row."""
+    category: Codes
+    """Index into `categories`: the file's own word."""
+    thread: Codes
+    """Index into `threads`: (pid, tid) as text."""
+    device: Codes
+    """Device of GPU work (NONE elsewhere)."""
+    lane: Codes
+    """Index into `lanes`: (device, stream), for GPU work (NONE elsewhere)."""
+    correlation: Ints
+    """Joins a runtime or driver call with the GPU work it caused."""
+    external_id: Ints
+    ev_idx: Ints
+    """Order in which torch recorded it: breaks ties in time."""
+    blocks: Ints
+    """Thread blocks of a kernel's grid."""
+    size: Ints
+    """Bytes moved by a copy or set."""
+    signature: Codes
+    """Index into `signatures`: an operator's input shapes, types and concrete values, as raw JSON."""
+
+    names: list[str]
+    categories: list[str]
+    threads: list[tuple[str, str]]
+    lanes: list[tuple[int, str]]
+    signatures: list[tuple[bytes, bytes, bytes]]
+    meta: TraceMeta
+    notes: Notes
+    origin_ns: int
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+    @cached_property
+    def end(self) -> Ints:
+        """ts + dur."""
+        return self.ts + self.dur
+
+    def of_kind(self, *kinds: Kind) -> Bools:
+        """Mask of the rows of these kinds."""
+        lookup = np.zeros(len(Kind), dtype=bool)
+        lookup[list(kinds)] = True
+        return np.asarray(lookup[self.kind])
+
+    @property
+    def started_ns(self) -> int:
+        """The first event's time; epoch nanoseconds where the file says what its clock counts from."""
+        return self.origin_ns + (self.meta.base_time_ns or 0)
+
+    @cached_property
+    def gpu_work(self) -> Bools:
+        """Mask of GPU work: kernels, copies and sets, whatever their times."""
+        return self.of_kind(*GPU_KINDS)
+
+    @cached_property
+    def host(self) -> Bools:
+        """Mask of the rows that self CPU time is counted over."""
+        return self.of_kind(*HOST_KINDS)
+
+    def named(self, predicate: Any) -> Bools:
+        """Mask of the rows whose name (of a long one its beginning) satisfies `predicate(str)`, asked once a name."""
+        table = np.fromiter((bool(predicate(n[:TELLING])) for n in self.names), dtype=bool, count=len(self.names))
+        return np.asarray(table[self.name]) if len(table) else np.zeros(len(self), dtype=bool)
+
+    def take(self, rows: Any) -> EventTable:
+        """The table of these rows only (a mask or indices); names and the like are shared."""
+        columns = {c: getattr(self, c)[rows] for c in COLUMNS}
+        return replace(self, **columns)
+
+
+COLUMNS = (
+    "ts",
+    "dur",
+    "valid",
+    "name",
+    "kind",
+    "category",
+    "thread",
+    "device",
+    "lane",
+    "correlation",
+    "external_id",
+    "ev_idx",
+    "blocks",
+    "size",
+    "signature",
+)
+"""The columns of EventTable, in the order of its fields."""
