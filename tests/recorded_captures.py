@@ -1,0 +1,225 @@
+"""Commands that measure, without measuring: traces of tests/data and timings written by hand take the capture's place.
+
+Everything behind the capture is the real thing: analysis, verdict, run folder, MLflow, rendering. All that the tests of
+the goldens know about the package's inside is here, so that one file is mended when its modules move.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Struct
+from points_by_hand import by_hand
+
+import proftrack.capture.session
+import proftrack.environment
+import proftrack.sweep.measuring
+import proftrack.variants.measure
+from proftrack import experiment as experiments
+from proftrack.capture.compilation import Compilation
+from proftrack.capture.gpu_state import GpuState
+from proftrack.capture.outputs import OutputCheck
+from proftrack.capture.result import Capture, Cycle, Timing
+from proftrack.compare.series import History, RunPoint, Series
+from proftrack.environment import DeviceFacts, Environment, Git
+from proftrack.errors import ProftrackError
+from proftrack.experiment import Experiment
+from proftrack.hardware import Ceilings, StepWork
+from proftrack.keep import keep
+from proftrack.record import Record
+from proftrack.report import document, history_page
+from proftrack.variants.measure import Measured
+
+DATA = Path(__file__).parent / "data"
+STARTED_NS = 1_700_000_000_000_000_000
+MINUTE_NS = 60_000_000_000
+DIFF = "diff --git a/model.py b/model.py\n"
+
+H200 = Environment(
+    device=DeviceFacts(
+        type="cuda", name="NVIDIA H200", sm_count=132, memory_bytes=150_000_000_000, compute_capability="9.0"
+    ),
+    driver="580.95.05",
+    cuda="13.0",
+    torch="2.11.0+cu130",
+    python="3.11.7",
+    platform="Linux",
+    cpu="Intel Xeon",
+    cpu_count=16,
+    threads=16,
+    hostname="node1",
+    packages={"numpy": "2.4.0", "triton": "3.6.0"},
+    variables={"OMP_NUM_THREADS": "16"},
+    git=Git(
+        commit="c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00",
+        branch="main",
+        dirty=True,
+        remote="https://example.org/repo.git",
+    ),
+)
+
+
+class Recorded(Struct, frozen=True, kw_only=True):
+    """What a capture would have left: one trace, and the steps timed before it. Microseconds a step."""
+
+    trace: str
+    """Its name in tests/data, without .json.gz."""
+    block_us: Sequence[float]
+    latency_us: Sequence[float]
+    n: int
+    """Sides of the matrices that were multiplied: what the step must at least do follows from it."""
+    first_step_us: float = 90_000.0
+
+
+SMALL = Recorded(
+    trace="matmul_add_64", n=64, block_us=[50.6, 50.8, 51.0, 51.0, 51.2, 51.4, 51.6], latency_us=[57.0, 58.0, 59.0]
+)
+LARGE = Recorded(
+    trace="matmul_add_4096", n=4096, block_us=[222.0, 222.5, 223.0, 223.5, 224.0], latency_us=[236.0, 237.0, 239.0]
+)
+REPLAYED = Recorded(
+    trace="matmul_add_64_cudagraph",
+    n=64,
+    block_us=[9.0, 9.0, 9.1, 9.0, 8.9, 9.0, 9.0],
+    latency_us=[14.0, 14.5, 15.0],
+    first_step_us=400_000.0,
+)
+
+
+def _median(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+_begun: list[int] = []
+"""Epoch nanoseconds of the captures so far; the next one begins a minute later, so that no two are the same run."""
+
+
+def capture_of(recorded: Recorded, experiment: Experiment, folder: Path) -> Capture:
+    """The capture of an experiment into a run folder. What `timing.mode` says is the experiment's."""
+    trace = folder / "trace" / f"{experiment.name}.pt.trace.json.gz"
+    trace.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(DATA / f"{recorded.trace}.json.gz", trace)
+    n, started_ns = recorded.n, STARTED_NS + len(_begun) * MINUTE_NS
+    _begun.append(started_ns)
+    return Capture(
+        experiment=experiment,
+        timing=Timing(
+            mode=experiment.timing.mode,
+            step_time_us=_median(recorded.block_us),
+            step_latency_us=_median(recorded.latency_us),
+            step_time_p95_us=max(recorded.latency_us),
+            steps_per_block=10,
+            block_step_times_us=list(recorded.block_us),
+            step_latencies_us=list(recorded.latency_us),
+            build_time_us=2_000.0,
+            first_step_time_us=recorded.first_step_us,
+            warmup_steps=100,
+        ),
+        cycles=[Cycle(trace=trace, expected_steps=3)],
+        peak_memory_bytes=1_048_576,
+        started_ns=started_ns,
+        ended_ns=started_ns + 12_000_000_000,
+        device="cuda",
+        ceilings=Ceilings(
+            device="NVIDIA H200", flops_per_s={"bfloat16": 750e12}, bytes_per_s=4.2e12, measured_ns=STARTED_NS
+        ),
+        work=StepWork(
+            flops_by_dtype={"bfloat16": 2.0 * n**3}, bytes=2.0 * (3 * n * n + n), source="counted", dtypes=["bfloat16"]
+        ),
+        gpu=GpuState(
+            sm_clock_mhz=1980,
+            sm_clock_max_mhz=1980,
+            memory_clock_mhz=3201,
+            power_watts=250.0,
+            temperature_c=40,
+            other_processes=0,
+        ),
+        notes=["One note of the capture."],
+    )
+
+
+def kept(recorded: Recorded, experiment: Experiment, folder: Path) -> Record:
+    """The run folder of a capture, written by the real pipeline."""
+    return keep(capture_of(recorded, experiment, folder), experiment, folder, code=experiment.path.parent)
+
+
+def replace_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are made on one H200 at one commit, whatever machine this is, the first of them at a known time."""
+    _begun.clear()
+    monkeypatch.setattr(proftrack.environment, "collect", lambda *_, **__: H200)
+    monkeypatch.setattr(proftrack.environment, "git_diff", lambda *_, **__: DIFF)
+
+
+def replace_capture(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None:
+    """`run` measures this."""
+
+    def capture(experiment: Experiment, *, output: Path, **_: Any) -> Capture:
+        return capture_of(recorded, experiment, output)
+
+    monkeypatch.setattr(proftrack.capture.session, "capture", capture)
+
+
+def replace_points(
+    monkeypatch: pytest.MonkeyPatch, reference: str, of: Callable[[dict[str, str]], Recorded | str]
+) -> None:
+    """`sweep` measures at each point what `of` gives for its parameters, or fails with that text."""
+
+    def measure(overrides: dict[str, str], folder: Path, log: Path) -> Record:
+        point = of(overrides)
+        if isinstance(point, str):
+            raise ProftrackError(point)
+        return kept(point, experiments.load(reference, overrides), folder)
+
+    monkeypatch.setattr(proftrack.sweep.measuring, "Measuring", by_hand(measure))
+
+
+def replace_variants(monkeypatch: pytest.MonkeyPatch, of: dict[str, Recorded | str]) -> None:
+    """`variants` measures these, or refuses one with that text. The results of all are equal."""
+
+    def measure(asked: Sequence[Any], folder_of: Callable[[Any], Path], *_: object, **__: object) -> list[Measured]:
+        out: list[Measured] = []
+        for variant in asked:
+            recorded = of[variant.name]
+            if isinstance(recorded, str):
+                out.append(Measured(variant=variant, status="refused", reason=recorded))
+                continue
+            folder = folder_of(variant)
+            compiled = variant.name == "compile"
+            out.append(
+                Measured(
+                    variant=variant,
+                    record=kept(recorded, variant.recorded, folder),
+                    folder=folder,
+                    outputs=OutputCheck(equal=True, error=0.001, tolerance=0.02, text="equal") if out else None,
+                    compilation=Compilation(graphs=2, graph_breaks=1, break_reasons=["print"]) if compiled else None,
+                    round_us=list(recorded.block_us),
+                )
+            )
+        return out
+
+    monkeypatch.setattr(proftrack.variants.measure, "measure", measure)
+
+
+def long_history() -> list[str]:
+    """The page of a history with one series of 1,001 runs, one more than a picture shows, as paragraphs."""
+    points = [
+        RunPoint(
+            run_id=f"{i:032x}",
+            name="matmul_add n=64",
+            started_ms=i,
+            commit=f"{i:040x}",
+            branch="main",
+            dirty=False,
+            regime="overhead-bound",
+            gate="",
+            metrics={"step_time_us": 100.0},
+        )
+        for i in range(1001)
+    ]
+    series = Series(experiment="matmul_add", fingerprint="f00d", variant={}, runs=points)
+    history = History(experiment="matmul_add", metric="step_time_us", series=[series], ordered_by="commits")
+    return [line.strip() for line in document.as_markdown(history_page.page(history)).splitlines()]
