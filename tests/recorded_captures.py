@@ -6,6 +6,8 @@ the goldens know about the package's inside is here, so that one file is mended 
 
 from __future__ import annotations
 
+import gzip
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 from msgspec import Struct
+from msgspec.structs import replace
 from points_by_hand import by_hand
 
 import proftrack.capture.session
@@ -23,7 +26,7 @@ from proftrack import experiment as experiments
 from proftrack.capture.compilation import Compilation
 from proftrack.capture.gpu_state import GpuState
 from proftrack.capture.outputs import OutputCheck
-from proftrack.capture.result import Capture, Cycle, Timing
+from proftrack.capture.result import Capture, Cycle, Load, Timing
 from proftrack.compare.series import History, RunPoint, Series
 from proftrack.environment import DeviceFacts, Environment, Git
 from proftrack.errors import ProftrackError
@@ -63,15 +66,44 @@ H200 = Environment(
 )
 
 
+CPU = replace(
+    H200, device=DeviceFacts(type="cpu", name="Intel Xeon", memory_bytes=64_000_000_000), driver=None, cuda=None
+)
+GPU_CEILINGS = Ceilings(
+    device="NVIDIA H200",
+    flops_per_s={"bfloat16": 750e12, "float32": 51e12},
+    bytes_per_s=4.2e12,
+    measured_ns=STARTED_NS,
+)
+CPU_CEILINGS = Ceilings(
+    device="Intel Xeon",
+    flops_per_s={"float32": 100e9},
+    bytes_per_s=16e9,
+    dispatch_us=2.0,
+    call_us={"aten::matmul": 1.6, "aten::mm": 8.6, "aten::add": 3.7},
+    measured_ns=STARTED_NS,
+)
+CPU_LOAD = Load(wall_us=45_000.0, cores=16, thread_us=44_900.0, process_us=44_950.0, python_threads_us=0.0)
+GPU_STATE = GpuState(
+    sm_clock_mhz=1980,
+    sm_clock_max_mhz=1980,
+    memory_clock_mhz=3201,
+    power_watts=250.0,
+    temperature_c=40,
+    other_processes=0,
+)
+
+
 class Recorded(Struct, frozen=True, kw_only=True):
     """What a capture would have left: one trace, and the steps timed before it. Microseconds a step."""
 
     trace: str
-    """Its name in tests/data, without .json.gz."""
+    """Its name in tests/data, without .json.gz; `cpu`: see cpu_trace."""
     block_us: Sequence[float]
     latency_us: Sequence[float]
     n: int
     """Sides of the matrices that were multiplied: what the step must at least do follows from it."""
+    dtype: str = "bfloat16"
     first_step_us: float = 90_000.0
 
 
@@ -88,6 +120,29 @@ REPLAYED = Recorded(
     latency_us=[14.0, 14.5, 15.0],
     first_step_us=400_000.0,
 )
+TRAINING = Recorded(trace="mlp_train", n=1024, block_us=[690.0, 695.0, 700.0, 705.0, 710.0], latency_us=[740.0] * 3)
+ON_CPU = Recorded(
+    trace="cpu", n=256, block_us=[895.0, 898.0, 900.0, 902.0, 905.0], latency_us=[905.0, 910.0, 915.0], dtype="float32"
+)
+
+
+def cpu_trace() -> dict[str, Any]:
+    """Three steps of 1000 us on a CPU: a product of 850 us, a sum of 50 us, and what lies between them."""
+    events: list[dict[str, Any]] = []
+
+    def row(cat: str, name: str, ts: float, dur: float) -> None:
+        square = {"Input Dims": [[256, 256], [256, 256]], "Input type": ["float", "float"]}
+        args = square if cat == "cpu_op" else {}
+        events.append({"ph": "X", "cat": cat, "name": name, "pid": 7, "tid": 7, "ts": ts, "dur": dur, "args": args})
+
+    for number in (2, 3, 4):
+        at = 1000.0 * number
+        row("user_annotation", f"ProfilerStep#{number}", at, 1000.0)
+        row("user_annotation", "matmul_add", at + 20.0, 960.0)
+        row("cpu_op", "aten::matmul", at + 30.0, 870.0)
+        row("cpu_op", "aten::mm", at + 40.0, 850.0)
+        row("cpu_op", "aten::add", at + 910.0, 50.0)
+    return {"schemaVersion": 1, "record_shapes": 1, "traceEvents": events}
 
 
 def _median(values: Sequence[float]) -> float:
@@ -100,9 +155,13 @@ _begun: list[int] = []
 
 def capture_of(recorded: Recorded, experiment: Experiment, folder: Path) -> Capture:
     """The capture of an experiment into a run folder. What `timing.mode` says is the experiment's."""
+    on_cpu = recorded.trace == "cpu"
     trace = folder / "trace" / f"{experiment.name}.pt.trace.json.gz"
     trace.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(DATA / f"{recorded.trace}.json.gz", trace)
+    if on_cpu:
+        trace.write_bytes(gzip.compress(json.dumps(cpu_trace()).encode(), mtime=0))
+    else:
+        shutil.copyfile(DATA / f"{recorded.trace}.json.gz", trace)
     n, started_ns = recorded.n, STARTED_NS + len(_begun) * MINUTE_NS
     _begun.append(started_ns)
     return Capture(
@@ -118,26 +177,21 @@ def capture_of(recorded: Recorded, experiment: Experiment, folder: Path) -> Capt
             build_time_us=2_000.0,
             first_step_time_us=recorded.first_step_us,
             warmup_steps=100,
+            load=CPU_LOAD if on_cpu else None,
         ),
         cycles=[Cycle(trace=trace, expected_steps=3)],
-        peak_memory_bytes=1_048_576,
+        peak_memory_bytes=None if on_cpu else 1_048_576,
         started_ns=started_ns,
         ended_ns=started_ns + 12_000_000_000,
-        device="cuda",
-        ceilings=Ceilings(
-            device="NVIDIA H200", flops_per_s={"bfloat16": 750e12}, bytes_per_s=4.2e12, measured_ns=STARTED_NS
-        ),
+        device="cpu" if on_cpu else "cuda",
+        ceilings=CPU_CEILINGS if on_cpu else GPU_CEILINGS,
         work=StepWork(
-            flops_by_dtype={"bfloat16": 2.0 * n**3}, bytes=2.0 * (3 * n * n + n), source="counted", dtypes=["bfloat16"]
+            flops_by_dtype={recorded.dtype: 2.0 * n**3},
+            bytes=2.0 * (3 * n * n + n),
+            source="counted",
+            dtypes=[recorded.dtype],
         ),
-        gpu=GpuState(
-            sm_clock_mhz=1980,
-            sm_clock_max_mhz=1980,
-            memory_clock_mhz=3201,
-            power_watts=250.0,
-            temperature_c=40,
-            other_processes=0,
-        ),
+        gpu=None if on_cpu else GPU_STATE,
         notes=["One note of the capture."],
     )
 
@@ -148,9 +202,9 @@ def kept(recorded: Recorded, experiment: Experiment, folder: Path) -> Record:
 
 
 def replace_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs are made on one H200 at one commit, whatever machine this is, the first of them at a known time."""
+    """Runs are made on one H200, or one CPU, at one commit, at known times, whatever machine it is."""
     _begun.clear()
-    monkeypatch.setattr(proftrack.environment, "collect", lambda *_, **__: H200)
+    monkeypatch.setattr(proftrack.environment, "collect", lambda device, **_: CPU if device == "cpu" else H200)
     monkeypatch.setattr(proftrack.environment, "git_diff", lambda *_, **__: DIFF)
 
 

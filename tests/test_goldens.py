@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import pytest
 import recorded_captures as captures
 from calls import call
-from recorded_captures import DATA, LARGE, REPLAYED, SMALL, Recorded
+from recorded_captures import DATA, LARGE, ON_CPU, REPLAYED, SMALL, TRAINING, Recorded
 
 pytest.importorskip("torch")
 
@@ -43,6 +43,7 @@ variant_params: [compile]
 schedule: {skip_first: 0, wait: 1, warmup: 1, active: 3, repeat: 1}
 """
 BY_LATENCY = f"{EXPERIMENT}timing: {{mode: latency}}\n"
+ON_A_CPU = EXPERIMENT.replace("n: 64, dtype: bfloat16", "n: 256, dtype: float32") + "device: cpu\n"
 
 T_AND_LATENCY = Recorded(
     trace="matmul_add_64",
@@ -124,6 +125,8 @@ def _inputs(folder: Path) -> None:
     """Experiments, traces and records, all in the working directory."""
     (folder / "matmul_add.yaml").write_text(EXPERIMENT)
     (folder / "latency.yaml").write_text(BY_LATENCY)
+    (folder / "on_cpu.yaml").write_text(ON_A_CPU)
+    (folder / "training.yaml").write_text(EXPERIMENT.replace("n: 64", "n: 1024"))
     (folder / "matmul_add.py").write_text("def build(device, n, dtype, compile): return lambda: None\n")
     shutil.copyfile(DATA / "mlp_train.json.gz", folder / "mlp_train.json.gz")
     for name in ("a", "b", "launches", "compiled", "item", "larger"):
@@ -139,6 +142,10 @@ def _commands(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Shown]]:
     captures.replace_machine(monkeypatch)
     captures.replace_capture(monkeypatch, SMALL)
     yield "run", shown("run", "matmul_add.yaml", "--no-mlflow", "--output", "kept")
+    captures.replace_capture(monkeypatch, TRAINING)
+    yield "run_training", shown("run", "training.yaml", "--no-mlflow", "--output", "trained")
+    captures.replace_capture(monkeypatch, ON_CPU)
+    yield "run_on_cpu", shown("run", "on_cpu.yaml", "--no-mlflow", "--output", "on_cpu")
     captures.replace_capture(monkeypatch, T_AND_LATENCY)
     yield "run_latency", shown("run", "latency.yaml", "--no-mlflow", "--output", "latency")
     captures.replace_capture(monkeypatch, SLOWER_LATENCY)
@@ -158,6 +165,8 @@ def _commands(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Shown]]:
     yield "variants", shown("variants", "matmul_add.yaml", "--no-mlflow", "--output", "varied")
 
     yield "report", shown("report", "kept", "--format", "text")
+    yield "report_training", shown("report", "trained", "--format", "text")
+    yield "report_on_cpu", shown("report", "on_cpu", "--format", "text")
     yield "report_markdown", shown("report", "kept", "--format", "markdown")
     yield "analyze", shown("analyze", "mlp_train.json.gz")
     yield "analyze_step_time", shown("analyze", "mlp_train.json.gz", "--step-time-us", "700")
@@ -197,9 +206,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
 
 
 TEXTS = """
-    run run_latency sweep sweep_latency variants report report_markdown analyze analyze_step_time analyze_kernel
-    analyze_ranks compare compare_faster compare_latency gate_pass gate_fail gate_inconclusive gate_refused
-    gate_markdown gate_latency newer_record
+    run run_training run_on_cpu run_latency sweep sweep_latency variants report report_training report_on_cpu
+    report_markdown analyze analyze_step_time analyze_kernel analyze_ranks compare compare_faster compare_latency
+    gate_pass gate_fail gate_inconclusive gate_refused gate_markdown gate_latency newer_record
 """.split()
 
 
@@ -317,6 +326,8 @@ def _json(made: Made, name: str) -> Any:
     [
         ("record_of_trace", "json/analyze"),
         ("record_of_run", "kept/record.json"),
+        ("record_of_training", "trained/record.json"),
+        ("record_on_cpu", "on_cpu/record.json"),
         ("ranks", "json/analyze_ranks"),
         ("compare", "json/compare"),
         ("gate", "json/gate"),
@@ -331,7 +342,10 @@ def test_shapes(made: Made, name: str, source: str) -> None:
     golden(f"shapes/{name}.txt", shape(value))
 
 
-@pytest.mark.parametrize(("name", "source"), [("mlp_train", "json/analyze"), ("matmul_add_run", "kept/record.json")])
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [("mlp_train", "json/analyze"), ("matmul_add_run", "kept/record.json"), ("on_cpu", "on_cpu/record.json")],
+)
 def test_figures_of_records(made: Made, name: str, source: str) -> None:
     record = _json(made, source)
     verdict = dict(record["verdict"])
@@ -339,6 +353,7 @@ def test_figures_of_records(made: Made, name: str, source: str) -> None:
         del verdict[words]
     verdict["evidence"] = [{k: each[k] for k in ("name", "value", "unit")} for each in verdict["evidence"]]
     kept = {name: record[name] for name in ("window", "totals", "times", "rates", "idle", "split", "launch")}
+    kept |= {"fingerprint": (record["run"] or {}).get("fingerprint")}
     kept |= {"per_step": record["per_step"], "kernels": record["kernels"][:5], "ops": record["ops"][:5]}
     kept |= {"quality": [{k: flag[k] for k in ("code", "count")} for flag in record["quality"]], "verdict": verdict}
     golden(f"figures/{name}.json", json.dumps(_rounded(kept), indent=1) + "\n")
@@ -398,7 +413,7 @@ def logged(made: Made) -> Iterator[Logged]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.chdir(made.folder)
         monkeypatch.setenv("MLFLOW_TRACKING_URI", made.store)
-        ids = {name: _synced(name)[-1] for name in ("kept", "latency")}
+        ids = {name: _synced(name)[-1] for name in ("kept", "latency", "trained", "on_cpu")}
         for name in ("swept", "varied"):
             _synced(name)
         made.shown["history"] = shown("history", "matmul_add", "--dirty", "--format", "text")
@@ -438,7 +453,8 @@ def _part(client: Any, run: Any) -> str | None:
     [
         ("run_synced", "kept"),
         ("run_logged", "logged"),
-        ("run_latency", "latency"),
+        ("run_training", "trained"),
+        ("run_on_cpu", "on_cpu"),
         ("sweep_parent", "sweep"),
         ("sweep_child", "sweep n=64"),
         ("variants_parent", "variants"),
@@ -487,9 +503,12 @@ def test_history_text(made: Made, logged: Logged) -> None:
     golden("shapes/history.txt", shape(json.loads(made.shown["json/history"].out)))
 
 
-def test_sections_of_a_report(made: Made) -> None:
-    page = (made.folder / "kept" / "report.html").read_text()
-    golden("names/report_sections.txt", "".join(f"{name}\n" for name in re.findall(r'<section id="([\w-]+)"', page)))
+@pytest.mark.parametrize("folder", ["kept", "trained", "on_cpu"])
+def test_sections_of_a_report(made: Made, folder: str) -> None:
+    page = (made.folder / folder / "report.html").read_text(encoding="utf-8")
+    golden(
+        f"names/report_of_{folder}.txt", "".join(f"{name}\n" for name in re.findall(r'<section id="([\w-]+)"', page))
+    )
 
 
 # ---- timing.mode: latency --------------------------------------------------------------------------------------------
