@@ -1,7 +1,7 @@
-"""Commands that measure, without measuring: traces of tests/data and timings written by hand take the capture's place.
+"""Stand-ins for measuring: traces from tests/data and hand-written timings in place of a capture.
 
-Everything behind the capture is the real thing: analysis, verdict, run folder, MLflow, rendering. All that the tests of
-the goldens know about the package's inside is here, so that one file is mended when its modules move.
+Everything after the capture is real: analysis, verdict, run folder, MLflow, rendering. The golden tests reach into the
+package only here (and in points_by_hand.py), so only these files need fixing when modules move.
 """
 
 from __future__ import annotations
@@ -95,14 +95,14 @@ GPU_STATE = GpuState(
 
 
 class Recorded(Struct, frozen=True, kw_only=True):
-    """What a capture would have left: one trace, and the steps timed before it. Microseconds a step."""
+    """What a capture would leave: one trace and the steps timed before it. Microseconds per step."""
 
     trace: str
-    """Its name in tests/data, without .json.gz; `cpu`: see cpu_trace."""
+    """File name in tests/data without .json.gz, or `cpu` for cpu_trace()."""
     block_us: Sequence[float]
     latency_us: Sequence[float]
     n: int
-    """Sides of the matrices that were multiplied: what the step must at least do follows from it."""
+    """Matrix size; determines the least work of a step."""
     dtype: str = "bfloat16"
     first_step_us: float = 90_000.0
 
@@ -127,7 +127,7 @@ ON_CPU = Recorded(
 
 
 def cpu_trace() -> dict[str, Any]:
-    """Three steps of 1000 us on a CPU: a product of 850 us, a sum of 50 us, and what lies between them."""
+    """Three steps of 1000 us on a CPU, each with an 850 us matrix product and a 50 us sum."""
     events: list[dict[str, Any]] = []
 
     def row(cat: str, name: str, ts: float, dur: float) -> None:
@@ -150,11 +150,11 @@ def _median(values: Sequence[float]) -> float:
 
 
 _begun: list[int] = []
-"""Epoch nanoseconds of the captures so far; the next one begins a minute later, so that no two are the same run."""
+"""Start times of the captures so far (epoch ns). They are a minute apart, so no two records are identical."""
 
 
 def capture_of(recorded: Recorded, experiment: Experiment, folder: Path) -> Capture:
-    """The capture of an experiment into a run folder. What `timing.mode` says is the experiment's."""
+    """The capture of an experiment into a run folder; timing.mode comes from the experiment."""
     on_cpu = recorded.trace == "cpu"
     trace = folder / "trace" / f"{experiment.name}.pt.trace.json.gz"
     trace.parent.mkdir(parents=True, exist_ok=True)
@@ -197,19 +197,19 @@ def capture_of(recorded: Recorded, experiment: Experiment, folder: Path) -> Capt
 
 
 def kept(recorded: Recorded, experiment: Experiment, folder: Path) -> Record:
-    """The run folder of a capture, written by the real pipeline."""
+    """Write the run folder of a capture with the real pipeline."""
     return keep(capture_of(recorded, experiment, folder), experiment, folder, code=experiment.path.parent)
 
 
 def replace_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs are made on one H200, or one CPU, at one commit, at known times, whatever machine it is."""
+    """Pretend that every run happens on one H200 (or one CPU), at one commit, at known times."""
     _begun.clear()
     monkeypatch.setattr(proftrack.environment, "collect", lambda device, **_: CPU if device == "cpu" else H200)
     monkeypatch.setattr(proftrack.environment, "git_diff", lambda *_, **__: DIFF)
 
 
 def replace_capture(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None:
-    """`run` measures this."""
+    """Make `run` measure this."""
 
     def capture(experiment: Experiment, *, output: Path, **_: Any) -> Capture:
         return capture_of(recorded, experiment, output)
@@ -220,7 +220,7 @@ def replace_capture(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None
 def replace_points(
     monkeypatch: pytest.MonkeyPatch, reference: str, of: Callable[[dict[str, str]], Recorded | str]
 ) -> None:
-    """`sweep` measures at each point what `of` gives for its parameters, or fails with that text."""
+    """Make `sweep` measure what `of` returns for a point's parameters; a string is an error message."""
 
     def measure(overrides: dict[str, str], folder: Path, log: Path) -> Record:
         point = of(overrides)
@@ -232,7 +232,7 @@ def replace_points(
 
 
 def replace_variants(monkeypatch: pytest.MonkeyPatch, of: dict[str, Recorded | str]) -> None:
-    """`variants` measures these, or refuses one with that text. The results of all are equal."""
+    """Make `variants` measure these; a string is the reason why a variant is refused. All outputs are equal."""
 
     def measure(asked: Sequence[Any], folder_of: Callable[[Any], Path], *_: object, **__: object) -> list[Measured]:
         out: list[Measured] = []
@@ -259,7 +259,7 @@ def replace_variants(monkeypatch: pytest.MonkeyPatch, of: dict[str, Recorded | s
 
 
 def long_history() -> list[str]:
-    """The page of a history with one series of 1,001 runs, one more than a picture shows, as paragraphs."""
+    """Lines of the history page of 1,001 runs in one series, one more than a picture shows."""
     points = [
         RunPoint(
             run_id=f"{i:032x}",

@@ -1,15 +1,15 @@
-"""What others rely on, held against files in goldens/: record.json, terminal output, names in MLflow.
+"""Golden files for what other people rely on: record.json, command output, names in MLflow.
 
-    goldens/records/  a record of each schema version, as it was first written
-    goldens/shapes/   field names, nesting and types of what is written as JSON
-    goldens/figures/  the figures: of two records as JSON; of each text its order and its numbers with their units
-    goldens/names/    params, metrics, tags and artifacts of MLflow runs, sections of a report
-    goldens/texts/    what commands print, word by word
+    goldens/records/  one record per schema version, as first written
+    goldens/shapes/   field names, nesting and types of everything written as JSON
+    goldens/figures/  figures of records as JSON; the structure and the numbers, with units, of each text
+    goldens/names/    MLflow params, metrics, tags and artifacts; table columns; options; report sections
+    goldens/texts/    what commands print, word for word
 
-Nothing is measured: traces of data/ and timings written by hand go through the real commands (recorded_captures).
-Where a sentence is worded anew, `REGENERATE=texts python -m pytest tests/test_goldens.py` writes texts/ again, and the
-rest must still hold. Where a field, figure or name changes on purpose, REGENERATE=all writes all of them again, and a
-record where there is none of its version; read the difference.
+Nothing is measured: traces from data/ and hand-written timings go through the real commands (recorded_captures.py).
+When you reword a sentence, run `REGENERATE=texts python -m pytest tests/test_goldens.py` to rewrite texts/; everything
+else must still pass. When a field, figure or name changes on purpose, REGENERATE=all rewrites everything except
+existing records (a record is added if its version has none). Read the diff before you commit it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ SLOWER_LATENCY = Recorded(
 
 
 class Shown(NamedTuple):
-    """What a command did."""
+    """Exit code and output of one command."""
 
     code: int
     out: str
@@ -69,7 +69,7 @@ class Shown(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A folder in which every command was called once."""
+    """A working directory after every command has run once."""
 
     folder: Path
     shown: dict[str, Shown]
@@ -78,7 +78,7 @@ class Made(NamedTuple):
 
 
 def shown(*arguments: str) -> Shown:
-    """Call a command as it behaves where its output is piped."""
+    """Run a command with its output piped."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = call(*arguments)
@@ -91,7 +91,7 @@ def shown(*arguments: str) -> Shown:
 
 
 def golden(name: str, text: str) -> None:
-    """Hold a text against its golden, or make that anew where it is asked for."""
+    """Compare a text with its golden file, or rewrite the file if REGENERATE says so."""
     path = GOLDENS / name
     if REGENERATE in ("all", name.partition("/")[0]):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -213,7 +213,7 @@ TEXTS = """
 
 
 def text_of(made: Made, name: str) -> str:
-    """What a command printed, with its exit code, and without what differs between machines."""
+    """Exit code and output of a command, without paths that differ between machines."""
     code, out, err = made.shown[name]
     text = f"$ exit {code}\n{out}" + (f"$ stderr\n{err}" if code == 1 else "")
     text = text.replace(str(made.folder), "FOLDER")
@@ -243,9 +243,11 @@ _COLUMNS = re.compile(r"\S {2,}\S|^\|")
 
 
 def figures(text: str) -> str:
-    """A text's order and numbers: its blocks, in each of them a line for a row (numbers as they stand) or for a
-    sentence (numbers sorted, each once; behind the mark of its item, and the code of a flag). Regimes count as numbers.
-    What holds none of these is left out, so that a heading may be worded anew, and a number written 51 us or 51.0 us.
+    """The structure and the numbers of a text, independent of its wording.
+
+    Blocks stay in order. A table row gives its numbers in order; a sentence gives its distinct numbers, sorted, after
+    its bullet and flag code. Regimes count as numbers. Lines with none of these are dropped, so headings may change.
+    51 us and 51.0 us are the same number.
     """
     blocks = ["\n".join(_lines(block.splitlines())) for block in re.split(r"\n\s*\n", text)]
     return "\n\n".join(filter(None, blocks)) + "\n"
@@ -294,7 +296,7 @@ def test_figures_do_not_depend_on_words_and_wrapping() -> None:
 
 
 def shape(value: Any) -> str:
-    """One line a field: its path, its type; what differs between a list's elements is joined by a bar."""
+    """One line per field: path and type. List elements are merged; differing types are joined by a bar."""
     types: dict[str, set[str]] = {}
 
     def walk(path: str, value: Any) -> None:
@@ -360,7 +362,7 @@ def test_figures_of_records(made: Made, name: str, source: str) -> None:
 
 
 def _rounded(value: Any) -> Any:
-    """Without the last digits of a float, which are no figure's."""
+    """Floats to nine significant digits."""
     if isinstance(value, dict):
         return {name: _rounded(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -371,8 +373,8 @@ def _rounded(value: Any) -> Any:
 # ---- records of each schema version ----------------------------------------------------------------------------------
 
 
-def test_a_record_of_today_is_as_its_version_was_written_first(made: Made) -> None:
-    """A record of another shape has another schema version, and a golden of its own beside the older ones."""
+def test_records_written_today_have_the_shape_of_their_version(made: Made) -> None:
+    """If the shape changes, raise the schema version; the new record gets its own golden next to the old ones."""
     record = _json(made, "kept/record.json")
     path = GOLDENS / "records" / f"record-{record['schema_version']}.json"
     if REGENERATE == "all" and not path.exists():
@@ -382,15 +384,15 @@ def test_a_record_of_today_is_as_its_version_was_written_first(made: Made) -> No
 
 
 @pytest.mark.parametrize("version", [1])
-def test_a_record_of_each_version_loads(version: int) -> None:
-    """Each was written by the command `run` above, so it shows the figures of today's."""
+def test_a_record_of_every_version_loads(version: int) -> None:
+    """`run` above wrote it, so its report shows today's figures."""
     path = GOLDENS / "records" / f"record-{version}.json"
     report = shown("report", str(path), "--format", "text")
     assert report.code == 0, report.err
     assert figures(f"$ exit 0\n{report.out}") == (GOLDENS / "figures" / "report.txt").read_text(encoding="utf-8")
 
 
-def test_a_record_of_a_version_to_come_is_refused_in_one_sentence(made: Made) -> None:
+def test_a_record_of_a_newer_version_is_rejected_in_one_sentence(made: Made) -> None:
     code, out, err = made.shown["newer_record"]
     assert (code, out) == (1, "")
     assert len(err.splitlines()) == 1
@@ -401,7 +403,7 @@ def test_a_record_of_a_version_to_come_is_refused_in_one_sentence(made: Made) ->
 
 
 class Logged(NamedTuple):
-    """Runs of a store, by what they are."""
+    """The runs of a store, by kind: `kept`, `sweep`, `sweep n=64`, ..."""
 
     client: Any
     ids: dict[str, str]
@@ -409,7 +411,7 @@ class Logged(NamedTuple):
 
 @pytest.fixture(scope="module")
 def logged(made: Made) -> Iterator[Logged]:
-    """All folders synced into one store, and a run that was logged as it was measured."""
+    """Every folder synced into one store, plus one run logged directly."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.chdir(made.folder)
         monkeypatch.setenv("MLFLOW_TRACKING_URI", made.store)
@@ -432,14 +434,14 @@ def logged(made: Made) -> Iterator[Logged]:
 
 
 def _synced(folder: str) -> list[str]:
-    """The runs that a folder was logged as."""
+    """Ids of the runs that `sync` logged a folder as."""
     done = shown("sync", folder)
     assert done.code == 0, done.err
     return re.findall(r"as run ([0-9a-f]{32})", done.out)
 
 
 def _part(client: Any, run: Any) -> str | None:
-    """`sweep`, or `sweep n=64` of what is below it; None of a run by itself."""
+    """`sweep` for a parent, `sweep n=64` for its child, None for any other run."""
     tags = run.data.tags
     if "mlflow.parentRunId" not in tags:
         return tags.get("proftrack.kind")
@@ -503,6 +505,19 @@ def test_history_text(made: Made, logged: Logged) -> None:
     golden("shapes/history.txt", shape(json.loads(made.shown["json/history"].out)))
 
 
+@pytest.mark.parametrize(
+    ("name", "which"),
+    [("run", "kept"), ("training", "trained"), ("on_cpu", "on_cpu"), ("sweep", "sweep"), ("variants", "variants")],
+)
+def test_descriptions_in_mlflow(logged: Logged, name: str, which: str) -> None:
+    text = logged.client.get_run(logged.ids[which]).data.tags["mlflow.note.content"] + "\n"
+    golden(f"texts/note_of_{name}.txt", text)
+    golden(f"figures/note_of_{name}.txt", figures(text))
+
+
+# ---- other files and interfaces --------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("folder", ["kept", "trained", "on_cpu"])
 def test_sections_of_a_report(made: Made, folder: str) -> None:
     page = (made.folder / folder / "report.html").read_text(encoding="utf-8")
@@ -511,16 +526,52 @@ def test_sections_of_a_report(made: Made, folder: str) -> None:
     )
 
 
-# ---- timing.mode: latency --------------------------------------------------------------------------------------------
-# The verdict's T is then the step that is synchronised: 120 us. Back to back a step takes 100 us. Both figures are of
-# one record that the pipeline made; 100 us may stand only where it is said to be back to back.
+def test_columns_of_tables(made: Made) -> None:
+    """Tables of run folders, events.parquet, and the DataFrames of `proftrack.analyze`."""
+    from pyarrow import parquet
 
-READS_THROUGHPUT = "it shows step_time_us, whatever timing.mode says"
+    import proftrack
+
+    tables = [made.folder / name for name in ("kept/tables/ops.json", "kept/tables/kernels.json")]
+    tables += [made.folder / name for name in ("swept/tables/sweep.json", "varied/tables/variants.json")]
+    columns = {each.name: json.loads(each.read_text(encoding="utf-8"))["columns"] for each in tables}
+    schema = parquet.read_schema(made.folder / "kept" / "events.parquet")
+    columns["events.parquet"] = [f"{field.name}: {field.type}" for field in schema]
+    trace = proftrack.analyze(made.folder / "mlp_train.json.gz")
+    columns |= {f"analyze().{name}": list(getattr(trace, name)) for name in ("ops", "kernels", "steps", "regions")}
+    golden(
+        "names/columns.txt", "".join(f"{table}\n" + "".join(f"    {c}\n" for c in columns[table]) for table in columns)
+    )
+
+
+def test_key_averages(made: Made) -> None:
+    """The format is torch's own."""
+    golden("figures/key_averages.txt", (made.folder / "trained" / "tables" / "key_averages.txt").read_text("utf-8"))
+
+
+def test_commands_options_and_flags() -> None:
+    commands = re.findall(r"^  ([a-z]+)  ", shown("--help").out.partition("Commands:")[2], re.MULTILINE)
+    assert "analyze" in commands
+    lines = []
+    for command in commands:
+        page = shown(command, "--help").out
+        lines += [" ".join(page.splitlines()[0].split()[1:])]
+        options = page.partition("\nOptions:\n")[2].partition("\n\n")[0]
+        lines += [f"    {option}" for option in re.findall(r"^  (-.*?)(?:  |$)", options, re.MULTILINE)]
+    flags = re.findall(r"^\w+$", shown("analyze", "--list-flags").out, re.MULTILINE)
+    golden("names/options.txt", "\n".join([*lines, "flags", *(f"    {flag}" for flag in flags)]) + "\n")
+
+
+# ---- timing.mode: latency --------------------------------------------------------------------------------------------
+# In latency mode T is the synchronised step time: 120 us in this fixture. Back to back, a step takes 100 us. Both come
+# from one record that the pipeline made; 100 us may appear only where it is labelled "back to back".
+
+READS_THROUGHPUT = "shows step_time_us even if timing.mode is latency"
 _STEP_100 = re.compile(r"(?<![\d.,])100(?:\.0+)? us")
 
 
 def _page(made: Made, *, pictures: bool = False) -> str:
-    """The text of a report, without markup."""
+    """The text of the latency run's report, without markup."""
     page = (made.folder / "latency" / "report.html").read_text(encoding="utf-8")
     page = re.sub(rf"<(script|style{'' if pictures else '|svg'})\b.*?</\1>", " ", page, flags=re.DOTALL)
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page)).split())
@@ -559,7 +610,7 @@ def test_latency_in_the_step_chart_of_a_report(made: Made) -> None:
 
 
 def test_a_report_shows_the_step_back_to_back_only_as_such(made: Made) -> None:
-    """Outside of pictures, whose axes have any figure."""
+    """Pictures are left out: an axis may have a tick at 100 us."""
     text = _page(made)
     places = [match.start() for match in _STEP_100.finditer(text)]
     assert places
@@ -574,7 +625,7 @@ def test_latency_in_the_description_of_a_run(logged: Logged) -> None:
 
 
 def test_latency_in_the_metrics_of_a_run(logged: Logged) -> None:
-    """Each metric is what its name says (DESIGN section 7); what follows from T takes the one that the mode chooses."""
+    """step_time_us and step_latency_us mean the same in both modes; figures derived from T use the mode's own."""
     metrics = logged.client.get_run(logged.ids["latency"]).data.metrics
     assert (metrics["step_time_us"], metrics["step_latency_us"]) == (100.0, 120.0)
     busy = metrics["gpu_busy_per_step_us"]
@@ -584,7 +635,7 @@ def test_latency_in_the_metrics_of_a_run(logged: Logged) -> None:
 
 
 def test_latency_in_a_comparison(made: Made) -> None:
-    """The steps differ in latency alone: 120 and 240 us."""
+    """The two runs differ only in latency: 120 and 240 us."""
     text = made.shown["compare_latency"].out
     assert re.search(r"^T  .*\b120 us +240 us +\+100\.0 %", text, re.MULTILINE)
     assert not _STEP_100.search(text)
@@ -603,9 +654,9 @@ def test_latency_of_the_two_sides_of_a_comparison(made: Made) -> None:
 # ---- history ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="it says that changes were looked for in the newest 1,000 alone")
+@pytest.mark.xfail(strict=True, reason="says that only the newest 1,000 runs were searched for changes")
 def test_a_long_history_says_what_its_picture_leaves_out() -> None:
-    """All runs are searched for changes; the picture alone shows the newest 1,000."""
+    """All runs are searched for changes; only the picture is limited to the newest 1,000."""
     lines = [line for line in captures.long_history() if re.search(r"\b1,000\b", line)]
     assert lines
     assert not any(re.search(r"look|search", line) for line in lines)
