@@ -7,15 +7,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from proftrack.cli import browser, subject
+from proftrack.cli.subject import Subject
 from proftrack.errors import UsageError
-
-if TYPE_CHECKING:
-    from proftrack.analysis.pipeline import Analysis
 
 
 @click.command("report")
@@ -41,14 +38,14 @@ def command(what: str, output: str | None, form: str | None, open_it: bool) -> N
     if open_it and (form != "html" or output == "-"):
         raise UsageError(f"--open shows html in the browser, not {form if form != 'html' else 'stdout'}; leave it out")
     with waiting(f"reading {what}"):
-        analysis = subject.load(what)
+        found = subject.load(what)
     to_stdout = output == "-" or (output is None and form != "html")
     if to_stdout and form == "text":
         from proftrack.report.terminal import print_record
 
-        print_record(analysis.record)  # as wide as the terminal is, in its colours
+        print_record(found.record)  # as wide as the terminal is, in its colours
         return
-    text = _RENDER[form](analysis)
+    text = _RENDER[form](found)
     if to_stdout:
         sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
         return
@@ -63,34 +60,34 @@ def _form_of(output: str | None) -> str:
     return {".txt": "text", ".md": "markdown", ".json": "json"}.get(ending, "html")
 
 
-def _html(analysis: Analysis) -> str:
+def _html(found: Subject) -> str:
     from proftrack.report.html import render
     from proftrack.report.scene import scene
 
-    return render(analysis.record, scene(analysis.tables, analysis.record.kernels))
+    return render(found.record, scene(found.tables, found.record.kernels))
 
 
-def _text(analysis: Analysis) -> str:
+def _text(found: Subject) -> str:
     from proftrack.report.terminal import print_record
 
     out = io.StringIO()
-    print_record(analysis.record, out)
+    print_record(found.record, out)
     return out.getvalue().lstrip("\n")
 
 
-def _markdown(analysis: Analysis) -> str:
+def _markdown(found: Subject) -> str:
     from proftrack.report.markdown import render
 
-    return render(analysis.record)
+    return render(found.record)
 
 
-def _json(analysis: Analysis) -> str:
+def _json(found: Subject) -> str:
     from proftrack.record import dump
 
-    return dump(analysis.record).decode() + "\n"
+    return dump(found.record).decode() + "\n"
 
 
-_RENDER: dict[str, Callable[[Analysis], str]] = {"html": _html, "text": _text, "markdown": _markdown, "json": _json}
+_RENDER: dict[str, Callable[[Subject], str]] = {"html": _html, "text": _text, "markdown": _markdown, "json": _json}
 
 
 def _write(text: str, output: str | None, open_it: bool) -> Path:

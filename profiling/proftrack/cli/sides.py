@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from proftrack.cli.subject import is_record
 from proftrack.compare.floors import given_floor, measured_floor
 from proftrack.compare.results import CommitRange, Floor
 from proftrack.compare.subjects import Subject
 from proftrack.errors import NotFoundError, ProftrackError, UsageError
 from proftrack.experiment.sentences import no_such_file
 from proftrack.record import Record
-from proftrack.rundir import by_path
 
 if TYPE_CHECKING:
     from proftrack.store.query import Found, Runs
@@ -68,8 +68,20 @@ def is_run(store: Store, reference: str) -> bool:
 
 def from_path(reference: str, step_time_us: float | None = None) -> Side:
     """A run folder, a record.json or a trace. Raises UsageError, and what reading it raises."""
-    record = by_path.load(Path(reference), step_time_us=step_time_us, with_events=False).record
-    return Side(subject=Subject(record=record, label=reference))
+    from proftrack import record as records
+
+    path = Path(reference)
+    if path.is_dir():
+        path = path / "record.json"
+        if not path.is_file():
+            raise UsageError(f"{reference}: no run folder (no record.json in it)")
+    if is_record(path):
+        if step_time_us is not None:
+            raise UsageError(f"{reference}: a record has its own step time; --step-time-us is for traces")
+        return Side(subject=Subject(record=records.load(path), label=reference))
+    from proftrack.analysis.pipeline import analyze_trace
+
+    return Side(subject=Subject(record=analyze_trace(path, step_time_us=step_time_us).record, label=reference))
 
 
 def from_group(runs: Runs, group: Group, label: str) -> Side:
