@@ -9,11 +9,11 @@ from urllib.parse import unquote
 
 import msgspec
 import pytest
+from calls import call
 from run_folders import make_record, write_folder
 
 import proftrack
 from proftrack.capture.trace import file_name as trace_name
-from proftrack.cli import main
 from proftrack.cli import run as cli_run
 from proftrack.errors import ProftrackError, StoreError, UsageError
 from proftrack.experiment import Experiment
@@ -79,12 +79,6 @@ def named(name: str) -> Record:
     record = make_record()
     assert record.run is not None
     return msgspec.structs.replace(record, run=msgspec.structs.replace(record.run, experiment=name))
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
-    return int(stop.value.code or 0)
 
 
 def stored(root: Path) -> dict[str, list[Path]]:
