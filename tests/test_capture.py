@@ -67,12 +67,12 @@ def test_step_time_is_pipelined_and_latency_is_not() -> None:
     assert found.step_time_p95_us == pytest.approx(410)
     assert len(found.block_step_times_us) == 10
     assert notes == []
-    assert found.verdict_step_time_us == found.step_time_us
+    assert found.chosen.us == found.step_time_us
 
 
 def test_latency_mode_chooses_the_other_time() -> None:
     found, _ = timing.time_steps(Simulated(1000, 2000).watch(), TimingOptions(mode="latency"), step_seconds=2e-6)
-    assert found.verdict_step_time_us == found.step_latency_us == pytest.approx(3.0)
+    assert found.chosen.us == found.step_latency_us == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(
