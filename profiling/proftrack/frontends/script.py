@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import re
 import runpy
 import sys
 import traceback
@@ -19,9 +18,9 @@ from types import TracebackType
 from proftrack import experiment
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.frontends.loop import SCHEDULE, Profile
+from proftrack.redact import without_secrets
 
 _PARAM = "arguments"
-_SECRET = re.compile(r"^-{1,2}(?:\w+[-_])*(?:key|token|secret|password|passwd|pwd|credentials?)$", re.IGNORECASE)
 _UNSTEPPED = (
     "no step was seen, so nothing was recorded; steps are those of the program's optimizers, or the calls of "
     "--step MODULE:FUNCTION, or mark them with proftrack.profile in the program"
@@ -68,19 +67,6 @@ def profile_of(
 def _warn(text: str) -> None:
     """Whoever typed the command has no line of code that a warning could point at."""
     print(f"proftrack: {text}", file=sys.stderr)
-
-
-def without_secrets(arguments: Sequence[str]) -> list[str]:
-    """The arguments with the values of options that are called a key, a token, a secret or a password blanked."""
-    shown: list[str] = []
-    secret = False
-    for argument in arguments:
-        name, equals, _ = argument.partition("=")
-        is_value = secret and not argument.startswith("-")
-        secret = bool(_SECRET.search(name))
-        shown.append("..." if is_value else f"{name}=..." if secret and equals else argument)
-        secret = secret and not equals
-    return shown
 
 
 def run(program: Program, profile: Profile, *, step: str | None, stop: bool) -> int:
