@@ -126,10 +126,18 @@ def test_latencies_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "fraction", "expected"), [([1.0], 0.95, 1.0), ([4.0, 1.0, 3.0, 2.0], 0.5, 2.5), ([0.0, 10.0], 0.95, 9.5)]
+    ("singles", "latency", "p95"),
+    [([1.0], 1.0, 1.0), ([20.0, 0.0, 10.0], 10.0, 19.0), ([0.0, 10.0], 5.0, 9.5), ([], None, None)],
 )
-def test_percentile(values: list[float], fraction: float, expected: float) -> None:
-    assert timing.percentile(values, fraction) == pytest.approx(expected)
+def test_a_timing_by_its_samples(singles: list[float], latency: float | None, p95: float | None) -> None:
+    """The percentile lies between the two values around its rank: 0.95 of the way from 0 to 10."""
+    found = timing.timing_of("throughput", [3.0, 1.0, 2.0], 10, singles)
+    assert (found.step_time_us, found.step_latency_us, found.step_time_p95_us) == (2.0, latency, p95)
+
+
+def test_blocks_of_one_step_are_the_synchronised_steps() -> None:
+    found = timing.timing_of("latency", [3.0, 1.0, 2.0], 1, [])
+    assert (found.step_latency_us, found.step_latencies_us) == (2.0, [3.0, 1.0, 2.0])
 
 
 def test_warm_up_waits_for_the_clocks() -> None:
