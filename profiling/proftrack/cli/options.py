@@ -118,10 +118,10 @@ class ParameterCommand(click.Command):
 def _names(reference: str) -> list[str] | None:
     """The parameters and settings of an experiment; None where they are not in a file that can be read."""
     from proftrack import experiment
-    from proftrack.experiment.settings import BARE, RULES
+    from proftrack.experiment.overrides import BARE, SETTINGS
 
     try:
-        return [*experiment.load(reference).params, *BARE, *RULES]
+        return [*experiment.load(reference).params, *BARE, *SETTINGS]
     except ProftrackError:
         return None
 
