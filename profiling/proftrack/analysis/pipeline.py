@@ -15,12 +15,12 @@ from proftrack import __version__
 from proftrack.analysis.pool import Measured, read_and_measure
 from proftrack.capture.result import Capture
 from proftrack.errors import UsageError
-from proftrack.git import scrub
 from proftrack.measures import Measures, combine, measure
 from proftrack.measures.collectives import Collective
 from proftrack.record import Rates, Record, RunFacts, Source, SourceFile, Times
 from proftrack.record.ceilings import StepWork
 from proftrack.record.environment import DeviceFacts, Environment
+from proftrack.redact import scrub_all
 from proftrack.trace.ranks import rank_of, stated_rank, worker_of
 from proftrack.trace.reader import Trace, read
 from proftrack.trace.table import EventTable
@@ -222,7 +222,7 @@ def _run_facts(capture: Capture, experiment: Experiment, environment: Environmen
     from proftrack.experiment import fingerprint
 
     # A record is read by others: an address among the parameters loses its password.
-    experiment = msgspec.structs.replace(experiment, params=_without_credentials(experiment.params))
+    experiment = msgspec.structs.replace(experiment, params=scrub_all(experiment.params))
     device = environment.device.name if environment.device else capture.device
     digest, keys = fingerprint(experiment, device, cpu_threads=environment.cpu_threads)
     return RunFacts(
@@ -239,14 +239,6 @@ def _run_facts(capture: Capture, experiment: Experiment, environment: Environmen
         notes=capture.notes,
         display_name=experiment.display_name,
     )
-
-
-def _without_credentials(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_credentials(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_without_credentials(each) for each in value]
-    return scrub(value) if isinstance(value, str) else value
 
 
 def _profiler_options(trace: Trace) -> dict[str, bool]:

@@ -13,8 +13,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from proftrack.git import scrub
 from proftrack.record import Record
+from proftrack.redact import scrub
 
 # MLflow's own limits; a longer param is cut by it with a warning only.
 DIGITS = 6
