@@ -111,7 +111,7 @@ def _figures(part: Part, waiting: float | None) -> RankFigures:
         files=[f.name for f in record.source.files],
         regime=record.verdict.regime,
         steps=record.window.steps,
-        step_time_us=record.times.step_time_us,
+        step_time_us=record.step_time_us,
         gpu_busy_us=record.times.gpu_busy_per_step_us,
         communication_us=round(communication / steps, 3) if part.collectives else None,
         exposed_communication_us=round(record.split.exposed_communication_us / steps, 3) if record.split else None,
