@@ -104,7 +104,7 @@ def test_no_baseline_says_how_to_make_one(logged: Logged, capsys: pytest.Capture
     code, shown = call(capsys, "gate", alone)
     assert code == INCONCLUSIVE
     assert "branch main has no FINISHED run of another commit" in flat(shown)
-    assert "proftrack run matmul&#95;add" in shown or "proftrack run matmul_add" in shown
+    assert "proftrack run matmul_add" in shown
     assert tags(alone)["gate.outcome"] == "inconclusive"
 
 
