@@ -232,18 +232,14 @@ class Profile:
         )
 
     def _keep(self, captured: Capture, steps: int) -> None:
-        from proftrack.frontends.distributed.parts import gathered
         from proftrack.recorder import analysed
 
-        recording, team = self._recording, self._team
+        recording = self._recording
         assert recording is not None
         flags = _short(self.experiment, captured, steps)
         if flags:
             self._warn(f"{self.experiment.name}: {flags[0].message}")
-        analysis = analysed(captured, self.experiment)
-        if team is not None and team.rank == 0:
-            analysis, _ = gathered(team, analysis, recording.folder, joined=True)
-        self.record = recording.write(analysis, flags)
+        self.record = recording.write(analysed(captured, self.experiment), flags)
         self._shown = recording.log()
         self._where()
 
