@@ -108,10 +108,8 @@ def gathered(peers: Peers, analysis: Analysis, folder: Path, *, joined: bool) ->
     for rank in peers.wait_for_others(joined=joined):
         record, collectives = parts.gather_part(folder, rank)
         everybody.append(ranks.Part(rank=rank, record=record, collectives=[Collective(*each) for each in collectives]))
-    joint = ranks.join(everybody)
-    others = {part.rank: ranks.in_company(part.record, part.rank, joint) for part in everybody[1:]}
-    parts.write_joint(folder, joint, others)
-    own = ranks.in_company(analysis.record, 0, joint)
+    (own, *others), joint = ranks.join_ranks(everybody)
+    parts.write_joint(folder, joint, {part.rank: each for part, each in zip(everybody[1:], others, strict=True)})
     assert own.run is not None  # a capture's record has one
     of_these = "" if len(everybody) == peers.size else f", of which {len(everybody)} were recorded"
     note = f"One of {peers.size} ranks{of_these}, rank 0's figures."
