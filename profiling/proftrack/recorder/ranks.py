@@ -46,7 +46,7 @@ class Peers(process.Watched, Protocol):
         """Whether rank 0 is dead and this is the lowest rank that lives."""
 
 
-class Part:
+class RankRecording:
     """What another rank than 0 records: a part of rank 0's run, in its folder."""
 
     def __init__(self, peers: Peers) -> None:
@@ -85,14 +85,14 @@ def take_part(peers: Peers, measure: Callable[[Path], Analysis]) -> Record:
 
     Raises what measuring raises; CaptureError naming the rank where another one failed.
     """
-    part: Part | None = None
+    part: RankRecording | None = None
 
     def end(error: BaseException | None) -> None:
         if part is not None:
             part.end(error)
 
     with guarded(end, peers):
-        part = Part(peers)
+        part = RankRecording(peers)
         return part.write(measure(part.own_folder))
 
 

@@ -19,7 +19,7 @@ from proftrack.record import Record
 from proftrack.record.ranks import Joint
 from proftrack.recorder import content
 from proftrack.recorder.life import Life, Say, refusals_noted
-from proftrack.recorder.ranks import Part, Peers, gathered, heard
+from proftrack.recorder.ranks import Peers, RankRecording, gathered, heard
 from proftrack.rundir.layout import TRACES
 from proftrack.store import links, session
 
@@ -62,7 +62,7 @@ class Recorded(NamedTuple):
     """The ranks side by side, where there are several."""
 
 
-class Recording(Life):
+class RunRecording(Life):
     """One run that is measured here, from its folder to its last line."""
 
     def __init__(self, plan: Plan) -> None:
@@ -205,14 +205,14 @@ def record(plan: Plan, measure: Measure, say: Say) -> Recorded:
     """
     with heard(plan.peers):
         with refusals_noted(mlflow=bool(plan.mlflow)):
-            recording = Recording(plan)
+            recording = RunRecording(plan)
         with recording.living(say):
             written = recording.write(measure(recording.folder))
             recording.upload()
     return Recorded(written, recording.run_id, recording.leave(), recording.joint)
 
 
-def begin_beside(plan: Plan, warn: Say) -> Recording | Part:
+def begin_beside(plan: Plan, warn: Say) -> RunRecording | RankRecording:
     """Begin a run, or a rank's part of one, in a program of the user's; see the head of this package.
 
     Raises UsageError for a folder that cannot be used, StoreError where the run must be logged and cannot be,
@@ -220,8 +220,8 @@ def begin_beside(plan: Plan, warn: Say) -> Recording | Part:
     """
     if plan.peers is not None and plan.peers.rank != 0:
         plan.peers.need_first()
-        return Part(plan.peers)
-    recording = Recording(plan)
+        return RankRecording(plan.peers)
+    recording = RunRecording(plan)
     try:
         recording.open_beside(warn)
     except BaseException as error:
