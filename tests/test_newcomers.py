@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from calls import show
 
-from proftrack.rundir import run_folders
+from proftrack import rundir
 
 ROOT = Path(__file__).parents[1]
 MATMUL_ADD = ROOT / "experiments" / "matmul_add.yaml"
@@ -87,8 +87,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_try_is_answered_with_what_was_meant(
     here: Path, capsys: pytest.CaptureFixture[str], words: str, code: int, sentence: str
 ) -> None:
-    assert show(capsys, *words.split()) == (code, "", f"proftrack: {sentence.format(here=here)}\n")
-    assert not run_folders.spool_root().exists()
+    assert show(capsys, *words.split()) == (
+        code,
+        "",
+        f"proftrack: {sentence.format(here=here)}\
+",
+    )
+    assert not rundir.spool_root().exists()
 
 
 def test_a_script_without_steps_says_what_a_step_is(

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import click
 
-from proftrack import process
+from proftrack import process, rundir
 from proftrack.cli.ending import ending
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.frontends.sweep.keeping import InFolder, InStore
-from proftrack.rundir import run_folders
 from proftrack.signals import Interrupted, Interrupts
 from proftrack.store import batch as groups
 from proftrack.store import links
@@ -64,7 +63,7 @@ def place(
             opened.store, opened.experiment_id, opened.run_id, opened.artifact_uri, profile=False
         )
         if output is None:
-            run_folders.discard(folder)
+            rundir.discard(folder)
         else:
             found.lines.append(f"Kept    {folder}")
 
@@ -79,7 +78,7 @@ def end(group: Group) -> None:
 def _folder(group: Group, output: Path | None, *, fresh: bool) -> tuple[Path, Group]:
     """The group's folder, and the group: the one that was begun in it, where there is one."""
     if output is None or not (output / groups.FILE).is_file():
-        folder = run_folders.new_folder(output, f"{group.experiment}-{group.kind}")
+        folder = rundir.new_folder(output, f"{group.experiment}-{group.kind}")
         # Inside of a repository it must not make the code look changed: a sweep that goes on would be another one.
         (folder / ".gitignore").write_text("*\n", encoding="utf-8")
         return folder, group
@@ -118,7 +117,7 @@ def _told_where(folder: Path, output: Path | None, *, no_mlflow: bool) -> Iterat
             rest = f"log them with: proftrack sync {shlex.quote(str(folder))}"
             click.echo(f"proftrack: {counted(len(whole), 'part')} kept in {folder}; {again}, or {rest}", err=True)
         elif output is None:
-            run_folders.discard(folder)
+            rundir.discard(folder)
         if not whole and not no_mlflow and isinstance(error, Interrupted):
             click.echo("proftrack: what was done is logged; the same command goes on from there", err=True)
 

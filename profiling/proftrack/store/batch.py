@@ -25,14 +25,13 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec import Struct, field
 
-from proftrack import names, process, untrusted
-from proftrack.errors import ProftrackError, StoreError, UsageError
+from proftrack import names, process, rundir, untrusted
+from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment.sentences import show
 from proftrack.process import Parent
 from proftrack.redact import scrub
-from proftrack.rundir import run_folders
 from proftrack.store import connect as stores
-from proftrack.store import lifecycle, session, sync
+from proftrack.store import lifecycle, ownership, session, sync
 from proftrack.store.connect import Store
 from proftrack.store.errors import explained, quiet
 from proftrack.store.fields import as_params, rounded
@@ -121,7 +120,7 @@ def load(folder: Path) -> Group:
     """Read group.json. Raises ProftrackError where it is missing, is none, or names a part outside of the folder."""
     path = folder / FILE
     try:
-        group: Group = untrusted.decode(run_folders.read_bounded(path), Group)
+        group: Group = untrusted.decode(rundir.read_bounded(path), Group)
     except OSError as error:
         raise ProftrackError(f"{path}: cannot be read ({error.strerror})") from error
     except msgspec.MsgspecError as error:
@@ -173,7 +172,8 @@ def open_parent(group: Group, *, fresh: bool, parent: Parent | None = None) -> I
         if _is_id(begun := earlier.data.tags.get(lifecycle.GROUP_TAG, "")):
             group.id = begun
         tags = {**lifecycle.owner_tags(), **_own_tags(group)}
-        with session.keep(store, client, lambda: lifecycle.reopen(store, client, earlier, tags)) as opened:
+        opening = session.Opening(store, client, lambda: lifecycle.reopen(store, client, earlier, tags))
+        with session.keep(opening) as opened:
             yield opened
 
 
@@ -183,13 +183,7 @@ def _earlier(store: Store, client: MlflowClient, group: Group) -> Run | None:
         found = lifecycle.search(
             client, f"tags.`{KEY_TAG}` = '{group.key}' and tags.`{lifecycle.KIND_TAG}` = '{group.kind}'"
         )
-    here = process.this_process()
-    free = []
-    for run in found:
-        owner = process.from_tags(run.data.tags)
-        if run.info.status != "RUNNING" or (owner is not None and process.is_dead(owner, here)):
-            free.append(run)
-    same = [run for run in free if _is_of(run, group)]
+    same = [run for run in found if ownership.is_free(run) and _is_of(run, group)]
     return max(same, key=lambda run: run.info.start_time, default=None)
 
 
@@ -256,7 +250,7 @@ def files(folder: Path) -> list[Path]:
 
 def _run_folders(folder: Path) -> list[Path]:
     """The run folders inside of a group's, relative to it, whatever group.json says of them."""
-    found = {path.parent.relative_to(folder) for path in folder.rglob(run_folders.RECORD) if path.is_file()} - {Path()}
+    found = {path.parent.relative_to(folder) for path in folder.rglob(rundir.RECORD) if path.is_file()} - {Path()}
     return sorted(each for each in found if found.isdisjoint(each.parents))
 
 
@@ -296,13 +290,13 @@ def sync_group(
     store as it is to be stays as it is; parts that are missing there go below it. Raises StoreError, ProftrackError
     for a part that cannot be logged, after the others were; StoreError where another process is at the folder.
     """
-    with run_folders.locked(folder):
+    with rundir.locked(folder):
         return _sync_group(store, client, folder, moved or {})
 
 
 def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping[str, Path]) -> list[sync.Outcome]:
     group = load(folder)
-    mark = hashlib.sha256(run_folders.read_bounded(folder / FILE)).hexdigest()[:32]
+    mark = hashlib.sha256(rundir.read_bounded(folder / FILE)).hexdigest()[:32]
     known = _known(store, client, folder, group)
     if known is not None and _as_it_is_to_be(known, group, mark):
         opened = Session(store, client, known)
@@ -319,7 +313,7 @@ def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping
         return lifecycle.create(store, client, experiment_id, group.name, tags, start_ms=group.started_ns // 1_000_000)
 
     ended = group.ended_ns // 1_000_000 if group.ended_ns else None
-    with session.keep(store, client, obtain, end_ms=ended) as opened:
+    with session.keep(session.Opening(store, client, obtain), end_ms=ended) as opened:
         outcomes, failures = _sync_parts(opened, group, folder, moved)
         log_parent(opened, group, folder)
         if failures:
@@ -355,16 +349,9 @@ def _known(store: Store, client: MlflowClient, folder: Path, group: Group) -> Ru
         return same[0]
     here = process.this_process()
     for run in same:
-        tags = run.data.tags
-        owner = process.from_tags(tags)
-        if run.info.status == "RUNNING" and owner and owner != here and process.is_alive(owner, here):
-            raise StoreError(
-                f"{folder}: process {owner.pid} is logging the same group now, as run {run.info.run_id}; wait until "
-                "that has ended"
-            )
-        at_work = run.info.status == "RUNNING" and not (owner and process.is_dead(owner, here))
-        whose = (tags.get(process.HOST_TAG), tags.get(lifecycle.USER_TAG))
-        if not at_work and whose in {(group.host, group.user), (here.host, lifecycle.user())}:
+        ownership.refuse_at_work(run, folder, "group")
+        whose = (run.data.tags.get(process.HOST_TAG), run.data.tags.get(lifecycle.USER_TAG))
+        if ownership.is_free(run) and whose in {(group.host, group.user), (here.host, lifecycle.user())}:
             return run
     return None
 

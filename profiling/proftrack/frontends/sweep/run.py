@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from proftrack import rundir
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment import Experiment
 from proftrack.frontends.sweep import crossover, plan, result, shown
@@ -21,7 +22,6 @@ from proftrack.frontends.sweep.result import Crossover, Point, Sweep
 from proftrack.frontends.sweep.stages import Where
 from proftrack.names import file_name
 from proftrack.record import Record
-from proftrack.rundir import run_folders
 from proftrack.store.batch import Group, Part, save
 
 POINTS = "points"
@@ -70,7 +70,7 @@ class Runner:
 
         Raises StoreError where another process is at the folder: a sync would discard what is being measured.
         """
-        with run_folders.locked(self.folder):
+        with rundir.locked(self.folder):
             return self._run(find_crossover=find_crossover, tolerance=tolerance)
 
     def _run(self, *, find_crossover: bool, tolerance: float) -> Sweep:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from proftrack import rundir
 from proftrack.errors import UsageError
 from proftrack.frontends.sweep.code import key_of, part_key, surroundings
 from proftrack.frontends.sweep.keeping import InFolder, InStore
@@ -17,7 +18,6 @@ from proftrack.frontends.variants.measure import Measured
 from proftrack.frontends.variants.names import Variant
 from proftrack.frontends.variants.result import Compiled, Entry, Outputs, Variants
 from proftrack.names import file_name
-from proftrack.rundir import run_folders
 from proftrack.store.batch import Group, Part, save
 
 FILE = "variants.json"
@@ -67,7 +67,7 @@ def run(
         mode=base.timing.mode,
         how=ISOLATED if isolated else IN_TURNS,
     )
-    with run_folders.locked(folder):  # a sync would discard what is being measured
+    with rundir.locked(folder):  # a sync would discard what is being measured
         measured = measure(lambda variant: folder / RUNS / file_name(variant.name))
     first = next((each.record for each in measured if each.record is not None), None)
     if first is not None and first.run is not None:  # by then it is known what `auto` became
