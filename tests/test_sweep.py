@@ -19,11 +19,13 @@ from run_folders import make_record, write_folder
 from proftrack import record as records
 from proftrack.capture.device import CpuDevice
 from proftrack.errors import ProftrackError, UsageError, WorkloadError
-from proftrack.frontends.sweep import crossover, measuring, plan, result, shown, stages, worker
+from proftrack.frontends.batch import worker
+from proftrack.frontends.batch.shown import print_page
+from proftrack.frontends.sweep import crossover, measuring, plan, result, shown, stages
 from proftrack.frontends.sweep.result import Point
 from proftrack.record import Record
 from proftrack.record.gpu_state import GpuState
-from proftrack.store import batch as groups
+from proftrack.rundir import batch as groups
 from proftrack.store import connect, lifecycle
 
 pytest.importorskip("torch")
@@ -725,7 +727,8 @@ def test_a_table_of_long_values_holds_eighty_columns(
     facts: dict[str, Any] = {"step_time_us": 2.65e6, "busy_us": 1.25e6, "roofline_us": 1e5, "confidence": "medium"}
     one = Point(key="k", label="l", values=values, regime="compute-bound", **facts)
     axes = {key: [value] for key, value in values.items()}
-    shown.print_sweep(result.Sweep(experiment="e", title="e", device="d", axes=axes, fixed={}, points=[one]))
+    sweep = result.Sweep(experiment="e", title="e", device="d", axes=axes, fixed={}, points=[one])
+    print_page(shown.page(sweep))
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     for cell in ("4096", "2.65 s", "1.25 s", "47.2 %", "100 ms", "compute-bound", "medium"):

@@ -12,24 +12,24 @@ import click
 
 from proftrack import process
 from proftrack.cli.ending import ending
-from proftrack.errors import ProftrackError, UsageError
-from proftrack.frontends.sweep.keeping import InFolder, InStore
+from proftrack.errors import ProftrackError
+from proftrack.frontends.batch.keeping import InFolder, InStore
+from proftrack.frontends.batch.ongoing import Ongoing
+from proftrack.rundir import batch as rundir_batch
 from proftrack.rundir import run_folders
+from proftrack.rundir.batch import Group
 from proftrack.signals import Interrupted, Interrupts
 from proftrack.store import batch as groups
 from proftrack.store import links
-from proftrack.store.batch import Group
 from proftrack.store.session import Session
 from proftrack.text import counted
 
-Keeping = InFolder | InStore
-
 
 class Place:
-    """Where a group is kept: its folder, and after it has ended, the lines that say where all is."""
+    """A batch, and after it has ended, the lines that say where all is."""
 
-    def __init__(self, group: Group, folder: Path, keeping: Keeping) -> None:
-        self.group, self.folder, self.keeping = group, folder, keeping
+    def __init__(self, batch: Ongoing) -> None:
+        self.batch = batch
         self.lines: list[str] = []
 
 
@@ -43,18 +43,18 @@ def place(
     logged that is known, and the run ends: FINISHED where nothing failed. Raises UsageError for a folder that cannot be
     used, StoreError for a store; ProftrackError says what failed in the block.
     """
-    folder, group = _folder(group, output, fresh=fresh)
-    groups.save(folder, group)
+    folder = rundir_batch.begin(group, output, fresh=fresh)
+    rundir_batch.save(folder, group)
     with _told_where(folder, output, no_mlflow=no_mlflow):
         if no_mlflow:
-            found = Place(group, folder, InFolder(folder))
+            found = Place(Ongoing(group, folder, InFolder(folder)))
             with Interrupts():
                 yield found
             found.lines = [f"Kept    {folder}", f"Log it  proftrack sync {shlex.quote(str(folder))}"]
             return
         with groups.open_parent(group, fresh=fresh, parent=parent) as opened:
             keeping = InStore(opened, group, folder, keep=output is not None, fresh=fresh)
-            found = Place(group, folder, keeping)
+            found = Place(Ongoing(group, folder, keeping))
             with _logged(opened, group, folder):
                 yield found
             if keeping.failures:
@@ -74,25 +74,6 @@ def end(group: Group) -> None:
     if group.error is not None:
         click.echo(f"proftrack: {group.error}", err=True)
         sys.exit(1)
-
-
-def _folder(group: Group, output: Path | None, *, fresh: bool) -> tuple[Path, Group]:
-    """The group's folder, and the group: the one that was begun in it, where there is one."""
-    if output is None or not (output / groups.FILE).is_file():
-        folder = run_folders.new_folder(output, f"{group.experiment}-{group.kind}")
-        # Inside of a repository it must not make the code look changed: a sweep that goes on would be another one.
-        (folder / ".gitignore").write_text("*\n", encoding="utf-8")
-        return folder, group
-    begun = groups.load(output)
-    if begun.kind != group.kind or begun.key != group.key:
-        raise UsageError(
-            f"--output {output}: holds another {begun.kind if begun.kind == 'sweep' else 'set of variants'} (its code, "
-            "machine or parameters differ); name a new folder"
-        )
-    if fresh:
-        raise UsageError(f"--output {output}: holds this {group.kind} already; name a new folder to measure it --fresh")
-    group.id, group.started_ns, group.parts = begun.id, begun.started_ns, begun.parts
-    return output.absolute(), group
 
 
 @contextlib.contextmanager

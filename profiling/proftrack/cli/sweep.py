@@ -58,24 +58,25 @@ def command(
         given = overrides(pairs, device=device, budget=budget)
         asked = plan.plan(experiment, given)
         plan.check_crossover(asked, find_crossover=find_crossover)
+    from proftrack.frontends.batch.shown import print_page
     from proftrack.frontends.sweep import measuring
-    from proftrack.frontends.sweep.shown import print_sweep
+    from proftrack.frontends.sweep.shown import page
     from proftrack.report.progress import progress
 
     with measuring.Measuring(asked.first, isolate=isolate, phase=progress().phase) as measurer:
         measurer.begin(asked.first)  # they load torch while this process loads MLflow
-        from proftrack.frontends.sweep.run import Runner, new_group
+        from proftrack.frontends.sweep.run import Runner, group_of
 
         with _refusals_noted(no_mlflow=no_mlflow):
-            group = new_group(asked)
+            group = group_of(asked)
         with grouped.place(group, output=output, no_mlflow=no_mlflow, fresh=fresh, parent=parent) as place:
-            runner = Runner(experiment, asked, place.folder, place.group, place.keeping, measurer)
+            runner = Runner(experiment, asked, place.batch, measurer)
             with measurer:  # the processes end before anything is logged: an interruption must not leave them at work
                 swept = runner.run(find_crossover=find_crossover, tolerance=tolerance)
-    print_sweep(swept)
+    print_page(page(swept))
     for line in place.lines:
         click.echo(line)
-    grouped.end(place.group)
+    grouped.end(group)
 
 
 @contextlib.contextmanager

@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 
 from proftrack.errors import ProftrackError, UsageError
+from proftrack.rundir import batch as batches
 from proftrack.rundir import run_folders
 from proftrack.signals import Interrupted
-from proftrack.store import batch as groups
+from proftrack.store import batch as parent_runs
 from proftrack.store import connect as stores
 from proftrack.store import lifecycle, links
 from proftrack.store import sync as syncing
@@ -28,7 +29,7 @@ def command(folder: Path | None) -> None:
     of a sweep, or of variants, as the children of one parent run.
     """
     root = folder if folder is not None else run_folders.spool_root()
-    grouped = groups.find(root)
+    grouped = batches.find(root)
     try:
         alone = _alone(root, grouped)
     except UsageError:
@@ -36,8 +37,8 @@ def command(folder: Path | None) -> None:
             raise
         click.echo(f"Nothing waits to be logged in {root}.")
         return
-    moved = groups.of_runs(alone)
-    parts = groups.in_order(grouped, moved)
+    moved = batches.of_runs(alone)
+    parts = batches.in_order(grouped, moved)
     found = [*parts, *(each for each in alone if not any(each in below for below in parts.values()))]
     store = stores.resolve()
     client = stores.connect(store)
@@ -47,7 +48,7 @@ def command(folder: Path | None) -> None:
     for each in found:
         try:
             if each in grouped:
-                for last in groups.sync_group(store, client, each, moved):
+                for last in parent_runs.sync_group(store, client, each, moved):
                     click.echo(f"{_SAID[last.did]}: {last.folder} as run {last.run_id}")
                 if folder is None and last is not None and last.whole:
                     run_folders.discard(each)

@@ -59,39 +59,37 @@ def command(
     parent = process.Parent()
     try:
         from proftrack.frontends.variants import names as naming
-        from proftrack.frontends.variants.run import need_two, new_group
+        from proftrack.frontends.variants.run import group_of
 
         given = overrides(pairs, device=device, budget=budget)
         asked = naming.variants(experiment, names, given, sets)
-        need_two(asked)
-        group = new_group(asked)
+        group = group_of(asked)
     except ProftrackError as error:
         if not no_mlflow:
             session.note_refusal(error)
         raise
+    from proftrack.frontends.batch.shown import print_page
     from proftrack.frontends.variants import isolate as isolating
     from proftrack.frontends.variants import measure as measuring
     from proftrack.frontends.variants.run import run
-    from proftrack.frontends.variants.shown import print_variants
+    from proftrack.frontends.variants.shown import page
     from proftrack.report.progress import progress
 
     shown = progress()
     with grouped.place(group, output=output, no_mlflow=no_mlflow, fresh=True, parent=parent) as place:
         found = run(
             asked,
-            place.folder,
-            place.group,
-            place.keeping,
+            place.batch,
             (
                 lambda folder_of: isolating.measure(
-                    asked, folder_of, shown, reference=experiment, given=given, sets=sets, work=place.folder
+                    asked, folder_of, shown, reference=experiment, given=given, sets=sets, work=place.batch.folder
                 )
             )
             if isolate
             else (lambda folder_of: measuring.measure(asked, folder_of, shown, rounds=rounds)),
             isolated=isolate,
         )
-    print_variants(found)
+    print_page(page(found))
     for line in place.lines:
         click.echo(line)
-    grouped.end(place.group)
+    grouped.end(group)

@@ -26,7 +26,7 @@ from proftrack.capture.measurement import Bench, Subject, Timed
 from proftrack.capture.result import Capture
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment import Experiment, workload
-from proftrack.frontends.sweep.worker import Spent, end_call
+from proftrack.frontends.batch.worker import Spent, end_call
 from proftrack.record.environment import Environment
 from proftrack.record.gpu_state import GpuState
 from proftrack.report import plots

@@ -1,26 +1,38 @@
-"""Where the points of a sweep (or variants) go as they are done, and where those are that were done before."""
+"""Where the parts of a batch go as they are done, and where those are that were done before."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Protocol
 
 from proftrack import record as records
 from proftrack.errors import ProftrackError, StoreError
 from proftrack.record import Record
-from proftrack.store import batch as groups
-from proftrack.store.batch import Group, Part
+from proftrack.rundir import run_folders
+from proftrack.rundir.batch import Group, Part
+from proftrack.store import batch as parent_runs
 from proftrack.store.session import Session
 
 
+class Keeping(Protocol):
+    """Where parts go as they are done, and where earlier ones are."""
+
+    def earlier(self, part: Part) -> tuple[Record, str | None] | None:
+        """The record of a part that is done, and its run; None where it must be measured. Raises ProftrackError."""
+
+    def done(self, part: Part, folder: Path) -> str | None:
+        """A part is measured, its run folder whole. Returns the run that it was logged as. Raises ProftrackError."""
+
+
 class InFolder:
-    """In the group's folder alone; `proftrack sync` logs it later."""
+    """In the batch's folder alone; `proftrack sync` logs it later."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def earlier(self, part: Part) -> tuple[Record, str | None] | None:
-        """The point that an interrupted sweep into the same folder has left whole."""
+        """The part that an interrupted batch into the same folder has left whole."""
         record = _whole(self._folder, part)
         return None if record is None else (record, part.run_id)
 
@@ -30,21 +42,21 @@ class InFolder:
 
 
 class InStore:
-    """In MLflow, as children of an open parent run. Points that cannot be logged stay in the folder.
+    """In MLflow, as children of an open parent run. Parts that cannot be logged stay in the folder.
 
     `keep`: leave the run folders where they are; otherwise they are removed once they are logged. `fresh`: measure all
-    points again, whatever the store has.
+    parts again, whatever the store has.
     """
 
     def __init__(self, opened: Session, group: Group, folder: Path, *, keep: bool, fresh: bool) -> None:
         self.failures: list[StoreError] = []
-        """What the store refused; the points are in the folder."""
+        """What the store refused; the parts are in the folder."""
         self._opened, self._group, self._folder = opened, group, folder
         self._keep = keep
         self._found = {} if fresh else _children(opened, group)
 
     def earlier(self, part: Part) -> tuple[Record, str | None] | None:
-        """The point from the store, whichever sweep of the same key measured it; else one that the folder has."""
+        """The part from the store, whichever batch of the same key measured it; else one that the folder has."""
         run_id = self._found.get(part.key)
         if run_id is not None:
             return _record_of(self._opened, run_id), run_id
@@ -56,7 +68,7 @@ class InStore:
     def done(self, part: Part, folder: Path) -> str | None:
         """Log it as a child."""
         try:
-            outcome = groups.log_part(self._opened, self._group, part, folder)
+            outcome = parent_runs.log_part(self._opened, self._group, part, folder)
         except StoreError as error:
             self.failures.append(error)
             return None
@@ -70,7 +82,7 @@ def _whole(folder: Path, part: Part) -> Record | None:
     if part.folder is None:
         return None
     try:
-        return records.load(folder / part.folder / "record.json")
+        return records.load(folder / part.folder / run_folders.RECORD)
     except ProftrackError:
         return None
 
@@ -80,8 +92,8 @@ def _children(opened: Session, group: Group) -> dict[str, str]:
     from proftrack.store.query import Runs
 
     runs = Runs(opened.store, opened.client)
-    children = [run for run in runs.search({groups.KEY_TAG: group.key}) if groups.PART_TAG in run.tags]
-    return {run.tags[groups.PART_TAG]: run.run_id for run in children}
+    children = [run for run in runs.search({parent_runs.KEY_TAG: group.key}) if parent_runs.PART_TAG in run.tags]
+    return {run.tags[parent_runs.PART_TAG]: run.run_id for run in children}
 
 
 def _record_of(opened: Session, run_id: str) -> Record:
