@@ -15,11 +15,11 @@ from points_by_hand import by_hand
 from run_folders import make_record, write_folder
 
 from proftrack import record as records
+from proftrack import rundir
 from proftrack.errors import ProftrackError
 from proftrack.frontends.batch import keeping
 from proftrack.frontends.sweep import measuring
 from proftrack.rundir import batch as groups
-from proftrack.rundir import run_folders
 from proftrack.rundir.batch import Group, Part
 from proftrack.store import batch as parent_runs
 from proftrack.store import connect, lifecycle, sync
@@ -446,14 +446,14 @@ def test_one_folder_that_fails_keeps_no_other_from_the_store(
 ) -> None:
     group_folder(tmp_path / "all" / "b", 1)
     run_of(tmp_path / "all" / "c", 1)
-    load = run_folders.load
+    load = rundir.load
 
     def failing(folder: Path) -> Any:
         if folder.name == "c":
             raise error
         return load(folder)
 
-    monkeypatch.setattr(run_folders, "load", failing)
+    monkeypatch.setattr(rundir, "load", failing)
     assert call("sync", str(tmp_path / "all")) == 1
     assert capsys.readouterr().err.count("\n") == 1
     assert len(all_runs()) == 2

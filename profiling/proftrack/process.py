@@ -110,6 +110,9 @@ class Watched(Protocol):
     def is_gone(self) -> bool:
         """Whether the run must end now."""
 
+    def fail(self, error: BaseException) -> None:
+        """Hear what ends the run in this process."""
+
     def failure(self) -> ProftrackError | None:
         """What went wrong elsewhere, if that is why this process is being ended: the run is FAILED then, not KILLED."""
 
@@ -128,6 +131,9 @@ class Parent:
                 self._above.append((process.pid, mark))
                 if process.name().lower() not in _SHELLS:
                     break
+
+    def fail(self, error: BaseException) -> None:
+        """They learn it from the exit code."""
 
     def failure(self) -> ProftrackError | None:
         """Their end is an interruption, and nothing that went wrong here."""

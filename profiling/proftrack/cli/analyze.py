@@ -223,7 +223,7 @@ def _show_kernel(found: list[RankAnalysis], wanted: str) -> None:
 
 
 def _log(found: list[RankAnalysis]) -> None:
-    from proftrack.store.traces import log_traces
+    from proftrack.frontends.traces import log_traces
 
     failures: list[ProftrackError] = []
     for each in found:

@@ -13,7 +13,7 @@ from proftrack.signals import Interrupted, farewell
 
 
 @contextmanager
-def ending(say: Callable[[BaseException], None]) -> Iterator[None]:
+def ending(say: Callable[[BaseException], None] = lambda _: None) -> Iterator[None]:
     """Have `say` called with what ends the block, also where the process goes without the main thread.
 
     An interruption then ends the process, with its exit code; other errors pass.
@@ -36,3 +36,8 @@ def _all_said(say: Callable[[BaseException], None], error: BaseException) -> Non
         click.echo(f"proftrack: stopped by {error.reason}", err=True)
     elif isinstance(error, ProftrackError):
         click.echo(f"proftrack: {error}", err=True)
+
+
+def complain(sentence: str) -> None:
+    """Show what is left of a run that failed, as all sentences about failures are."""
+    click.echo(f"proftrack: {sentence}", err=True)

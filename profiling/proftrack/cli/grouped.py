@@ -10,13 +10,12 @@ from pathlib import Path
 
 import click
 
-from proftrack import process
+from proftrack import process, rundir
 from proftrack.cli.ending import ending
 from proftrack.errors import ProftrackError
 from proftrack.frontends.batch.keeping import InFolder, InStore
 from proftrack.frontends.batch.ongoing import Ongoing
 from proftrack.rundir import batch as rundir_batch
-from proftrack.rundir import run_folders
 from proftrack.rundir.batch import Group
 from proftrack.signals import Interrupted, Interrupts
 from proftrack.store import batch as groups
@@ -64,7 +63,7 @@ def place(
             opened.store, opened.experiment_id, opened.run_id, opened.artifact_uri, profile=False
         )
         if output is None:
-            run_folders.discard(folder)
+            rundir.discard(folder)
         else:
             found.lines.append(f"Kept    {folder}")
 
@@ -99,7 +98,7 @@ def _told_where(folder: Path, output: Path | None, *, no_mlflow: bool) -> Iterat
             rest = f"log them with: proftrack sync {shlex.quote(str(folder))}"
             click.echo(f"proftrack: {counted(len(whole), 'part')} kept in {folder}; {again}, or {rest}", err=True)
         elif output is None:
-            run_folders.discard(folder)
+            rundir.discard(folder)
         if not whole and not no_mlflow and isinstance(error, Interrupted):
             click.echo("proftrack: what was done is logged; the same command goes on from there", err=True)
 

@@ -264,9 +264,9 @@ def repeat_sides(references: Collection[str], store: Store) -> list[Side]:
     for reference in references:
         path = Path(reference)
         if path.is_dir() and not (path / "record.json").is_file():
-            from proftrack.rundir import run_folders
+            from proftrack import rundir
 
-            found += [from_path(str(folder)) for folder in run_folders.find(path)]
+            found += [from_path(str(folder)) for folder in rundir.find(path)]
         else:
             found.append(load(store, reference))
     return found

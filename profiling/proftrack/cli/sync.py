@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from proftrack import rundir
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.rundir import batch as batches
-from proftrack.rundir import run_folders
 from proftrack.signals import Interrupted
 from proftrack.store import batch as parent_runs
 from proftrack.store import connect as stores
@@ -28,7 +28,7 @@ def command(folder: Path | None) -> None:
     FOLDER is a run's folder or holds several. Each is logged once, with the times and the environment of its run; those
     of a sweep, or of variants, as the children of one parent run.
     """
-    root = folder if folder is not None else run_folders.spool_root()
+    root = folder if folder is not None else rundir.spool_root()
     grouped = batches.find(root)
     try:
         alone = _alone(root, grouped)
@@ -51,7 +51,7 @@ def command(folder: Path | None) -> None:
                 for last in parent_runs.sync_group(store, client, each, moved):
                     click.echo(f"{_SAID[last.did]}: {last.folder} as run {last.run_id}")
                 if folder is None and last is not None and last.whole:
-                    run_folders.discard(each)
+                    rundir.discard(each)
                 elif folder is None:
                     click.echo(
                         f"kept: {each} has files that its run has not, or has otherwise; remove it if you need none"
@@ -72,7 +72,7 @@ def command(folder: Path | None) -> None:
             continue
         click.echo(f"{_SAID[last.did]}: {each} as run {last.run_id}")
         if folder is None:
-            run_folders.discard(each)
+            rundir.discard(each)
     _show(store, last)
     if exit_codes:
         sys.exit(max(exit_codes))
@@ -81,7 +81,7 @@ def command(folder: Path | None) -> None:
 def _alone(root: Path, grouped: list[Path]) -> list[Path]:
     """The run folders that belong to no group."""
     try:
-        found = run_folders.find(root)
+        found = rundir.find(root)
     except UsageError:
         if not grouped:
             raise

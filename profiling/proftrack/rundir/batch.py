@@ -20,7 +20,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 from msgspec import Struct, field
@@ -29,30 +29,13 @@ from proftrack import files as whole_files
 from proftrack import names, process, untrusted
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment.sentences import show
-from proftrack.rundir import run_folders
+from proftrack.rundir.layout import BATCH, GITIGNORE, RECORD, SWEEP, VARIANTS, BatchNames
+from proftrack.rundir.read import read_bounded
+from proftrack.rundir.spool import new_folder
 
 Kind = Literal["sweep", "variants"]
 
-FILE = "group.json"
-LOGS = "logs"
-PROCESSES = "processes"
-"""Of variants in processes of their own: what each of them leaves, until it has been taken in."""
-
-
-class Names(NamedTuple):
-    """What a batch of one kind calls its files and folders."""
-
-    parts: str
-    result: str
-    text: str
-    table: str
-    plot: str
-
-
-NAMES: dict[Kind, Names] = {
-    "sweep": Names("points", "sweep.json", "sweep.md", "tables/sweep.json", "plots/sweep.png"),
-    "variants": Names("runs", "variants.json", "variants.md", "tables/variants.json", "plots/variants.png"),
-}
+_NAMES: dict[Kind, BatchNames] = {"sweep": SWEEP, "variants": VARIANTS}
 _SEARCH_DEPTH = 4
 
 
@@ -97,9 +80,9 @@ class Group(Struct, kw_only=True):
     """Why not everything that was asked for is there."""
 
     @property
-    def names(self) -> Names:
+    def names(self) -> BatchNames:
         """Its files and folders."""
-        return NAMES[self.kind]
+        return _NAMES[self.kind]
 
     def part(self, key: str) -> Part | None:
         """The part with that key."""
@@ -119,10 +102,10 @@ def begin(group: Group, output: Path | None, *, fresh: bool) -> Path:
     A group that goes on gets identity, start and parts of what was begun. Raises UsageError where `output` holds
     something else, or where all is to be measured anew (`fresh`) and `output` has some of it.
     """
-    if output is None or not (output / FILE).is_file():
-        folder = run_folders.new_folder(output, f"{group.experiment}-{group.kind}")
+    if output is None or not (output / BATCH).is_file():
+        folder = new_folder(output, f"{group.experiment}-{group.kind}")
         # Inside of a repository it must not make the code look changed: a sweep that goes on would be another one.
-        (folder / ".gitignore").write_text("*\n", encoding="utf-8")
+        (folder / GITIGNORE).write_text("*\n", encoding="utf-8")
         return folder
     begun = load(output)
     if begun.kind != group.kind or begun.key != group.key:
@@ -141,7 +124,7 @@ def begin(group: Group, output: Path | None, *, fresh: bool) -> Path:
 
 def save(folder: Path, group: Group) -> None:
     """Write group.json, whole or not at all. Raises ProftrackError where the disk refuses."""
-    write_json(folder / FILE, group)
+    write_json(folder / BATCH, group)
 
 
 def write_json(path: Path, value: Struct) -> None:
@@ -160,9 +143,9 @@ def write(path: Path, data: bytes) -> None:
 
 def load(folder: Path) -> Group:
     """Read group.json. Raises ProftrackError where it is missing, is none, or names a part outside of the folder."""
-    path = folder / FILE
+    path = folder / BATCH
     try:
-        group: Group = untrusted.decode(run_folders.read_bounded(path), Group)
+        group: Group = untrusted.decode(read_bounded(path), Group)
     except OSError as error:
         raise ProftrackError(f"{path}: cannot be read ({error.strerror})") from error
     except msgspec.MsgspecError as error:
@@ -184,7 +167,7 @@ def _refuse_parts_elsewhere(folder: Path, group: Group) -> None:
         if part.folder is None:
             continue
         if "\0" in part.folder or root not in (root / part.folder).resolve().parents:
-            raise UsageError(f"{folder / FILE}: the part {show(part.folder)} lies outside of the folder")
+            raise UsageError(f"{folder / BATCH}: the part {show(part.folder)} lies outside of the folder")
 
 
 def files(folder: Path) -> list[Path]:
@@ -206,7 +189,7 @@ def files(folder: Path) -> list[Path]:
 
 def part_folders(folder: Path) -> list[Path]:
     """The run folders inside of a batch's, relative to it, whatever group.json says of them."""
-    inside = {path.parent.relative_to(folder) for path in folder.rglob(run_folders.RECORD) if path.is_file()}
+    inside = {path.parent.relative_to(folder) for path in folder.rglob(RECORD) if path.is_file()}
     inside.discard(Path())
     return sorted(each for each in inside if inside.isdisjoint(each.parents))
 
@@ -216,7 +199,7 @@ def part_folders(folder: Path) -> list[Path]:
 
 def find(folder: Path, depth: int = _SEARCH_DEPTH) -> list[Path]:
     """The folders of batches at or below `folder`, in order of their names."""
-    if (folder / FILE).is_file():
+    if (folder / BATCH).is_file():
         return [folder.absolute()]
     if depth == 0 or not folder.is_dir():
         return []

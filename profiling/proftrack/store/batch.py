@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from proftrack import process
+from proftrack import process, rundir
 from proftrack.errors import ProftrackError, StoreError
 from proftrack.process import Parent
 from proftrack.redact import scrub
-from proftrack.rundir import batch, run_folders
+from proftrack.rundir import batch
 from proftrack.rundir.batch import Group, Part
+from proftrack.rundir.layout import BATCH
 from proftrack.store import connect as stores
 from proftrack.store import lifecycle, session, sync
 from proftrack.store.connect import Store
@@ -71,7 +72,8 @@ def open_parent(group: Group, *, fresh: bool, parent: Parent | None = None) -> I
         if batch.is_id(begun := earlier.data.tags.get(lifecycle.GROUP_TAG, "")):
             group.id = begun
         tags = {**lifecycle.owner_tags(), **_own_tags(group)}
-        with session.keep(store, client, lambda: lifecycle.reopen(store, client, earlier, tags)) as opened:
+        opening = session.Opening(store, client, lambda: lifecycle.reopen(store, client, earlier, tags))
+        with session.keep(opening) as opened:
             yield opened
 
 
@@ -148,13 +150,13 @@ def sync_group(
     store as it is to be stays as it is; parts that are missing there go below it. Raises StoreError, ProftrackError
     for a part that cannot be logged, after the others were; StoreError where another process is at the folder.
     """
-    with run_folders.locked(folder):
+    with rundir.locked(folder):
         return _sync_group(store, client, folder, moved or {})
 
 
 def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping[str, Path]) -> list[sync.Outcome]:
     group = batch.load(folder)
-    mark = hashlib.sha256(run_folders.read_bounded(folder / batch.FILE)).hexdigest()[:32]
+    mark = hashlib.sha256(rundir.read_bounded(folder / BATCH)).hexdigest()[:32]
     known = _known(store, client, folder, group)
     if known is not None and _as_it_is_to_be(known, group, mark):
         opened = Session(store, client, known)
@@ -171,7 +173,7 @@ def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping
         return lifecycle.create(store, client, experiment_id, group.name, tags, start_ms=group.started_ns // 1_000_000)
 
     ended = group.ended_ns // 1_000_000 if group.ended_ns else None
-    with session.keep(store, client, obtain, end_ms=ended) as opened:
+    with session.keep(session.Opening(store, client, obtain), end_ms=ended) as opened:
         outcomes, failures = _sync_parts(opened, group, folder, moved)
         log_parent(opened, group, folder)
         if failures:

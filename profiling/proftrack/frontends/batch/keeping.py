@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Protocol
 
 from proftrack import record as records
+from proftrack import rundir
 from proftrack.errors import ProftrackError, StoreError
 from proftrack.record import Record
-from proftrack.rundir import run_folders
 from proftrack.rundir.batch import Group, Part
 from proftrack.store import batch as parent_runs
 from proftrack.store.session import Session
@@ -82,7 +82,7 @@ def _whole(folder: Path, part: Part) -> Record | None:
     if part.folder is None:
         return None
     try:
-        return records.load(folder / part.folder / run_folders.RECORD)
+        return records.load(folder / part.folder / rundir.RECORD)
     except ProftrackError:
         return None
 

@@ -16,6 +16,7 @@ from proftrack.frontends.batch.result import Figures, fill
 from proftrack.record import Record
 from proftrack.rundir import batch
 from proftrack.rundir.batch import Group, Part
+from proftrack.rundir.layout import LOGS
 
 
 class Ongoing:
@@ -31,7 +32,7 @@ class Ongoing:
 
     def log_for(self, name: str) -> Path:
         """Gets what the processes of a part print."""
-        return self.folder / batch.LOGS / f"{name}.txt"
+        return self.folder / LOGS / f"{name}.txt"
 
     def earlier(self, part: Part, figures: Figures) -> Record | None:
         """The record of a part that was measured before, its figures filled in. Raises ProftrackError."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from proftrack import rundir
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment import Experiment
 from proftrack.frontends.batch.group import new_group, shared
@@ -22,7 +23,6 @@ from proftrack.frontends.sweep.result import Crossover, Point, Sweep
 from proftrack.frontends.sweep.stages import Where
 from proftrack.names import file_name
 from proftrack.record import Record
-from proftrack.rundir import run_folders
 from proftrack.rundir.batch import Group, Part
 
 
@@ -63,7 +63,7 @@ class Runner:
 
         Raises StoreError where another process is at the folder: a sync would discard what is being measured.
         """
-        with run_folders.locked(self._batch.folder):
+        with rundir.locked(self._batch.folder):
             self.points(self._asked.points)
             if find_crossover:
                 self.sweep.crossover = self._crossover(tolerance)

@@ -24,7 +24,7 @@ from proftrack.frontends.variants.names import Variant
 from proftrack.frontends.variants.result import Status
 from proftrack.record.compilation import Compilation
 from proftrack.report.progress import Lines
-from proftrack.rundir.batch import LOGS, PROCESSES
+from proftrack.rundir.layout import LOGS, PROCESSES
 
 if TYPE_CHECKING:
     from proftrack.capture.measurement import Progress

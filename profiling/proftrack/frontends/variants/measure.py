@@ -281,5 +281,5 @@ def _keep(each: _Open, captured: Capture | CaptureError, folder: Path, found: Me
         found.status, found.error = "failed", str(captured)
         return
     asked = each.variant.recorded
-    found.record = keep(captured, asked, folder, code=asked.path.parent)
+    found.record = keep(captured, asked, folder)
     found.folder = folder

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from proftrack import rundir
 from proftrack.errors import UsageError
 from proftrack.frontends.batch.group import new_group, shared
 from proftrack.frontends.batch.key import part_key
@@ -19,7 +20,6 @@ from proftrack.frontends.variants.names import Variant
 from proftrack.frontends.variants.result import Entry, Variants
 from proftrack.names import file_name
 from proftrack.record import Record
-from proftrack.rundir import run_folders
 from proftrack.rundir.batch import Group, Part
 
 IN_TURNS = "in one process, in turns"
@@ -55,7 +55,7 @@ def run(
 
     Raises StoreError where another process is at the folder: a sync would discard what is being measured.
     """
-    with run_folders.locked(batch.folder):
+    with rundir.locked(batch.folder):
         measured = measure(lambda variant: batch.folder_for(file_name(variant.name)))
     base = asked[0].experiment
     first = next((each.record for each in measured if each.record is not None), None)
