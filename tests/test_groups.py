@@ -17,8 +17,8 @@ from run_folders import make_record, write_folder
 from proftrack import record as records
 from proftrack import rundir
 from proftrack.errors import ProftrackError
-from proftrack.frontends.batch import keeping
 from proftrack.frontends.sweep import measuring
+from proftrack.recorder import Batch
 from proftrack.rundir import batch as groups
 from proftrack.rundir.batch import Group, Part
 from proftrack.store import batch as parent_runs
@@ -309,16 +309,16 @@ def test_what_sigkill_left_goes_below_the_sweep_that_went_on(
     """The same command goes on with the run, in another folder; the first folder has a point that was not logged."""
     root, left = tmp_path / "spool", tmp_path / "left"
     monkeypatch.setenv("PROFTRACK_SPOOL", str(root))
-    done = keeping.InStore.done
+    keep = Batch.keep
 
-    def killed(self: keeping.InStore, part: Part, folder: Path) -> str | None:
+    def killed(self: Batch, part: Part, folder: Path) -> None:
         if part.name.endswith("64") or left.exists():
             shutil.copytree(folder.parents[1], left, dirs_exist_ok=True)
             raise KeyboardInterrupt
-        return done(self, part, folder)
+        keep(self, part, folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr(keeping.InStore, "done", killed)
+        patch.setattr(Batch, "keep", killed)
         assert call("sweep", "small", "-P", "n=8,64") == 130
     shutil.rmtree(root)
     assert call("sweep", "small", "-P", "n=8,64") == 0

@@ -5,17 +5,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from proftrack import process, rundir
 from proftrack.errors import ProftrackError, StoreError
-from proftrack.process import Parent
+from proftrack.record import Record
 from proftrack.redact import scrub
 from proftrack.rundir import batch
 from proftrack.rundir.batch import Group, Part
@@ -25,7 +24,8 @@ from proftrack.store import lifecycle, session, sync
 from proftrack.store.connect import Store
 from proftrack.store.errors import explained, quiet
 from proftrack.store.fields import as_params, rounded
-from proftrack.store.session import RUN_ID_VARIABLE, Session
+from proftrack.store.query import Runs
+from proftrack.store.session import RUN_ID_VARIABLE, Opening, Session
 from proftrack.store.upload import is_generated
 
 if TYPE_CHECKING:
@@ -48,33 +48,33 @@ _NOTE_CHARS = 7900
 # ---- while it is measured --------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def open_parent(group: Group, *, fresh: bool, parent: Parent | None = None) -> Iterator[Session]:
+def opening(group: Group, *, fresh: bool) -> Opening:
     """The parent run: under `mlflow run` that run, else the earlier one of the same key and points, else a new one.
 
     `fresh` never takes an earlier one; where one is taken, the group gets its id. Raises StoreError as
-    `session.open_run` does.
+    `session.opening` does.
     """
-    earlier = None
-    if not os.environ.get(RUN_ID_VARIABLE) and not fresh:
-        store = stores.resolve()
-        client = stores.connect(store)
-        lifecycle.close_dead_runs(store, client)
-        earlier = _earlier(store, client, group)
+    if fresh or os.environ.get(RUN_ID_VARIABLE):
+        return session.opening(group.experiment, group.name)
+    store = stores.resolve()
+    client = stores.connect(store)
+    lifecycle.close_dead_runs(store, client)
+    earlier = _earlier(store, client, group)
     if earlier is None:
-        with session.open_run(group.experiment, group.name, parent=parent) as opened:
-            # From the start: what is killed at any moment is found again by the next start and by `sync`.
-            with explained(opened.store, "written to"), quiet():
-                lifecycle.set_tags(opened.client, opened.run_id, _own_tags(group))
-            yield opened
-    else:
-        # What an interrupted process has left in another folder goes on belonging to this run.
-        if batch.is_id(begun := earlier.data.tags.get(lifecycle.GROUP_TAG, "")):
-            group.id = begun
-        tags = {**lifecycle.owner_tags(), **_own_tags(group)}
-        opening = session.Opening(store, client, lambda: lifecycle.reopen(store, client, earlier, tags))
-        with session.keep(opening) as opened:
-            yield opened
+        return session.opening(group.experiment, group.name)
+    # What an interrupted process has left in another folder goes on belonging to this run.
+    if batch.is_id(begun := earlier.data.tags.get(lifecycle.GROUP_TAG, "")):
+        group.id = begun
+    return Opening(store, client, lambda: lifecycle.reopen(store, client, earlier, lifecycle.owner_tags()))
+
+
+def begin(opened: Session, group: Group) -> None:
+    """Tag the parent run from the start: what is killed at any moment is found again by the next start and by `sync`.
+
+    Raises StoreError.
+    """
+    with explained(opened.store, "written to"), quiet():
+        lifecycle.set_tags(opened.client, opened.run_id, _own_tags(group))
 
 
 def _earlier(store: Store, client: MlflowClient, group: Group) -> Run | None:
@@ -100,6 +100,18 @@ def _is_of(run: Run, group: Group) -> bool:
         group.key,
         group.points,
     ) and lifecycle.RECORD_TAG not in tags
+
+
+def children(opened: Session, group: Group) -> dict[str, str]:
+    """Part key -> run, of all whole runs measured under the same key; the newest of each. Raises StoreError."""
+    runs = Runs(opened.store, opened.client)
+    return {run.tags[PART_TAG]: run.run_id for run in runs.search({KEY_TAG: group.key}) if PART_TAG in run.tags}
+
+
+def record_of(opened: Session, run_id: str) -> Record:
+    """The record of a part in the store. Raises StoreError, ProftrackError."""
+    runs = Runs(opened.store, opened.client)
+    return runs.record(runs.get(run_id))
 
 
 def log_part(opened: Session, group: Group, part: Part | None, folder: Path) -> sync.Outcome:
@@ -173,7 +185,7 @@ def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping
         return lifecycle.create(store, client, experiment_id, group.name, tags, start_ms=group.started_ns // 1_000_000)
 
     ended = group.ended_ns // 1_000_000 if group.ended_ns else None
-    with session.keep(session.Opening(store, client, obtain), end_ms=ended) as opened:
+    with session.keep(Opening(store, client, obtain), end_ms=ended) as opened:
         outcomes, failures = _sync_parts(opened, group, folder, moved)
         log_parent(opened, group, folder)
         if failures:

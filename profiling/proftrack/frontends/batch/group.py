@@ -41,10 +41,12 @@ def shared(first: Experiment, differing: Collection[str]) -> dict[str, Any]:
     return {key: value for key, value in first.params.items() if key not in differing}
 
 
-def resolved(parameters: Mapping[str, Any], record: Record) -> dict[str, Any]:
-    """The same parameters, `auto` replaced by what it became in a run."""
+def resolve(group: Group, parameters: Mapping[str, Any], record: Record) -> dict[str, Any]:
+    """The parameters that all parts share, `auto` replaced by what it became in one; the parent run gets them too."""
     became = record.run.params if record.run is not None else {}
-    return {key: became.get(key, value) for key, value in parameters.items()}
+    known = {key: became.get(key, value) for key, value in parameters.items()}
+    group.params |= as_params(known)
+    return known
 
 
 def as_params(parameters: Mapping[str, Any]) -> dict[str, str]:

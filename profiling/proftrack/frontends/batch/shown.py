@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -40,6 +40,16 @@ class Page(Struct, Generic[P], frozen=True, kw_only=True):
     sentences: Sequence[str]
     narrowest: int
     """To which width names may give way."""
+
+
+class Outcome(NamedTuple):
+    """What came of a batch, for whoever shows it."""
+
+    page: Page[Any]
+    lines: list[str]
+    """Where everything is, to be shown below the page."""
+    error: str | None
+    """Why not everything that was asked for is there."""
 
 
 STEP_TIME = Column[Any]("T", lambda part: duration(part.step_time_us))

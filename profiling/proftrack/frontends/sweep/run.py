@@ -1,4 +1,4 @@
-"""A sweep from its first point to its last file.
+"""A sweep from its first point to the last line about it.
 
 All points are timed, then each is profiled, kept and logged as a child run: an interrupted sweep goes on with those
 that are not whole. Points that are done are found by their key in the store, or in the folder; see `batch.key`.
@@ -7,23 +7,52 @@ that are not whole. Points that are done are found by their key in the store, or
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from proftrack import rundir
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment import Experiment
-from proftrack.frontends.batch.group import new_group, shared
+from proftrack.frontends.batch.group import new_group, resolve, shared
 from proftrack.frontends.batch.key import part_key, points_key
-from proftrack.frontends.batch.ongoing import Ongoing
 from proftrack.frontends.batch.result import fill
-from proftrack.frontends.sweep import crossover, plan, shown
+from proftrack.frontends.batch.shown import Outcome, markdown
+from proftrack.frontends.sweep import crossover, measuring, plan, shown
 from proftrack.frontends.sweep.measuring import Asked, Measured
 from proftrack.frontends.sweep.plan import Plan
 from proftrack.frontends.sweep.result import Crossover, Point, Sweep
 from proftrack.frontends.sweep.stages import Where
 from proftrack.names import file_name
 from proftrack.record import Record
+from proftrack.recorder import Batch, Destination, refusals_noted
+from proftrack.report.progress import progress
 from proftrack.rundir.batch import Group, Part
+
+if TYPE_CHECKING:
+    from proftrack.recorder.life import Say
+
+
+def run(
+    reference: str,
+    asked: Plan,
+    destination: Destination,
+    *,
+    isolate: bool,
+    find_crossover: bool,
+    tolerance: float,
+    say: Say,
+) -> Outcome:
+    """Measure the points, then the crossover where it is asked for. A point that fails does not end it.
+
+    `say` gets a sentence about what is left where it ends before its time. Raises what `recorder.Batch` raises.
+    """
+    with measuring.Measuring(asked.first, isolate=isolate, phase=progress().phase) as measurer:
+        measurer.begin(asked.first)  # they load torch while this process loads MLflow
+        with refusals_noted(mlflow=destination.mlflow):
+            batch = Batch(group_of(asked), destination)
+        with batch.living(say):
+            runner = Runner(reference, asked, batch, measurer)
+            with measurer:  # the processes end before anything is logged: an interruption must not leave them at work
+                sweep = runner.run(find_crossover=find_crossover, tolerance=tolerance)
+    return Outcome(shown.page(sweep), batch.leave(), batch.group.error)
 
 
 class Measurer(Protocol):
@@ -44,7 +73,7 @@ class _Waiting(NamedTuple):
 class Runner:
     """Measures points, or takes them over, and keeps the sweep's files up to date."""
 
-    def __init__(self, reference: str, asked: Plan, batch: Ongoing, measurer: Measurer) -> None:
+    def __init__(self, reference: str, asked: Plan, batch: Batch, measurer: Measurer) -> None:
         self._reference, self._asked = reference, asked
         self._batch, self._measurer = batch, measurer
         self._order: dict[str, int] = {}
@@ -59,18 +88,14 @@ class Runner:
         )
 
     def run(self, *, find_crossover: bool, tolerance: float) -> Sweep:
-        """All points, then the crossover where it is asked for. A point that fails does not end it.
-
-        Raises StoreError where another process is at the folder: a sync would discard what is being measured.
-        """
-        with rundir.locked(self._batch.folder):
-            self.points(self._asked.points)
-            if find_crossover:
-                self.sweep.crossover = self._crossover(tolerance)
-            self._batch.end(_what_failed(self.sweep))
-            shown.plot(self.sweep, self._batch.folder / self._batch.group.names.plot)
-            self._write()
-            return self.sweep
+        """All points, then the crossover where it is asked for."""
+        self.points(self._asked.points)
+        if find_crossover:
+            self.sweep.crossover = self._crossover(tolerance)
+        self._batch.over(_what_failed(self.sweep))
+        shown.plot(self.sweep, self._batch.folder / self._batch.group.names.plot)
+        self._write()
+        return self.sweep
 
     def points(self, asked: Sequence[Experiment], *, bisection: bool = False) -> None:
         """Measure points, or take them over, each written down as it is done, whatever comes of it."""
@@ -99,14 +124,14 @@ class Runner:
     def _taken_over(self, point: Point, part: Part) -> bool:
         """Whether a point need not be measured: it was, or nobody can say whether it was."""
         try:
-            record = self._batch.earlier(part, point)
+            record = self._batch.earlier(part)
         except ProftrackError as error:
             point.error = part.error = str(error)
         else:
             if record is None:
                 return False
             point.source = "earlier"
-            self._resolve(record)
+            self._fill(point, part, record)
         self._put(point, part)
         return True
 
@@ -133,17 +158,18 @@ class Runner:
             part.folder = None
         else:
             try:
-                self._batch.keep(part, point, measured.asked.folder)
-                fill(point, measured.record)
-                self._resolve(measured.record)
+                self._batch.keep(part, measured.asked.folder)
+                self._fill(point, part, measured.record)
             except ProftrackError as error:
                 point.error = part.error = str(error)
         self._put(point, part)
         self._write()
 
-    def _resolve(self, record: Record) -> None:
-        """What all points share, with what `auto` became."""
-        self.sweep.fixed = self._batch.resolve(self.sweep.fixed, record)
+    def _fill(self, point: Point, part: Part, record: Record) -> None:
+        """Give a point its figures, and all of them what `auto` became in it."""
+        point.run_id = part.run_id
+        fill(point, record)
+        self.sweep.fixed = resolve(self._batch.group, self.sweep.fixed, record)
 
     def _put(self, point: Point, part: Part) -> None:
         points = [*(each for each in self.sweep.points if each.key != point.key), point]
@@ -182,7 +208,7 @@ class Runner:
                 "crossover_low": crossing.low,
                 "crossover_high": crossing.high,
             }
-        self._batch.write(self.sweep, shown.page(self.sweep), shown.table(self.sweep))
+        self._batch.write(self.sweep, markdown(shown.page(self.sweep)), shown.table(self.sweep))
 
 
 def group_of(asked: Plan) -> Group:

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from proftrack import rundir
 from proftrack.errors import UsageError
-from proftrack.frontends.batch.group import new_group, shared
+from proftrack.frontends.batch.group import new_group, resolve, shared
 from proftrack.frontends.batch.key import part_key
-from proftrack.frontends.batch.ongoing import Ongoing
 from proftrack.frontends.batch.result import fill
-from proftrack.frontends.variants import judge, shown
+from proftrack.frontends.batch.shown import Outcome, markdown
+from proftrack.frontends.variants import isolate, judge, measure, shown
 from proftrack.frontends.variants.changes import changes
 from proftrack.frontends.variants.measure import Measured
 from proftrack.frontends.variants.names import Variant
 from proftrack.frontends.variants.result import Entry, Variants
 from proftrack.names import file_name
 from proftrack.record import Record
+from proftrack.recorder import Batch, Destination, refusals_noted
+from proftrack.report.progress import progress
 from proftrack.rundir.batch import Group, Part
+
+if TYPE_CHECKING:
+    from proftrack.recorder.life import Say
 
 IN_TURNS = "in one process, in turns"
 ISOLATED = "in fresh processes, in turns"
@@ -45,41 +49,67 @@ def _differing(asked: Sequence[Variant]) -> list[str]:
 
 
 def run(
+    reference: str,
     asked: Sequence[Variant],
-    batch: Ongoing,
-    measure: Callable[[Callable[[Variant], Path]], list[Measured]],
+    destination: Destination,
     *,
+    given: Mapping[str, str],
+    sets: Sequence[str],
+    rounds: int,
     isolated: bool,
-) -> Variants:
-    """Measure, judge, keep and log. What was measured is kept, whatever fails afterwards.
+    say: Say,
+) -> Outcome:
+    """Measure the variants in turns, judge, keep and log them. What was measured is kept, whatever fails afterwards.
 
-    Raises StoreError where another process is at the folder: a sync would discard what is being measured.
+    `given` and `sets` are what the variants were made of. `say` gets a sentence about what is left where it ends before
+    its time. Raises what `recorder.Batch` raises.
     """
-    with rundir.locked(batch.folder):
-        measured = measure(lambda variant: batch.folder_for(file_name(variant.name)))
+    with refusals_noted(mlflow=destination.mlflow):
+        batch = Batch(group_of(asked), destination)
+    shown_by = progress()
+
+    def folder_of(variant: Variant) -> Path:
+        return batch.folder_for(file_name(variant.name))
+
+    with batch.living(say):
+        if isolated:
+            measured = isolate.measure(
+                asked, folder_of, shown_by, reference=reference, given=given, sets=sets, work=batch.folder
+            )
+        else:
+            measured = measure.measure(asked, folder_of, shown_by, rounds=rounds)
+        variants = _judged(asked, measured, batch.group, ISOLATED if isolated else IN_TURNS)
+        for each, entry in zip(measured, variants.entries, strict=True):
+            _keep(batch, each, entry)
+        _write(variants, batch)
+    return Outcome(shown.page(variants), batch.leave(), batch.group.error)
+
+
+def _judged(asked: Sequence[Variant], measured: Sequence[Measured], group: Group, how: str) -> Variants:
     base = asked[0].experiment
     first = next((each.record for each in measured if each.record is not None), None)
     common = shared(base, _differing(asked))
     if first is not None:
-        common = batch.resolve(common, first)
+        common = resolve(group, common, first)
     variants = Variants(
         experiment=base.name,
         title=_title(base.name, common),
-        device=batch.group.tags.get("device.name", ""),
+        device=group.tags.get("device.name", ""),
         mode=base.timing.mode,
-        how=ISOLATED if isolated else IN_TURNS,
+        how=how,
         entries=[_entry(each, first) for each in measured],
     )
     judge.judge(variants)
-    for each, entry in zip(measured, variants.entries, strict=True):
-        part = Part(key=part_key(each.variant.recorded), name=entry.name)
-        if each.folder is not None:
-            batch.keep(part, entry, each.folder)
-        part.error = entry.error
-        batch.group.put(part)
-        batch.save()
-    _write(variants, batch)
     return variants
+
+
+def _keep(batch: Batch, each: Measured, entry: Entry) -> None:
+    part = Part(key=part_key(each.variant.recorded), name=entry.name)
+    if each.folder is not None:
+        batch.keep(part, each.folder)
+        entry.run_id = part.run_id
+    part.error = entry.error
+    batch.put(part)
 
 
 def _title(name: str, common: Mapping[str, Any]) -> str:
@@ -117,7 +147,7 @@ def _fill(entry: Entry, record: Record) -> None:
         entry.first_step_us, entry.build_us = timing.first_step_time_us, timing.build_time_us
 
 
-def _write(variants: Variants, batch: Ongoing) -> None:
+def _write(variants: Variants, batch: Batch) -> None:
     """The files about all variants, and what the parent run gets of them."""
     failed = [entry for entry in variants.entries if entry.status == "failed"]
     group = batch.group
@@ -126,8 +156,8 @@ def _write(variants: Variants, batch: Ongoing) -> None:
     best = next((entry for entry in variants.entries if entry.name == variants.winner), None)
     if best is not None and best.versus_first is not None:
         group.metrics["winner_speedup"] = 1 / best.versus_first.ratio
-    batch.end(_what_failed(variants, failed))
-    batch.write(variants, shown.page(variants), shown.table(variants))
+    batch.over(_what_failed(variants, failed))
+    batch.write(variants, markdown(shown.page(variants)), shown.table(variants))
 
 
 def _what_failed(variants: Variants, failed: Sequence[Entry]) -> str | None:
