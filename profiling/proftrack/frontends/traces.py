@@ -6,7 +6,7 @@ import hashlib
 
 import msgspec
 
-from proftrack.analysis.pipeline import Analysis, RankAnalysis
+from proftrack.analysis.pipeline import Analysis
 from proftrack.record import Record, RunFacts
 from proftrack.recorder import log_analysis
 
@@ -16,17 +16,17 @@ _EPOCH_FROM_NS = 10**18
 """A clock that shows less (2001) does not count from the epoch."""
 
 
-def log_traces(found: RankAnalysis) -> list[str]:
+def log_traces(found: Analysis) -> list[str]:
     """Log one rank's traces as a run; returns the lines that say where it is.
 
     The same traces are logged once into a store, however often this is called. Raises StoreError where the store cannot
     be used.
     """
     record = msgspec.structs.replace(found.record, run=run_facts(found))
-    return log_analysis(Analysis(record, found.tables), found.paths)
+    return log_analysis(found._replace(record=record), found.paths)
 
 
-def run_facts(found: RankAnalysis) -> RunFacts:
+def run_facts(found: Analysis) -> RunFacts:
     """What stands in for the facts of a run that nobody asked us to make."""
     first, last = found.tables[0], found.tables[-1]
     started = first.started_ns
@@ -34,11 +34,12 @@ def run_facts(found: RankAnalysis) -> RunFacts:
     if started < _EPOCH_FROM_NS:  # no clock to go by: when the file was written
         ended = found.paths[-1].stat().st_mtime_ns
         started = ended - int(first.end[first.valid].max(initial=0))
+    rank = {} if found.rank is None or found.rank_is_assumed else {"rank": found.rank}
     keys = {"traces": [p.name for p in found.paths], "device": _device(found.record)}
     name = found.paths[0].name.removesuffix(".gz").removesuffix(".json").removesuffix(".pt.trace")
     return RunFacts(
         experiment=EXPERIMENT,
-        params={"trace": found.paths[0].name, **({} if found.rank is None else {"rank": found.rank})},
+        params={"trace": found.paths[0].name, **rank},
         variant_params=[],
         schedule={},
         profiler={},

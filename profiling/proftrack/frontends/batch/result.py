@@ -49,8 +49,8 @@ class Figures(Struct, kw_only=True):
 
 def fill(figures: Figures, record: Record) -> None:
     """Give a part the figures of its record."""
-    timing, verdict = record.timing, record.verdict
-    figures.step_time_us = timing.verdict_step_time_us if timing else record.times.step_time_us
+    verdict = record.verdict
+    figures.step_time_us = record.step_time_us
     figures.busy_us = _busy_us(record)
     figures.on_cpu = record.times.gpu_busy_per_step_us is None and figures.busy_us is not None
     figures.roofline_us = record.times.roofline_time_us
