@@ -199,7 +199,7 @@ def capture_of(recorded: Recorded, experiment: Experiment, folder: Path) -> Capt
 
 def kept(recorded: Recorded, experiment: Experiment, folder: Path) -> Record:
     """Write the run folder of a capture with the real pipeline."""
-    return keep(capture_of(recorded, experiment, folder), experiment, folder, code=experiment.path.parent)
+    return keep(capture_of(recorded, experiment, folder), experiment, folder)
 
 
 def replace_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,7 +210,7 @@ class Batch(Life):
         self.group.note = text
         folders.write_json(self.folder / names.result, result)
         folders.write(self.folder / names.table, table)
-        folders.write(self.folder / names.text, text.encode())
+        folders.write(self.folder / names.text, f"{text}\n".encode())
         self.save()
 
     def over(self, error: str | None) -> None:

@@ -150,7 +150,7 @@ def markdown(page: Page[Any]) -> str:
     table = [head, ["---"] * len(head), *([escape(cell, _CELL) for cell in cells] for cells in body)]
     lines = [f"**{escape(page.lead, _SENTENCE)}**", ""] if page.lead else []
     lines += [escape(page.caption, _SENTENCE), "", *(f"| {' | '.join(cells)} |" for cells in table), ""]
-    return "\n".join([*lines, *(f"- {escape(sentence, _SENTENCE)}" for sentence in page.sentences)]) + "\n"
+    return "\n".join([*lines, *(f"- {escape(sentence, _SENTENCE)}" for sentence in page.sentences)])
 
 
 def figures(part: Figures) -> dict[str, Any]:
