@@ -41,6 +41,19 @@ def test_output_is_never_written_over(tmp_path: Path) -> None:
         rundir.new_folder(new, "x")
 
 
+def test_a_lock_is_no_content_and_no_artifact(tmp_path: Path, run_folder: Writer) -> None:
+    """Its file stays: removing it would let two of those in that wait for it."""
+    folder = rundir.new_folder(tmp_path / "new", "x")
+    with rundir.locked(folder):
+        pass
+    assert [path.name for path in folder.iterdir()] == [".lock"]
+    assert rundir.new_folder(folder, "x") == folder
+    whole = run_folder()
+    before = rundir.artifacts(whole)
+    with rundir.locked(whole):
+        assert rundir.artifacts(whole) == before
+
+
 def test_output_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot hold the run"):

@@ -18,8 +18,7 @@ from proftrack.git import NO_DIFF_VARIABLE
 
 if TYPE_CHECKING:
     from proftrack.experiment import Experiment
-    from proftrack.record import Record
-    from proftrack.record.ranks import Joint
+    from proftrack.recorder import Recorded
 
 
 class _RunCommand(ParameterCommand):
@@ -116,9 +115,9 @@ def command(
     from proftrack.frontends import experiment as frontend
 
     with ending():
-        result = frontend.run(plan, calibrate=not no_calibrate, say=complain)
-    if result is not None:
-        _show(result.recorded.record, result.recorded.lines, result.joint)
+        recorded = frontend.run(plan, calibrate=not no_calibrate, say=complain)
+    if recorded is not None:
+        _show(recorded)
 
 
 def _load(reference: str, given: dict[str, str]) -> Experiment:
@@ -150,18 +149,18 @@ def _run_program(
     return script.run(program, profile, step=step, stop=stop)
 
 
-def _show(record: Record, lines: list[str], joint: Joint | None = None) -> None:
+def _show(recorded: Recorded) -> None:
     from proftrack.report.terminal import print_note, print_result
 
-    print_result(record)
-    if joint is not None:
+    print_result(recorded.record)
+    if recorded.joint is not None:
         from proftrack.report.ranks import print_joint
 
-        print_joint(joint)
+        print_joint(recorded.joint)
     click.echo()
-    for line in lines:
+    for line in recorded.lines:
         click.echo(line)
-    git = record.environment.git
+    git = recorded.record.environment.git
     if git is not None and git.dirty:
         what = "untracked files" if git.untracked_only else "uncommitted changes"
         print_note(

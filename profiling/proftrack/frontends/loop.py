@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from proftrack.frontends.distributed.team import Team
     from proftrack.record.figures import Flag
     from proftrack.record.verdict import Verdict
-    from proftrack.recorder import Part, Recording
+    from proftrack.recorder import RankRecording, RunRecording
 
 SCHEDULE = {"skip_first": 3, "wait": 12, "warmup": 2, "active": 3, "repeat": 1}
 """Where none is given, 20 steps: 3 to warm up, 12 that are timed, then the profiler."""
@@ -100,7 +100,7 @@ class Profile:
         """The error that Python kept before this began."""
         self._shown: list[str] | None = None
         self._capture: LoopCapture | None = None
-        self._recording: Recording | Part | None = None
+        self._recording: RankRecording | RunRecording | None = None
         self._team: Team | None = None
 
     @property
@@ -232,18 +232,14 @@ class Profile:
         )
 
     def _keep(self, captured: Capture, steps: int) -> None:
-        from proftrack.frontends.distributed.parts import gathered
         from proftrack.recorder import analysed
 
-        recording, team = self._recording, self._team
+        recording = self._recording
         assert recording is not None
         flags = _short(self.experiment, captured, steps)
         if flags:
             self._warn(f"{self.experiment.name}: {flags[0].message}")
-        analysis = analysed(captured, self.experiment)
-        if team is not None and team.rank == 0:
-            analysis, _ = gathered(team, analysis, recording.folder, joined=True)
-        self.record = recording.write(analysis, flags)
+        self.record = recording.write(analysed(captured, self.experiment), flags)
         self._shown = recording.log()
         self._where()
 
@@ -317,9 +313,11 @@ def profile(
     if not enabled or _is_mute():
         return Off()
     code = caller(sys._getframe(1))
-    asked = described(name, code, params or {}, variant_params, schedule, profiler=profiler, mode=timing, device=device)
+    experiment = described(
+        name, code, params or {}, variant_params, schedule, profiler=profiler, mode=timing, device=device
+    )
     return Profile(
-        asked,
+        experiment,
         output=None if output is None else Path(output),
         mlflow=mlflow,
         calibrate=calibrate,
@@ -401,13 +399,13 @@ def _short(experiment: Experiment, captured: Capture, steps: int) -> list[Flag]:
     from proftrack.measures.quality import flag
 
     promised = experiment.schedule.active * experiment.schedule.repeat
-    found = sum(cycle.expected_steps for cycle in captured.cycles)
-    if found >= promised:
+    recorded = sum(cycle.expected_steps for cycle in captured.cycles)
+    if recorded >= promised:
         return []
     total = experiment.schedule.total_steps
-    had = f"{found} of {promised} were recorded, the loop had {steps} of the {total} steps of the schedule"
+    had = f"{recorded} of {promised} were recorded, the loop had {steps} of the {total} steps of the schedule"
     detail = f"{had}; {_needed(total, steps)}."
-    return [flag("fewer_steps", promised - found, detail)]
+    return [flag("fewer_steps", promised - recorded, detail)]
 
 
 def _needed(total: int, steps: int) -> str:

@@ -6,7 +6,7 @@ A frontend says what is recorded, in a `Plan`, and how it is measured: a functio
 to an `Analysis`. Everything else about folder and store is done here, and nothing of it by a frontend.
 
     record          the whole life, in a process of ours: signals and the end of others end the run
-    begin_beside    the same steps in a program of the user's, who goes on whatever happens: a Recording, of which
+    begin_beside    the same steps in a program of the user's, who goes on whatever happens: a RunRecording, of which
                     `write` and `log`, or `fail`, are called when it is over
     take_part       another rank than 0: its part goes into the folder of rank 0, whose run it is
     Batch           a sweep or variants: a parent run, and a child for each part that is kept
@@ -27,18 +27,18 @@ to an `Analysis`. Everything else about folder and store is done here, and nothi
 from proftrack.recorder.batch import Batch, Destination
 from proftrack.recorder.content import analysed, keep
 from proftrack.recorder.life import Life, refusals_noted
-from proftrack.recorder.ranks import Part, Peers, take_part
-from proftrack.recorder.run import Plan, Recorded, Recording, begin_beside, log_analysis, record
+from proftrack.recorder.ranks import Peers, RankRecording, take_part
+from proftrack.recorder.run import Plan, Recorded, RunRecording, begin_beside, log_analysis, record
 
 __all__ = [
     "Batch",
     "Destination",
     "Life",
-    "Part",
     "Peers",
     "Plan",
+    "RankRecording",
     "Recorded",
-    "Recording",
+    "RunRecording",
     "analysed",
     "begin_beside",
     "keep",

@@ -75,17 +75,17 @@ class Life:
             if sentence is not None:
                 say(sentence)
 
-        with farewell(say_left):
-            try:
+        try:
+            with farewell(say_left):
                 opening = self.find_run()
                 with guarded(self.end, self.watched(opening)) as interrupts:
                     with interrupts.shield():
                         self.session = None if opening is None else opening.open()
                     self.begin()
                     yield
-            except BaseException as error:
-                say_left(error)
-                raise
+        except BaseException as error:
+            say_left(error)
+            raise
 
     def end(self, error: BaseException | None) -> None:
         """Give the run its last status, and the folder free.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from proftrack import process
 from proftrack.record import Record
+from proftrack.record.ranks import Joint
 from proftrack.rundir import parts
 from proftrack.signals import guarded
 from proftrack.store import session
@@ -21,6 +25,7 @@ class Peers(process.Watched, Protocol):
     """The other ranks, as a run needs them; see `proftrack.frontends.distributed.team.Team`."""
 
     rank: int
+    size: int
 
     def announce(self, folder: Path, run_id: str | None) -> None:
         """Rank 0: where the others put what they measure, and which run it is for."""
@@ -34,11 +39,14 @@ class Peers(process.Watched, Protocol):
     def done(self) -> None:
         """This rank's part is in the folder."""
 
+    def wait_for_others(self, *, joined: bool = False) -> list[int]:
+        """Rank 0: the ranks whose parts are there: all, or those that have `joined`. Raises CaptureError."""
+
     def leads_now(self) -> bool:
         """Whether rank 0 is dead and this is the lowest rank that lives."""
 
 
-class Part:
+class RankRecording:
     """What another rank than 0 records: a part of rank 0's run, in its folder."""
 
     def __init__(self, peers: Peers) -> None:
@@ -77,12 +85,44 @@ def take_part(peers: Peers, measure: Callable[[Path], Analysis]) -> Record:
 
     Raises what measuring raises; CaptureError naming the rank where another one failed.
     """
-    part: Part | None = None
+    part: RankRecording | None = None
 
     def end(error: BaseException | None) -> None:
         if part is not None:
             part.end(error)
 
     with guarded(end, peers):
-        part = Part(peers)
+        part = RankRecording(peers)
         return part.write(measure(part.own_folder))
+
+
+def gathered(peers: Peers, analysis: Analysis, folder: Path, *, joined: bool) -> tuple[Analysis, Joint]:
+    """Rank 0: wait for the others, take their parts into `folder`, compare. Gives rank 0's analysis in their company.
+
+    `joined`: those that take part, and not all of the launch. Raises CaptureError where a part never comes.
+    """
+    from proftrack.analysis import ranks
+    from proftrack.measures.collectives import Collective
+
+    everybody = [ranks.Part(rank=0, record=analysis.record, collectives=list(analysis.collectives))]
+    for rank in peers.wait_for_others(joined=joined):
+        record, collectives = parts.gather_part(folder, rank)
+        everybody.append(ranks.Part(rank=rank, record=record, collectives=[Collective(*each) for each in collectives]))
+    (own, *others), joint = ranks.join_ranks(everybody)
+    parts.write_joint(folder, joint, {part.rank: each for part, each in zip(everybody[1:], others, strict=True)})
+    assert own.run is not None  # a capture's record has one
+    of_these = "" if len(everybody) == peers.size else f", of which {len(everybody)} were recorded"
+    note = f"One of {peers.size} ranks{of_these}, rank 0's figures."
+    run = msgspec.structs.replace(own.run, notes=[*own.run.notes, note, *joint.findings])
+    return analysis._replace(record=msgspec.structs.replace(own, run=run)), joint
+
+
+@contextlib.contextmanager
+def heard(peers: Peers | None) -> Iterator[None]:
+    """Whatever ends this rank in the block, the others hear of it."""
+    try:
+        yield
+    except BaseException as error:
+        if peers is not None:
+            peers.fail(error)
+        raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import shutil
 import tempfile
@@ -15,9 +16,10 @@ from msgspec import Struct
 from proftrack import process, rundir
 from proftrack.errors import ProftrackError, StoreError
 from proftrack.record import Record
+from proftrack.record.ranks import Joint
 from proftrack.recorder import content
 from proftrack.recorder.life import Life, Say, refusals_noted
-from proftrack.recorder.ranks import Part, Peers
+from proftrack.recorder.ranks import Peers, RankRecording, gathered, heard
 from proftrack.rundir.layout import TRACES
 from proftrack.store import links, session
 
@@ -43,6 +45,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Whose end ends the run of an `mlflow run`."""
     peers: Peers | None = None
     """The ranks that this process is one of."""
+    phase: Callable[[str], contextlib.AbstractContextManager[None]] = lambda _: contextlib.nullcontext()
+    """Shows what is waited for while it is."""
     parent_run_id: str | None = None
     """Beside a program: whose child the run becomes, where that is not the run that is open."""
 
@@ -54,15 +58,18 @@ class Recorded(NamedTuple):
     run_id: str | None
     lines: list[str]
     """Where everything is, to be shown below the result."""
+    joint: Joint | None
+    """The ranks side by side, where there are several."""
 
 
-class Recording(Life):
+class RunRecording(Life):
     """One run that is measured here, from its folder to its last line."""
 
     def __init__(self, plan: Plan) -> None:
         """Make the folder. Raises UsageError where it cannot hold the run."""
         self.plan = plan
-        self.record: Record | None = None
+        self.joint: Joint | None = None
+        self._is_beside = False
         super().__init__(rundir.new_folder(plan.output, plan.experiment.name), is_temporary=plan.output is None)
 
     @property
@@ -93,6 +100,7 @@ class Recording(Life):
         Raises StoreError where the run must be logged and cannot be; where it need not be, `warn` is told.
         """
         plan = self.plan
+        self._is_beside = True
         if plan.mlflow is not False:
             try:
                 self.session = session.opening_beside(
@@ -133,14 +141,15 @@ class Recording(Life):
     def write(self, analysis: Analysis, flags: Sequence[Flag] = ()) -> Record:
         """Write the folder; gives the record as written, with `flags` beside those of the traces.
 
-        Raises ProftrackError where the disk refuses.
+        With other ranks their parts are waited for and compared first: with all of the launch, or beside a program with
+        those that profile too. Raises ProftrackError where the disk refuses, CaptureError where a part never comes.
         """
+        if self.plan.peers is not None:
+            with self.plan.phase("the other ranks"):
+                analysis, self.joint = gathered(self.plan.peers, analysis, self.folder, joined=self._is_beside)
         quality = [*analysis.record.quality, *flags]
-        record = msgspec.structs.replace(analysis.record, quality=quality)
-        self.record = content.write(
-            analysis._replace(record=record), self.folder, code=self.plan.experiment.path.parent
-        )
-        return self.record
+        analysis = analysis._replace(record=msgspec.structs.replace(analysis.record, quality=quality))
+        return content.write(analysis, self.folder, code=self.plan.experiment.path.parent)
 
     def upload(self) -> None:
         """Log the folder. Raises StoreError where the store refuses, ProftrackError where the folder is not whole."""
@@ -194,15 +203,16 @@ def record(plan: Plan, measure: Measure, say: Say) -> Recorded:
     Raises UsageError for a folder that cannot be used, StoreError for a store, and what measuring raises; CaptureError
     naming the rank where another one failed.
     """
-    with refusals_noted(mlflow=bool(plan.mlflow)):
-        recording = Recording(plan)
-    with recording.living(say):
-        written = recording.write(measure(recording.folder))
-        recording.upload()
-    return Recorded(written, recording.run_id, recording.leave())
+    with heard(plan.peers):
+        with refusals_noted(mlflow=bool(plan.mlflow)):
+            recording = RunRecording(plan)
+        with recording.living(say):
+            written = recording.write(measure(recording.folder))
+            recording.upload()
+    return Recorded(written, recording.run_id, recording.leave(), recording.joint)
 
 
-def begin_beside(plan: Plan, warn: Say) -> Recording | Part:
+def begin_beside(plan: Plan, warn: Say) -> RunRecording | RankRecording:
     """Begin a run, or a rank's part of one, in a program of the user's; see the head of this package.
 
     Raises UsageError for a folder that cannot be used, StoreError where the run must be logged and cannot be,
@@ -210,8 +220,8 @@ def begin_beside(plan: Plan, warn: Say) -> Recording | Part:
     """
     if plan.peers is not None and plan.peers.rank != 0:
         plan.peers.need_first()
-        return Part(plan.peers)
-    recording = Recording(plan)
+        return RankRecording(plan.peers)
+    recording = RunRecording(plan)
     try:
         recording.open_beside(warn)
     except BaseException as error:

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from proftrack import process, rundir
-from proftrack.errors import ProftrackError, StoreError
+from proftrack.errors import ProftrackError
 from proftrack.record import Record
 from proftrack.redact import scrub
 from proftrack.rundir import batch
 from proftrack.rundir.batch import Group, Part
 from proftrack.rundir.layout import BATCH
 from proftrack.store import connect as stores
-from proftrack.store import lifecycle, session, sync
+from proftrack.store import lifecycle, ownership, session, sync
 from proftrack.store.connect import Store
 from proftrack.store.errors import explained, quiet
 from proftrack.store.fields import as_params, rounded
@@ -83,13 +83,7 @@ def _earlier(store: Store, client: MlflowClient, group: Group) -> Run | None:
         found = lifecycle.search(
             client, f"tags.`{KEY_TAG}` = '{group.key}' and tags.`{lifecycle.KIND_TAG}` = '{group.kind}'"
         )
-    here = process.this_process()
-    free = []
-    for run in found:
-        owner = process.from_tags(run.data.tags)
-        if run.info.status != "RUNNING" or (owner is not None and process.is_dead(owner, here)):
-            free.append(run)
-    same = [run for run in free if _is_of(run, group)]
+    same = [run for run in found if ownership.is_free(run) and _is_of(run, group)]
     return max(same, key=lambda run: run.info.start_time, default=None)
 
 
@@ -221,16 +215,9 @@ def _known(store: Store, client: MlflowClient, folder: Path, group: Group) -> Ru
         return same[0]
     here = process.this_process()
     for run in same:
-        tags = run.data.tags
-        owner = process.from_tags(tags)
-        if run.info.status == "RUNNING" and owner and owner != here and process.is_alive(owner, here):
-            raise StoreError(
-                f"{folder}: process {owner.pid} is logging the same group now, as run {run.info.run_id}; wait until "
-                "that has ended"
-            )
-        at_work = run.info.status == "RUNNING" and not (owner and process.is_dead(owner, here))
-        whose = (tags.get(process.HOST_TAG), tags.get(lifecycle.USER_TAG))
-        if not at_work and whose in {(group.host, group.user), (here.host, process.user())}:
+        ownership.refuse_at_work(run, folder, "group")
+        whose = (run.data.tags.get(process.HOST_TAG), run.data.tags.get(lifecycle.USER_TAG))
+        if ownership.is_free(run) and whose in {(group.host, group.user), (here.host, process.user())}:
             return run
     return None
 

@@ -21,6 +21,7 @@ from proftrack.store import connect as stores
 from proftrack.store import lifecycle
 from proftrack.store.connect import Store
 from proftrack.store.errors import explained, quiet
+from proftrack.store.ownership import is_abandoned
 from proftrack.store.retry import quick_retries
 
 if TYPE_CHECKING:
@@ -97,12 +98,10 @@ def try_to_write(store: Store, client: MlflowClient) -> Written:
 
 def dead_runs(store: Store, client: MlflowClient) -> list[str]:
     """Ids of runs that dead processes of this machine left RUNNING. Raises StoreError."""
-    here = process.this_process()
-    host = here.host.replace("'", "")
+    host = process.this_process().host.replace("'", "")
     with explained(store, "searched"), quiet(), quick_retries():
         left = lifecycle.search(client, f"attributes.status = 'RUNNING' and tags.`{process.HOST_TAG}` = '{host}'")
-    owners = [(str(run.info.run_id), process.from_tags(run.data.tags)) for run in left]
-    return [run_id for run_id, owner in owners if owner is not None and process.is_dead(owner, here)]
+    return [str(run.info.run_id) for run in left if is_abandoned(run)]
 
 
 def spooled() -> Spooled:

@@ -17,6 +17,7 @@ from proftrack.redact import scrub
 from proftrack.store.connect import Store
 from proftrack.store.errors import explained, first_line, quiet
 from proftrack.store.fields import bounded
+from proftrack.store.ownership import is_abandoned
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -169,14 +170,12 @@ def close_dead_runs(store: Store, client: MlflowClient) -> list[str]:
 
     A store that refuses is no reason not to profile.
     """
-    here = process.this_process()
     closed: list[str] = []
     with contextlib.suppress(StoreError), explained(store, "searched"), quiet():
-        host = here.host.replace("'", "")
+        host = process.this_process().host.replace("'", "")
         left = f"attributes.status = 'RUNNING' and tags.`{process.HOST_TAG}` = '{host}'"
         for run in search(client, left):
-            owner = process.from_tags(run.data.tags)
-            if owner is not None and process.is_dead(owner, here):
+            if is_abandoned(run):
                 end_run(store, client, run.info.run_id, "FAILED", {ENDED_BY_TAG: DEAD_PROCESS})
                 closed.append(run.info.run_id)
     return closed

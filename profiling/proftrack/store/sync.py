@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from proftrack import process, rundir
+from proftrack import rundir
 from proftrack.errors import StoreError
 from proftrack.record import Record
-from proftrack.store import fields, lifecycle, session, upload
+from proftrack.store import fields, lifecycle, ownership, session, upload
 from proftrack.store.connect import Store, experiment_for
 from proftrack.store.errors import explained, quiet
 
@@ -69,12 +69,7 @@ def _find(store: Store, client: MlflowClient, folder: Path) -> Run | None:
     found.sort(key=lambda run: (run.info.status != "FINISHED", run.info.run_id))
     if not found:
         return _begun(store, client, folder)
-    owner, here = process.from_tags(found[0].data.tags), process.this_process()
-    if found[0].info.status == "RUNNING" and owner and owner.pid != here.pid and process.is_alive(owner, here):
-        raise StoreError(
-            f"{folder}: process {owner.pid} is logging the same record now, as run {found[0].info.run_id}; wait until "
-            "that has ended"
-        )
+    ownership.refuse_at_work(found[0], folder, "record")
     return found[0]
 
 
@@ -82,13 +77,11 @@ def _begun(store: Store, client: MlflowClient, folder: Path) -> Run | None:
     """The run that this folder was measured for, where the process died before it could log anything of it."""
     from mlflow.exceptions import MlflowException
 
-    here = process.this_process()
     for entry in rundir.logged(folder):
         if entry.store == store.public and re.fullmatch(r"[0-9a-f]{32}", entry.run_id):
             with contextlib.suppress(MlflowException), quiet():
                 run = client.get_run(entry.run_id)
-                owner = process.from_tags(run.data.tags)
-                gone = run.info.status == "FAILED" or (owner is not None and process.is_dead(owner, here))
+                gone = run.info.status == "FAILED" or ownership.is_abandoned(run)
                 if gone and run.info.lifecycle_stage == "active" and lifecycle.RECORD_TAG not in run.data.tags:
                     return run
     return None

@@ -10,7 +10,6 @@ When a rank fails it says why, and the others stop: nobody waits in a collective
 FAILED and names the rank whose failure came first, or that is gone without a word.
 
     team    the ranks: in step, in one place, and what is known of each other's failures
-    parts   what each rank leaves, gathered and compared
 
-`proftrack.recorder` has the order of these: `record` for rank 0, `take_part` for the others.
+The order of these is `proftrack.recorder`'s: `record` for rank 0, `take_part` for the others.
 """
