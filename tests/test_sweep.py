@@ -463,6 +463,36 @@ def test_points_that_are_done_are_taken_from_the_store(
     assert len(all_runs()) == 4 + 3
 
 
+def test_the_parents_params_wait_for_what_auto_becomes(
+    project: Path, store_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow changes no param: one that was logged as auto would stay so where the sweep goes on."""
+    (project / "experiments" / "small.yaml").write_text(
+        "workload: small.py:build\ndevice: cpu\nparams: {n: 64, dtype: auto}\n"
+    )
+    killed = [True, False]
+
+    def measure(overrides: dict[str, str], folder: Path, log: Path) -> Record:
+        if killed.pop(0):
+            raise KeyboardInterrupt
+        record = of_size(int(overrides["n"]), "measured")
+        assert record.run is not None
+        run = msgspec.structs.replace(record.run, params={"n": int(overrides["n"]), "dtype": "float32"})
+        record = msgspec.structs.replace(record, run=run)
+        write_folder(folder, record)
+        return record
+
+    monkeypatch.setattr(measuring, "Measuring", by_hand(measure))
+    assert call("sweep", "small", "-P", "n=8,64") == 130
+    parent, _ = parent_and_children()
+    assert parent.data.params == {"experiment": "small", "sweep.n": "8,64"}
+    killed[:] = [False, False]
+    assert call("sweep", "small", "-P", "n=8,64") == 0
+    again, _ = parent_and_children()
+    assert again.info.run_id == parent.info.run_id
+    assert again.data.params == {"experiment": "small", "sweep.n": "8,64", "dtype": "float32"}
+
+
 def measure_666(folder: Path) -> Record:
     """Measure the point that was interrupted, by hand."""
     record = of_size(666, "measured after all")

@@ -98,6 +98,18 @@ def test_sets_of_the_command_line_are_variants_of_their_own(project: Path) -> No
     assert set(recorded.variant_params) == {"scale", "times", "variant"}
 
 
+def test_a_run_is_called_by_its_variant_and_not_by_the_variants_values_as_well(project: Path) -> None:
+    asked = names.variants("own", "eager,compile,cuda-graph,big+compile", {"n": "4"})
+    assert [variant.recorded.display_name for variant in asked] == [
+        "own n=4 eager",
+        "own n=4 compile",
+        "own n=4 cuda-graph",
+        "own big+compile",
+    ]
+    recorded = asked[3].recorded
+    assert recorded.params == {"n": 9, "compile": "default", "variant": "big+compile"}
+
+
 @pytest.mark.parametrize(
     ("wanted", "sets", "words"),
     [
