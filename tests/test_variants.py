@@ -537,7 +537,7 @@ def test_isolated_each_round_is_a_process(project: Path, tmp_path: Path, monkeyp
     """The processes are replaced by calls; what they leave is what is taken."""
     called: list[isolate.ToMeasure] = []
 
-    def in_a_process(asked: isolate.ToMeasure, log: Path) -> isolate.Found:
+    def in_a_process(asked: isolate.ToMeasure, log: Path) -> isolate.Answer:
         called.append(asked)
         if asked.name == "wrong":
             raise ProftrackError("it crashed")

@@ -39,13 +39,13 @@ def command(folder: Path | None) -> None:
         return
     moved = batches.of_runs(alone)
     parts = batches.in_order(grouped, moved)
-    found = [*parts, *(each for each in alone if not any(each in below for below in parts.values()))]
+    waiting = [*parts, *(each for each in alone if not any(each in below for below in parts.values()))]
     store = stores.resolve()
     client = stores.connect(store)
     lifecycle.close_dead_runs(store, client)
     exit_codes: list[int] = []
     last: syncing.Outcome | None = None
-    for each in found:
+    for each in waiting:
         try:
             if each in grouped:
                 for last in parent_runs.sync_group(store, client, each, moved):
@@ -81,12 +81,12 @@ def command(folder: Path | None) -> None:
 def _alone(root: Path, grouped: list[Path]) -> list[Path]:
     """The run folders that belong to no group."""
     try:
-        found = rundir.find(root)
+        folders = rundir.find(root)
     except UsageError:
         if not grouped:
             raise
         return []
-    return [each for each in found if not any(each.is_relative_to(group) for group in grouped)]
+    return [each for each in folders if not any(each.is_relative_to(group) for group in grouped)]
 
 
 def _show(store: Store, last: syncing.Outcome | None) -> None:

@@ -80,10 +80,10 @@ def begin(opened: Session, group: Group) -> None:
 def _earlier(store: Store, client: MlflowClient, group: Group) -> Run | None:
     """The newest parent run of the same points and key that nobody is at work on, as far as can be seen from here."""
     with explained(store, "searched"), quiet():
-        found = lifecycle.search(
+        of_key = lifecycle.search(
             client, f"tags.`{KEY_TAG}` = '{group.key}' and tags.`{lifecycle.KIND_TAG}` = '{group.kind}'"
         )
-    same = [run for run in found if ownership.is_free(run) and _is_of(run, group)]
+    same = [run for run in of_key if ownership.is_free(run) and _is_of(run, group)]
     return max(same, key=lambda run: run.info.start_time, default=None)
 
 
@@ -133,8 +133,8 @@ def log_parent(opened: Session, group: Group, folder: Path) -> None:
         # A count of nothing would be an empty chart, and `failed_points` one of the first.
         metrics = [Metric(name, rounded(value), now, 0) for name, value in group.metrics.items() if value]
         opened.client.log_batch(opened.run_id, metrics=metrics, params=params, synchronous=True)
-        said = {name: value for name, value in group.tags.items() if name in TAGS}
-        lifecycle.set_tags(opened.client, opened.run_id, {**said, **_own_tags(group)})
+        tags = {name: value for name, value in group.tags.items() if name in TAGS}
+        lifecycle.set_tags(opened.client, opened.run_id, {**tags, **_own_tags(group)})
         opened.client.set_tag(opened.run_id, NOTE_TAG, scrub(group.note)[:_NOTE_CHARS])
         if opened.is_project and is_generated(run.info.run_name):
             opened.client.update_run(opened.run_id, name=group.name)
@@ -163,9 +163,9 @@ def sync_group(
 def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping[str, Path]) -> list[sync.Outcome]:
     group = batch.load(folder)
     mark = hashlib.sha256(rundir.read_bounded(folder / BATCH)).hexdigest()[:32]
-    known = _known(store, client, folder, group)
-    if known is not None and _as_it_is_to_be(known, group, mark):
-        opened = Session(store, client, known)
+    there = _parent_there(store, client, folder, group)
+    if there is not None and _as_it_is_to_be(there, group, mark):
+        opened = Session(store, client, there)
         outcomes, failures = _sync_parts(opened, group, folder, moved)
         if failures:
             raise failures[0]
@@ -173,8 +173,8 @@ def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping
 
     def obtain() -> Run:
         tags = {**lifecycle.owner_tags(), **_own_tags(group)}
-        if known is not None:
-            return lifecycle.reopen(store, client, known, tags)
+        if there is not None:
+            return lifecycle.reopen(store, client, there, tags)
         experiment_id = stores.experiment_for(store, client, group.experiment)
         return lifecycle.create(store, client, experiment_id, group.name, tags, start_ms=group.started_ns // 1_000_000)
 
@@ -187,7 +187,7 @@ def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping
         with explained(store, "written to"), quiet():
             lifecycle.set_tags(client, opened.run_id, {LOGGED_TAG: mark})
         close(opened, group)
-    return [*outcomes, _outcome(opened, folder, "logged" if known is None else "finished")]
+    return [*outcomes, _outcome(opened, folder, "logged" if there is None else "finished")]
 
 
 def _own_tags(group: Group) -> dict[str, str]:
@@ -201,15 +201,15 @@ def _own_tags(group: Group) -> dict[str, str]:
     }
 
 
-def _known(store: Store, client: MlflowClient, folder: Path, group: Group) -> Run | None:
+def _parent_there(store: Store, client: MlflowClient, folder: Path, group: Group) -> Run | None:
     """The parent run of this folder in this store: a whole one, else one that was begun and may be gone on with.
 
     A folder can name any group, so only that which is not whole, is not at work, and belongs to whoever measured the
     folder or syncs it now is gone on with. Raises StoreError where a process that lives is at it.
     """
     with explained(store, "searched"), quiet():
-        found = lifecycle.search(client, f"tags.`{lifecycle.GROUP_TAG}` = '{group.id}'")
-    same = [run for run in found if _is_of(run, group)]
+        of_id = lifecycle.search(client, f"tags.`{lifecycle.GROUP_TAG}` = '{group.id}'")
+    same = [run for run in of_id if _is_of(run, group)]
     same.sort(key=lambda run: (run.info.status != "FINISHED", run.info.run_id))
     if same and same[0].info.status == "FINISHED":
         return same[0]
@@ -222,11 +222,11 @@ def _known(store: Store, client: MlflowClient, folder: Path, group: Group) -> Ru
     return None
 
 
-def _as_it_is_to_be(known: Run, group: Group, mark: str) -> bool:
-    if known.info.status == "FINISHED":
+def _as_it_is_to_be(there: Run, group: Group, mark: str) -> bool:
+    if there.info.status == "FINISHED":
         return True
     to_fail = group.error is not None or group.ended_ns is None
-    return to_fail and known.info.status == "FAILED" and known.data.tags.get(LOGGED_TAG) == mark
+    return to_fail and there.info.status == "FAILED" and there.data.tags.get(LOGGED_TAG) == mark
 
 
 def _has_files(opened: Session, group: Group, folder: Path) -> bool:
