@@ -19,9 +19,9 @@ from proftrack.errors import ProftrackError, StoreError, UsageError
 from proftrack.experiment import Experiment
 from proftrack.names import file_name, leads_elsewhere
 from proftrack.record import Record
-from proftrack.store import batch as groups
+from proftrack.rundir import batch as groups
+from proftrack.rundir.batch import Group, Part
 from proftrack.store import connect, lifecycle, links, query, sync
-from proftrack.store.batch import Group, Part
 
 STORED = [
     "../../x",

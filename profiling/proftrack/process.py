@@ -8,6 +8,7 @@ run carries the pid with its start mark, and the boot and the pid namespace in w
 from __future__ import annotations
 
 import contextlib
+import getpass
 import hashlib
 import os
 import platform
@@ -177,3 +178,12 @@ def _read(path: str) -> str:
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""
+
+
+def user() -> str:
+    """Who runs this process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        # A container's user id that no passwd file knows.
+        return "unknown"

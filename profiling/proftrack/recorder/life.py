@@ -104,7 +104,7 @@ class Life:
         """Where everything is, a line each; a temporary folder is removed once all of it is logged."""
         run = self.session
         if run is None:
-            return links.kept(self.folder)
+            return links.kept(self.folder, profile=self.has_profile)
         lines = links.lines(run.store, run.experiment_id, run.run_id, run.artifact_uri, profile=self.has_profile)
         if self.is_temporary:
             rundir.discard(self.folder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 RECORD = "record.json"
 TRACES = "trace"
 KEY_AVERAGES = "tables/key_averages.txt"
@@ -28,10 +30,31 @@ LOCK = ".lock"
 """Held by the process that is at work on the folder. Hidden names are no artifacts."""
 GITIGNORE = ".gitignore"
 
-BATCH = "group.json"
-"""In the folder of a sweep or of variants."""
-
 
 def part_record(rank: int) -> str:
     """The record of a rank other than 0, in its whole run folder."""
     return f"{RANKS}/{rank}.{RECORD}"
+
+
+# ---- the folder of a sweep, or of variants ---------------------------------------------------------------------------
+
+BATCH = "group.json"
+LOGS = "logs"
+"""NAME.txt: what the processes of a part printed."""
+PROCESSES = "processes"
+"""Of variants in processes of their own: what each of them leaves, until it has been taken in."""
+
+
+class BatchNames(NamedTuple):
+    """What a batch of one kind calls its folders and files."""
+
+    parts: str
+    """Folder of the run folders."""
+    result: str
+    text: str
+    table: str
+    plot: str
+
+
+SWEEP = BatchNames("points", "sweep.json", "sweep.md", "tables/sweep.json", "plots/sweep.png")
+VARIANTS = BatchNames("runs", "variants.json", "variants.md", "tables/variants.json", "plots/variants.png")

@@ -6,7 +6,6 @@ The tag names here are what later starts, `sync` and people find runs by.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import time
 import uuid
 from collections.abc import Mapping
@@ -55,7 +54,7 @@ def create(
     start_ms: int | None = None,
 ) -> Run:
     """A new run, RUNNING. Raises StoreError."""
-    own = {USER_TAG: user(), "mlflow.source.name": "proftrack", "mlflow.source.type": "LOCAL"}
+    own = {USER_TAG: process.user(), "mlflow.source.name": "proftrack", "mlflow.source.type": "LOCAL"}
     own[REQUEST_TAG] = uuid.uuid4().hex
     with explained(store, "given a new run"), quiet():
         return client.create_run(
@@ -204,12 +203,3 @@ def describe(error: BaseException) -> str:
     """An error as one line for a tag, with its type where the message was not written for users."""
     line = first_line(error)
     return line if isinstance(error, ProftrackError) else f"{type(error).__name__}: {line}"
-
-
-def user() -> str:
-    """Who runs this process."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        # A container's user id that no passwd file knows.
-        return "unknown"

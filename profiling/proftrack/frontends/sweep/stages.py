@@ -26,7 +26,7 @@ from proftrack.capture.measurement import Bench, Subject, Timed
 from proftrack.capture.result import Capture
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment import Experiment, workload
-from proftrack.frontends.sweep.worker import Spent, end_call
+from proftrack.frontends.batch.worker import Spent, end_call
 from proftrack.record.environment import Environment
 from proftrack.record.gpu_state import GpuState
 from proftrack.report import plots
@@ -234,8 +234,8 @@ def _bench(device: str, *, calibrate: bool) -> Bench:
 
     if (device, calibrate) not in _benches:
         refuse_running_profiler()
-        found, notes = open_device(device)
-        _benches[device, calibrate] = ready(found, notes, Lines(), calibrate=calibrate)
+        opened, notes = open_device(device)
+        _benches[device, calibrate] = ready(opened, notes, Lines(), calibrate=calibrate)
     return _benches[device, calibrate]
 
 
