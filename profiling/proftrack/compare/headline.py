@@ -10,10 +10,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from proftrack.compare.kernels import short
 from proftrack.compare.results import Count, Different, HostRow, Row, TimeChange
 from proftrack.compare.why import LAUNCHES, WAITS, reads_back
-from proftrack.verdict.evidence import number, us
+from proftrack.text import changes, counted, number, short_name, short_time
 
 _CAUSES = {
     "input": "waiting for data",
@@ -28,8 +27,6 @@ _CAUSES = {
 NEGLIGIBLE = 0.01
 """Share of the step time below which a part is no cause."""
 SUBSTANTIAL = 0.1
-LARGE = 10.0
-"""A ratio from which on a change is easier to read as a factor than in percent."""
 
 
 class Cause(Struct, frozen=True, kw_only=True):
@@ -69,18 +66,11 @@ def headline(evidence: Evidence) -> str:
 def _times(evidence: Evidence) -> str:
     time = evidence.time
     where = " in the traces" if evidence.profiled else ""
-    line = f"{time.word.capitalize()}{where}: step time {us(time.before_us)} -> {us(time.after_us)}"
+    line = f"{time.word.capitalize()}{where}: step time {_from_to(time.before_us, time.after_us)}"
     if time.interval is None:
         return f"{line} ({', '.join(changes(time.ratio))})"
     ratio, low, high = changes(time.ratio, time.interval.low, time.interval.high)
     return f"{line} ({ratio}, 95 % interval {low} to {high})"
-
-
-def changes(*ratios: float) -> list[str]:
-    """Ratios as changes: 1.05 -> +5.0 %. Where one is beyond ten times or a tenth, all as factors: 0.019x, 1,101x."""
-    if all(LARGE > ratio > 1 / LARGE or not ratio for ratio in ratios):
-        return [f"{(ratio - 1) * 100:+.1f} %" for ratio in ratios]
-    return [f"{number(ratio)}x" for ratio in ratios]
 
 
 def _chosen(evidence: Evidence) -> list[str]:
@@ -131,13 +121,13 @@ def _replaced(rows: Sequence[Row]) -> Cause | None:
     if not gone or not added:
         return None
     before, after = sum(row.before_us for row in gone), sum(row.after_us for row in added)
-    text = f"{_listed(gone)} replaced by {_listed(added)} ({us(before)} -> {us(after)} a step)"
+    text = f"{_listed(gone)} replaced by {_listed(added)} ({_from_to(before, after)} a step)"
     return Cause(us=after - before, text=text, certain=True)
 
 
 def _listed(rows: Sequence[Row]) -> str:
     ordered = sorted(rows, key=lambda row: -max(row.before_us, row.after_us))
-    names = list(dict.fromkeys(short(row.name) for row in ordered))
+    names = list(dict.fromkeys(short_name(row.name) for row in ordered))
     return " + ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
@@ -145,7 +135,7 @@ def _waits(evidence: Evidence, waits: Count, idle: dict[str, Row]) -> Cause:
     change = sum(idle[name].change_us for name in ("synchronization", "dispatch") if name in idle)
     by = reads_back(list(evidence.host))
     text = f"{_amount(waits, 'wait')} for the GPU a step"
-    return Cause(us=change, text=f"{text} ({_number(waits.before)} -> {_number(waits.after)}){_by(by)}", certain=True)
+    return Cause(us=change, text=f"{text} ({number(waits.before)} -> {number(waits.after)}){_by(by)}", certain=True)
 
 
 def _launches(evidence: Evidence, launches: Count, idle: dict[str, Row]) -> Cause:
@@ -155,10 +145,10 @@ def _launches(evidence: Evidence, launches: Count, idle: dict[str, Row]) -> Caus
     rows = [row for row in evidence.rows if row.part == "gpu" and row.status in wanted]
     change += sum(row.change_us for row in rows)
     rows.sort(key=lambda row: -abs(row.calls_after - row.calls_before))
-    names = list(dict.fromkeys(row.operator or short(row.name) for row in rows))[:2]
+    names = list(dict.fromkeys(row.operator or short_name(row.name) for row in rows))[:2]
     text = f"{_amount(launches, 'launch')} a step"
     by = _by(", ".join(names))
-    return Cause(us=change, text=f"{text} ({_number(launches.before)} -> {_number(launches.after)}){by}", certain=True)
+    return Cause(us=change, text=f"{text} ({number(launches.before)} -> {number(launches.after)}){by}", certain=True)
 
 
 def _by(names: str | None) -> str:
@@ -169,26 +159,26 @@ def _idle(row: Row, step_time_us: float) -> Cause:
     """A cause that came or went altogether, and is no trifle, is a fact of the traces whatever the times say."""
     what = _CAUSES.get(row.name, row.name)
     if row.status == "gone":
-        text = f"{what} went away, {us(row.before_us)} a step"
+        text = f"{what} went away, {short_time(row.before_us)} a step"
     elif row.status == "added":
-        text = f"{what} came in, {us(row.after_us)} a step"
+        text = f"{what} came in, {short_time(row.after_us)} a step"
     else:
-        text = f"{what} {'grew' if row.change_us > 0 else 'shrank'} ({us(row.before_us)} -> {us(row.after_us)} a step)"
+        text = f"{what} {'grew' if row.change_us > 0 else 'shrank'} ({_from_to(row.before_us, row.after_us)} a step)"
     certain = row.status in ("gone", "added") and abs(row.change_us) >= SUBSTANTIAL * step_time_us
     return Cause(us=row.change_us, text=text, certain=certain)
 
 
 def _row(row: Row) -> Cause | None:
-    name = row.name if row.part == "host" else short(row.name)
+    name = row.name if row.part == "host" else short_name(row.name)
     by = f" ({row.operator})" if row.operator else ""
-    times = f"{us(row.before_us)} -> {us(row.after_us)} a step"
+    times = f"{_from_to(row.before_us, row.after_us)} a step"
     if row.status == "renamed":
-        text = f"{row.operator or row.name}: {short(row.old_name)} -> {name}, {row.note} ({times})"
+        text = f"{row.operator or row.name}: {short_name(row.old_name)} -> {name}, {row.note} ({times})"
         return Cause(us=row.change_us, text=text, certain=True)
     if row.status in ("slower", "faster"):
         return Cause(us=row.change_us, text=f"{name}{by} is {row.status} ({times})", certain=False)
     if row.status in ("added", "gone"):
-        amount = us(row.after_us or row.before_us)
+        amount = short_time(row.after_us or row.before_us)
         text = f"{name}{by} {'was added' if row.status == 'added' else 'is gone'} ({amount} a step)"
         return Cause(us=row.change_us, text=text, certain=row.part == "gpu")
     if row.status in ("more calls", "fewer calls"):
@@ -198,10 +188,9 @@ def _row(row: Row) -> Cause | None:
 
 def _amount(count: Count, noun: str) -> str:
     """3 more launches, 1 fewer wait."""
-    amount = abs(count.after - count.before)
-    plural = noun if amount == 1 else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
-    return f"{_number(amount)} {'more' if count.after > count.before else 'fewer'} {plural}"
+    more = "more" if count.after > count.before else "fewer"
+    return counted(abs(count.after - count.before), f"{more} {noun}")
 
 
-def _number(value: float) -> str:
-    return f"{value:.0f}" if value == int(value) else f"{value:.1f}"
+def _from_to(before_us: float, after_us: float) -> str:
+    return f"{short_time(before_us)} -> {short_time(after_us)}"

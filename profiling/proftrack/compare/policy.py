@@ -21,8 +21,8 @@ from typing import Any
 from msgspec import Struct
 
 from proftrack.experiment import file
-from proftrack.experiment.sentences import Refusal, show
-from proftrack.verdict.evidence import amount
+from proftrack.experiment.sentences import Refusal
+from proftrack.text import amount, show
 from proftrack.verdict.rules import REGIMES
 
 COUNTS = {

@@ -17,8 +17,9 @@ from typing import Any
 
 from proftrack.experiment import file, params, settings
 from proftrack.experiment.model import Experiment, ProfilerOptions, Schedule, TimingOptions, fingerprint
-from proftrack.experiment.sentences import Refusal, show
+from proftrack.experiment.sentences import Refusal
 from proftrack.names import problem
+from proftrack.text import show
 
 __all__ = ["Experiment", "ProfilerOptions", "Schedule", "TimingOptions", "described", "fingerprint", "load"]
 

@@ -16,8 +16,9 @@ from typing import Any
 from msgspec import Struct
 
 from proftrack.experiment.file import scalar
-from proftrack.experiment.sentences import Refusal, show
+from proftrack.experiment.sentences import Refusal
 from proftrack.experiment.settings import parse
+from proftrack.text import show
 
 _RESERVED = ("device",)  # build() gets it from proftrack
 _VARIANT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from proftrack.errors import UsageError
-
-_SHOWN = 80
+from proftrack.text import meant, show
 
 
 class Refusal:
@@ -29,19 +27,6 @@ class Refusal:
         for key in given:
             if key not in known:
                 self(f"unknown {noun} {show(key)}; allowed: {', '.join(known) or 'none'}", str(key), known)
-
-
-def show(value: Any) -> str:
-    """A value as it can stand in a sentence: one line, not too long."""
-    text = value if isinstance(value, str) and value.isprintable() and value.strip() else repr(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
-
-
-def meant(word: str, known: Iterable[str]) -> str:
-    """`; did you mean X?` where a known word is close, whatever its case; else nothing."""
-    words = {each.lower(): each for each in known}
-    close = difflib.get_close_matches(word.lower(), list(words), n=1, cutoff=0.6)
-    return f"; did you mean {words[close[0]]}?" if close else ""
 
 
 def no_such_file(path: Path) -> str:

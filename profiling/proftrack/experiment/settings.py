@@ -9,7 +9,8 @@ from typing import Any
 from msgspec import Struct
 
 from proftrack.experiment.model import ProfilerOptions, Schedule, TimingOptions
-from proftrack.experiment.sentences import Refusal, show
+from proftrack.experiment.sentences import Refusal
+from proftrack.text import show
 
 _BOOLS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 

@@ -27,7 +27,6 @@ from msgspec import Struct, field
 
 from proftrack import names, process, untrusted
 from proftrack.errors import ProftrackError, StoreError, UsageError
-from proftrack.experiment.sentences import show
 from proftrack.process import Parent
 from proftrack.redact import scrub
 from proftrack.rundir import run_folders
@@ -38,6 +37,7 @@ from proftrack.store.errors import explained, quiet
 from proftrack.store.fields import as_params, rounded
 from proftrack.store.session import RUN_ID_VARIABLE, Session
 from proftrack.store.upload import is_generated
+from proftrack.text import show
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -10,6 +10,7 @@ from proftrack.measures import Measures
 from proftrack.measures.quality import flag
 from proftrack.record.figures import Flag
 from proftrack.record.verdict import Verdict
+from proftrack.text import number, short_time
 from proftrack.verdict import cpu, evidence, spread
 from proftrack.verdict.advice import advise
 from proftrack.verdict.context import Context
@@ -85,7 +86,7 @@ def _flags(
     if context.unprofiled_us is not None and u > limits.slow_under_profiler:
         raised.append(flag("slow_under_profiler", 1, f"B / T = {u:.2f}."))
     if roofline is not None and roofline > limits.roofline_slack * facts.gpu_busy_us:
-        raised.append(flag("roofline_above_busy", 1, f"R {evidence.us(roofline)}, B {evidence.us(facts.gpu_busy_us)}."))
+        raised.append(flag("roofline_above_busy", 1, f"R {short_time(roofline)}, B {short_time(facts.gpu_busy_us)}."))
     if measures.work is not None and context.ceilings is not None and measures.totals.self_cuda_time_total_us:
         share = measures.work.uncounted_us / measures.totals.self_cuda_time_total_us
         if share > limits.uncounted_share:
@@ -167,7 +168,7 @@ class _Outcome:
             )
         traced = self._traced_step_us()
         if basis == "unprofiled" and traced and self.facts.step_time_us > limits.longer_than_traced * traced:
-            longer = evidence.number(self.facts.step_time_us / traced)
+            longer = number(self.facts.step_time_us / traced)
             reasons.append(
                 f"The step time given is {longer} times that of the trace, and profiling only lengthens a step: they "
                 "are not of the same work (or the unit is not microseconds)."
@@ -198,7 +199,7 @@ class _Outcome:
         idle = structs.replace(self.facts, step_time_us=self.facts.step_time_us + unseen)
         if regime(idle, self.limits) != self.regime:
             reasons.append(
-                f"Before the first recorded GPU work lie {evidence.us(unseen)} a step in which a queue of earlier work "
+                f"Before the first recorded GPU work lie {short_time(unseen)} a step in which a queue of earlier work "
                 f"may have run or the GPU have idled: read the second way it is {regime(idle, self.limits)}; give the "
                 "unprofiled step time (--step-time-us)."
             )

@@ -9,8 +9,7 @@ import msgspec
 
 from proftrack.errors import ProftrackError
 from proftrack.frontends.variants.result import Change, Entry, Variants
-from proftrack.text import brief, counted, duration, percent, plain
-from proftrack.verdict.evidence import number
+from proftrack.text import brief, counted, duration, number, percent, plain
 
 TABLE = "tables/variants.json"
 TEXT = "variants.md"
