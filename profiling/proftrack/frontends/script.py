@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+import proftrack
 from proftrack import experiment
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.frontends.loop import SCHEDULE, Profile
@@ -105,7 +106,7 @@ def _exit_code(error: SystemExit) -> int:
 def _of_the_program(error: BaseException) -> TracebackType | None:
     """The traceback from the program's own frames on: ours and runpy's say nothing."""
     found = error.__traceback__
-    ours = str(Path(__file__).parent)
+    ours = str(Path(proftrack.__file__).parent)
     while found is not None and found.tb_next is not None:
         name = found.tb_frame.f_code.co_filename
         if not (name.startswith((ours, "<frozen runpy")) or name == runpy.__file__):
