@@ -141,6 +141,16 @@ class Record(Struct, frozen=True, kw_only=True):
         return self.timing.chosen.us if self.timing is not None else self.times.step_time_us
 
     @property
+    def cpu_work_us(self) -> float | None:
+        """W, which stands in for B on a CPU: a step's work within operators, as far as it fits into T. Microseconds.
+
+        None where there is a GPU, measured or not.
+        """
+        if self.cpu is None or self.totals.launches or not self.window.steps:
+            return None
+        return min(sum(self.cpu.working_us.values()) / self.window.steps, self.step_time_us or float("inf"))
+
+    @property
     def unprofiled_step_time_us(self) -> float | None:
         """T where it was measured without the profiler, else None."""
         return self.step_time_us if self.verdict.basis == "unprofiled" else None

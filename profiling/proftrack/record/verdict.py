@@ -36,3 +36,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """Why it is inconclusive, or why its confidence is not high."""
     thresholds: dict[str, float]
     """The limits that were in force."""
+
+    def figure(self, name: str) -> float | None:
+        """The value of the evidence of that name; None where there is none."""
+        return next((each.value for each in self.evidence if each.name == name), None)
