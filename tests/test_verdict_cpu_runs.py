@@ -17,8 +17,8 @@ from proftrack.capture.profiling import records_all_threads
 from proftrack.experiment import ProfilerOptions
 from proftrack.record import Record
 from proftrack.record.ceilings import Ceilings
+from proftrack.record.verdict import REGIMES
 from proftrack.report.progress import Silent
-from proftrack.verdict.rules import REGIMES
 
 CEILINGS = Ceilings(
     device="any", flops_per_s={"float32": 1e11}, bytes_per_s=1e10, dispatch_us=1.0, call_us={"aten::mm": 3.0}

@@ -12,10 +12,10 @@ from traces import TraceBuilder, clean, table_of
 from proftrack.measures import measure
 from proftrack.record.figures import IdleGap
 from proftrack.record.timing import Timing
+from proftrack.record.verdict import REGIMES
 from proftrack.verdict import advice
 from proftrack.verdict.context import Context
 from proftrack.verdict.judge import Judgement, judge
-from proftrack.verdict.rules import REGIMES
 
 
 def steps(

@@ -22,8 +22,8 @@ from msgspec import Meta, Struct, structs
 from proftrack.experiment import file
 from proftrack.experiment.params import LARGEST
 from proftrack.experiment.validate import Refusal, read
+from proftrack.record.verdict import REGIMES
 from proftrack.text import amount, meant, show
-from proftrack.verdict.rules import REGIMES
 
 COUNTS = {
     "launches_per_step": "launches",

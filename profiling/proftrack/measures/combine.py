@@ -16,6 +16,7 @@ from proftrack.record.figures import (
     Device,
     Flag,
     Idle,
+    IdleCause,
     Kernel,
     Launch,
     Op,
@@ -187,8 +188,8 @@ def _merge_regions(group: list[Region]) -> Region:
 
 
 def _combined_idle(parts: list[Measures], steps: int) -> Idle:
-    causes: Counter[str] = Counter()
-    rows: Counter[str] = Counter()
+    causes: Counter[IdleCause] = Counter()
+    rows: Counter[IdleCause] = Counter()
     for part in parts:
         for cause, us in part.idle.by_cause_us_per_step.items():
             causes[cause] += us * max(part.steps, 1)  # type: ignore[assignment]  # Counter's values may be floats

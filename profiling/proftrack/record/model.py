@@ -6,7 +6,7 @@ Format history
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -45,7 +45,7 @@ class SourceFile(Struct, frozen=True, kw_only=True):
 class Source(Struct, frozen=True, kw_only=True):
     """Where the figures come from."""
 
-    kind: str
+    kind: Literal["run", "trace"]
     """run (captured by proftrack) or trace (somebody's file)."""
     proftrack_version: str
     files: list[SourceFile]

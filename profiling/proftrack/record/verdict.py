@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 from msgspec import Struct
+
+from proftrack.record.figures import IdleCause, KernelKind, Limit
+
+HostRegime = Literal["input-bound", "sync-bound", "host-bound", "overhead-bound", "mixed"]
+GpuRegime = Literal["compute-bound", "memory-bound", "latency-bound", "transfer-bound", "communication-bound"]
+Regime = Literal[HostRegime, GpuRegime, "inconclusive"]
+"""What holds a step back."""
+REGIMES: tuple[Regime, ...] = get_args(Regime)
+HOST_REGIMES: tuple[HostRegime, ...] = get_args(HostRegime)
+GPU_REGIMES: tuple[GpuRegime, ...] = get_args(GpuRegime)
+
+Cause = Literal[IdleCause, KernelKind, Limit, "python"]
+"""Of T - B why the device was idle, of B the kind of its work; on a CPU also what limits the work, or Python."""
+Confidence = Literal["high", "medium", "low"]
+Basis = Literal["unprofiled", "profiled"]
+"""Whether T was measured without the profiler, or comes from the trace itself."""
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
@@ -17,14 +35,11 @@ class Evidence(Struct, frozen=True, kw_only=True):
 class Verdict(Struct, frozen=True, kw_only=True):
     """The regime that holds a step back, and what to do about it."""
 
-    regime: str
-    """One of verdict.REGIMES, `inconclusive` among them."""
-    cause: str | None
+    regime: Regime
+    cause: Cause | None
     """The largest cause of T - B, or the kernel kind that takes most of B."""
-    confidence: str
-    """high, medium or low."""
-    basis: str
-    """unprofiled: T was measured without the profiler; profiled: T comes from the trace itself."""
+    confidence: Confidence
+    basis: Basis
     gpu_busy_fraction: float | None
     """u = B / T."""
     summary: str

@@ -93,9 +93,8 @@ def time_bars(record: Record) -> list[Bar]:
         assert us is not None
         lower = min((known[i + 1][2] or us), us) if i + 1 < len(known) else us
         if key == "B" and lower < us:
-            lower = min(
-                max(lower, us / (record.verdict.figure("kernel_headroom") or us / lower)), us
-            )  # copies and collectives stay
+            headroom = record.verdict.figure("kernel_headroom") or us / lower
+            lower = min(max(lower, us / headroom), us)  # copies and collectives stay
         text = f"{what}: at most {factor(us / lower)} faster" if lower < us else ""
         if not text and i + 1 < len(known):
             text = f"{what}: nothing to win"

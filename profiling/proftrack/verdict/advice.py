@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable
 
 from proftrack.measures import Measures
+from proftrack.record.verdict import GPU_REGIMES
 from proftrack.text import counted, factor, how_often, short_time
 from proftrack.verdict.context import Context
-from proftrack.verdict.rules import GPU_SIDE, StepFacts
+from proftrack.verdict.rules import StepFacts
 
 _MANY_LAUNCHES = 20
 _SHARE = 0.3
@@ -21,7 +22,7 @@ def advise(regime: str, measures: Measures, facts: StepFacts, roofline: float | 
     """Sentences in the order in which to try them; the last one says what would not help."""
     first = _FIRST[regime](measures) if regime in _FIRST else []
     rest = list(_GENERAL[regime])
-    if regime in GPU_SIDE and roofline is not None:
+    if regime in GPU_REGIMES and roofline is not None:
         rest.insert(-1, _roofline_sentence(facts.kernel_headroom(roofline)))
     return [*first, *rest]
 

@@ -11,19 +11,19 @@ from typing import NamedTuple
 
 from proftrack.measures import Measures
 from proftrack.measures.idle import LOADING
-from proftrack.record.figures import CpuWork
-from proftrack.record.verdict import Evidence, Verdict
+from proftrack.record.figures import CpuWork, Limit
+from proftrack.record.verdict import GPU_REGIMES, Basis, Cause, Evidence, Regime, Verdict
 from proftrack.text import number, short_time
 from proftrack.verdict import spread
 from proftrack.verdict.advice import advise_cpu
 from proftrack.verdict.context import Context
 from proftrack.verdict.cpu_fit import misfits
 from proftrack.verdict.evidence import item
-from proftrack.verdict.rules import GPU_SIDE, gpu_regime
+from proftrack.verdict.rules import gpu_regime
 from proftrack.verdict.thresholds import Thresholds
 
 
-def verdict(measures: Measures, context: Context, time: float | None, *, basis: str, limits: Thresholds) -> Verdict:
+def verdict(measures: Measures, context: Context, time: float | None, *, basis: Basis, limits: Thresholds) -> Verdict:
     """Judge a CPU run; inconclusive where T or the ceilings were not measured, or the GPU was not."""
     flags = {f.code: f for f in measures.flags}
     if "gpu_not_measured" in flags:
@@ -56,7 +56,7 @@ def verdict(measures: Measures, context: Context, time: float | None, *, basis: 
 class _Reading(NamedTuple):
     """A CPU's step with one idea of what calls cost. Microseconds a step."""
 
-    working: dict[str, float]
+    working: dict[Limit, float]
     """The operators' work by limit."""
     time: float
     inside: float
@@ -91,7 +91,7 @@ class _Reading(NamedTuple):
         """Whether most of what is not work lies outside of operators."""
         return self.between >= limits.cause_share * (self.time - self.busy)
 
-    def regime(self, limits: Thresholds) -> tuple[str, str]:
+    def regime(self, limits: Thresholds) -> tuple[Regime, Cause]:
         """The regime and its cause."""
         if self.u >= limits.gpu_bound_from:
             return gpu_regime(self.working, limits), max(self.working, key=lambda k: self.working[k])
@@ -202,7 +202,7 @@ def _doubts(regime: str, own: _Reading, dearest: _Reading, context: Context, lim
     if others:
         out.append(f"Within the spread of the timed blocks it could also be {' or '.join(sorted(others))}.")
     arithmetic, bandwidth = own.working.get("arithmetic", 0.0), own.working.get("bandwidth", 0.0)
-    if regime in GPU_SIDE and abs(arithmetic - bandwidth) <= own.working.get("unknown", 0.0):
+    if regime in GPU_REGIMES and abs(arithmetic - bandwidth) <= own.working.get("unknown", 0.0):
         out.append("Work whose limit is not known takes enough time to turn compute- into memory-bound.")
     return out
 
@@ -297,7 +297,7 @@ def _top_operators(measures: Measures) -> list[Evidence]:
     return out
 
 
-def _inconclusive(measures: Measures, basis: str, limits: Thresholds, what: str, reason: str) -> Verdict:
+def _inconclusive(measures: Measures, basis: Basis, limits: Thresholds, what: str, reason: str) -> Verdict:
     return Verdict(
         regime="inconclusive",
         cause=None,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from proftrack.measures import Measures
-from proftrack.record.verdict import Evidence
+from proftrack.record.figures import IdleCause, Limit
+from proftrack.record.verdict import Evidence, Regime
 from proftrack.text import factor, short_time
 from proftrack.verdict.context import Context
 from proftrack.verdict.rules import StepFacts, regime, without_inflation
 from proftrack.verdict.thresholds import Thresholds
 
-CAUSE_TEXT = {
+CAUSE_TEXT: dict[IdleCause, str] = {
     "dispatch": "the host was launching (operators, runtime calls, the Python between them)",
     "host": "the host did work that launches nothing",
     "input": "the host waited for the data loader",
@@ -19,7 +20,7 @@ CAUSE_TEXT = {
     "queued": "the work was launched in time, the device started it late",
     "unknown": "no launch was recorded for the work that followed",
 }
-LIMIT_TEXT = {
+LIMIT_TEXT: dict[Limit, str] = {
     "arithmetic": "kernels limited by arithmetic (matmul, convolution, attention)",
     "bandwidth": "kernels limited by memory bandwidth (elementwise, reduction, normalisation, copies)",
     "latency": "kernels whose grid fills under half of the GPU",
@@ -27,7 +28,7 @@ LIMIT_TEXT = {
     "communication": "collectives that no kernel hides",
     "unknown": "kernels of unknown kind",
 }
-_REGIME_TEXT = {
+_REGIME_TEXT: dict[Regime, str] = {
     "overhead-bound": "the host cannot launch fast enough",
     "mixed": "host and GPU both hold it back",
     "input-bound": "it waits for the data loader",
@@ -42,7 +43,7 @@ _REGIME_TEXT = {
 }
 
 
-def summary(name: str, facts: StepFacts, *, what: str = "step") -> str:
+def summary(name: Regime, facts: StepFacts, *, what: str = "step") -> str:
     """The verdict in one plain sentence; `what` the times are of."""
     times = f"{short_time(facts.gpu_busy_us)} of a {short_time(facts.step_time_us)} {what}"
     return f"{name.capitalize()}: the GPU works {times} ({facts.busy_fraction:.0%}); {_REGIME_TEXT[name]}."
