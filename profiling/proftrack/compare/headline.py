@@ -38,7 +38,7 @@ class Cause(Struct, frozen=True, kw_only=True):
     """A count or a name, not a duration: no noise."""
 
 
-class Evidence(Struct, frozen=True, kw_only=True):
+class Findings(Struct, frozen=True, kw_only=True):
     """What the line is made of."""
 
     time: TimeChange
@@ -51,21 +51,21 @@ class Evidence(Struct, frozen=True, kw_only=True):
     same_data: bool
 
 
-def headline(evidence: Evidence) -> str:
+def headline(findings: Findings) -> str:
     """One line, names in it not yet escaped."""
-    causes = _chosen(evidence)
-    text = _times(evidence)
-    if evidence.same_data:
+    causes = _chosen(findings)
+    text = _times(findings)
+    if findings.same_data:
         return f"{text}: both are the same measurement."
-    if evidence.tried:
-        tried = ", ".join(f"{each.name} {each.before} -> {each.after}" for each in evidence.tried[:3])
+    if findings.tried:
+        tried = ", ".join(f"{each.name} {each.before} -> {each.after}" for each in findings.tried[:3])
         causes = [tried, *causes]
     return f"{text}: {'; '.join(causes[:3])}." if causes else f"{text}: the traces show no cause that stands out."
 
 
-def _times(evidence: Evidence) -> str:
-    time = evidence.time
-    where = " in the traces" if evidence.profiled else ""
+def _times(findings: Findings) -> str:
+    time = findings.time
+    where = " in the traces" if findings.profiled else ""
     line = f"{time.word.capitalize()}{where}: step time {_from_to(time.before_us, time.after_us)}"
     if time.interval is None:
         return f"{line} ({', '.join(changes(time.ratio))})"
@@ -73,12 +73,12 @@ def _times(evidence: Evidence) -> str:
     return f"{line} ({ratio}, 95 % interval {low} to {high})"
 
 
-def _chosen(evidence: Evidence) -> list[str]:
+def _chosen(findings: Findings) -> list[str]:
     """The causes worth the line: those that push the way the time went; certain ones only where it is not clear."""
-    time = evidence.time
+    time = findings.time
     clear = time.word in ("improved", "regressed")
     least = NEGLIGIBLE * max(time.before_us, time.after_us)
-    found = [c for c in causes(evidence) if c.certain or abs(c.us) >= least]
+    found = [c for c in causes(findings) if c.certain or abs(c.us) >= least]
     if not clear:
         found = [c for c in found if c.certain]
     pushing = [c for c in found if c.us * time.change_us > 0 and abs(c.us) >= least]
@@ -86,25 +86,25 @@ def _chosen(evidence: Evidence) -> list[str]:
     return [c.text for c in ordered[:2]]
 
 
-def causes(evidence: Evidence) -> list[Cause]:
+def causes(findings: Findings) -> list[Cause]:
     """All that changed, each with its part of the change."""
-    idle = {row.name: row for row in evidence.rows if row.part == "idle"}
-    counts = {count.name: count for count in evidence.counts}
+    idle = {row.name: row for row in findings.rows if row.part == "idle"}
+    counts = {count.name: count for count in findings.counts}
     found: list[Cause] = []
     explained: set[str] = set()
     waits, launches = counts.get(WAITS), counts.get(LAUNCHES)
     if waits is not None and waits.before != waits.after:
-        found.append(_waits(evidence, waits, idle))
+        found.append(_waits(findings, waits, idle))
         explained |= {"synchronization", "dispatch"}
         # A value that is read back is a copy, too: those launches are the waits' own.
         if launches is not None and 0 < abs(launches.after - launches.before) <= abs(waits.after - waits.before):
             launches = None
     if launches is not None and not launches.varies and launches.before != launches.after:
-        found.append(_launches(evidence, launches, idle))
+        found.append(_launches(findings, launches, idle))
         explained.add("dispatch")
-    longer = max(evidence.time.before_us, evidence.time.after_us)
+    longer = max(findings.time.before_us, findings.time.after_us)
     found += [_idle(row, longer) for name, row in idle.items() if name not in explained and row.status != "same"]
-    rows = [row for row in evidence.rows if row.part in ("gpu", "host")]
+    rows = [row for row in findings.rows if row.part in ("gpu", "host")]
     replaced = _replaced(rows)
     if replaced is not None:
         found.append(replaced)
@@ -131,18 +131,18 @@ def _listed(rows: Sequence[Row]) -> str:
     return " + ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
-def _waits(evidence: Evidence, waits: Count, idle: dict[str, Row]) -> Cause:
+def _waits(findings: Findings, waits: Count, idle: dict[str, Row]) -> Cause:
     change = sum(idle[name].change_us for name in ("synchronization", "dispatch") if name in idle)
-    by = reads_back(list(evidence.host))
+    by = reads_back(list(findings.host))
     text = f"{_amount(waits, 'wait')} for the GPU a step"
     return Cause(us=change, text=f"{text} ({number(waits.before)} -> {number(waits.after)}){_by(by)}", certain=True)
 
 
-def _launches(evidence: Evidence, launches: Count, idle: dict[str, Row]) -> Cause:
+def _launches(findings: Findings, launches: Count, idle: dict[str, Row]) -> Cause:
     change = idle["dispatch"].change_us if "dispatch" in idle else 0.0
     grown = launches.after > launches.before
     wanted = ("added", "more calls") if grown else ("gone", "fewer calls")
-    rows = [row for row in evidence.rows if row.part == "gpu" and row.status in wanted]
+    rows = [row for row in findings.rows if row.part == "gpu" and row.status in wanted]
     change += sum(row.change_us for row in rows)
     rows.sort(key=lambda row: -abs(row.calls_after - row.calls_before))
     names = list(dict.fromkeys(row.operator or short_name(row.name) for row in rows))[:2]

@@ -13,7 +13,6 @@ GpuRegime = Literal["compute-bound", "memory-bound", "latency-bound", "transfer-
 Regime = Literal[HostRegime, GpuRegime, "inconclusive"]
 """What holds a step back."""
 REGIMES: tuple[Regime, ...] = get_args(Regime)
-HOST_REGIMES: tuple[HostRegime, ...] = get_args(HostRegime)
 GPU_REGIMES: tuple[GpuRegime, ...] = get_args(GpuRegime)
 
 Cause = Literal[IdleCause, KernelKind, Limit, "python"]

@@ -13,7 +13,6 @@ from proftrack.text import counted, duration, factor, moment, percent, plain, sc
 ROWS = 100
 """Rows of one table."""
 NAME = 160
-SENTENCE = 600
 
 
 class Bar(Struct, frozen=True, kw_only=True):
