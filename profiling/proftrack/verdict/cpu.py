@@ -13,7 +13,7 @@ from proftrack.measures import Measures
 from proftrack.measures.idle import LOADING
 from proftrack.record.figures import CpuWork, Limit
 from proftrack.record.verdict import GPU_REGIMES, Basis, Cause, Evidence, Regime, Verdict
-from proftrack.text import number, short_time
+from proftrack.text import counted, number, short_time
 from proftrack.verdict import spread
 from proftrack.verdict.advice import advise_cpu
 from proftrack.verdict.context import Context
@@ -251,20 +251,12 @@ def _summary(name: str, busy: float, time: float) -> str:
 def _evidence(measures: Measures, context: Context, reading: _Reading) -> list[Evidence]:
     ceilings, time, busy = context.ceilings, reading.time, reading.busy
     calls, inside = reading.calls, reading.inside
+    work = f"{short_time(busy)} of it are work, estimated from the operators' self time."
+    operators = f"{number(calls)} operators a step take {short_time(inside)} under the profiler."
     out = [
         item("step_time_us", time, "us", f"A step takes {short_time(time)} without the profiler."),
-        item(
-            "cpu_working_us",
-            busy,
-            "us",
-            f"{short_time(busy)} of it are work, estimated from the operators' self time.",
-        ),
-        item(
-            "operators_us",
-            inside,
-            "us",
-            f"{number(calls)} operators a step take {short_time(inside)} under the profiler.",
-        ),
+        item("cpu_working_us", busy, "us", work),
+        item("operators_us", inside, "us", operators),
     ]
     if ceilings is not None and ceilings.dispatch_us is not None:
         floor = ceilings.dispatch_us * calls
@@ -291,7 +283,7 @@ def _top_operators(measures: Measures) -> list[Evidence]:
     named = [op for op in measures.ops if not op.name.startswith("ProfilerStep")]
     out = []
     for op in sorted(named, key=lambda o: -o.self_cpu_time_us)[:5]:
-        calls = "1 call" if op.calls == 1 else f"{op.calls} calls"
+        calls = counted(op.calls, "call")
         text = f"{op.name}: {short_time(op.self_cpu_time_us)} self CPU in {calls} ({op.self_cpu_time_us / total:.0%})."
         out.append(item("self_cpu_time_us", op.self_cpu_time_us, "us", text))
     return out

@@ -55,14 +55,10 @@ def collect(
     """All figures that speak for or against the verdict, the three times first."""
     whole = "A step" if measures.steps else "The recording"
     kind = "without the profiler" if context.unprofiled_us is not None else "in the trace"
+    step, busy = short_time(facts.step_time_us), short_time(facts.gpu_busy_us)
     out = [
-        item("step_time_us", facts.step_time_us, "us", f"{whole} takes {short_time(facts.step_time_us)} {kind}."),
-        item(
-            "gpu_busy_per_step_us",
-            facts.gpu_busy_us,
-            "us",
-            f"The GPU is busy {short_time(facts.gpu_busy_us)} of it.",
-        ),
+        item("step_time_us", facts.step_time_us, "us", f"{whole} takes {step} {kind}."),
+        item("gpu_busy_per_step_us", facts.gpu_busy_us, "us", f"The GPU is busy {busy} of it."),
         *_headrooms(facts, context, measures, roofline),
         *_idle(measures, facts, limits),
         *_busy(facts),
@@ -76,31 +72,16 @@ def collect(
 
 def _headrooms(facts: StepFacts, context: Context, measures: Measures, roofline: float | None) -> list[Evidence]:
     overhead = facts.step_time_us / facts.gpu_busy_us
-    out = [
-        item(
-            "overhead_headroom",
-            overhead,
-            "x",
-            f"If all launch overhead vanished: at most {factor(max(overhead, 1.0))}.",
-        )
-    ]
+    most = factor(max(overhead, 1.0))
+    out = [item("overhead_headroom", overhead, "x", f"If all launch overhead vanished: at most {most}.")]
     work = context.work_of(measures)
     if roofline is not None and work is not None:
         kernels = facts.kernel_headroom(roofline)
         how = "counted over one step" if work.source == "counted" else "by the operators' shapes, arithmetic alone"
+        least, most = short_time(roofline), factor(max(kernels, 1.0))
         out += [
-            item(
-                "roofline_time_us",
-                roofline,
-                "us",
-                f"This device needs at least {short_time(roofline)} for it ({how}).",
-            ),
-            item(
-                "kernel_headroom",
-                kernels,
-                "x",
-                f"If every kernel reached the roofline: at most {factor(max(kernels, 1.0))}.",
-            ),
+            item("roofline_time_us", roofline, "us", f"This device needs at least {least} for it ({how})."),
+            item("kernel_headroom", kernels, "x", f"If every kernel reached the roofline: at most {most}."),
         ]
     return out
 
@@ -111,13 +92,8 @@ def _idle(measures: Measures, facts: StepFacts, limits: Thresholds) -> list[Evid
     per = measures.per
     causes = sorted(measures.idle.by_cause_us_per_step.items(), key=lambda kv: -kv[1])
     out = [
-        item(
-            f"idle_{cause}_us",
-            time,
-            "us",
-            f"The GPU idles {short_time(time)} {per} in the trace: {CAUSE_TEXT[cause]}.",
-        )
-        for cause, time in causes[:3]
+        item(f"idle_{cause}_us", us, "us", f"The GPU idles {short_time(us)} {per} in the trace: {CAUSE_TEXT[cause]}.")
+        for cause, us in causes[:3]
     ]
     launch = measures.launch
     if launch is not None and launch.interval_median_us and measures.totals.launches:
