@@ -14,7 +14,7 @@ from proftrack.compare.floors import given_floor, measured_floor
 from proftrack.compare.results import CommitRange, Floor
 from proftrack.compare.subjects import Subject
 from proftrack.errors import NotFoundError, ProftrackError, UsageError
-from proftrack.experiment.sentences import no_such_file
+from proftrack.files import no_such_file
 from proftrack.record import Record
 from proftrack.record.timing import metric_of
 

@@ -21,10 +21,9 @@ from msgspec import Meta, Struct, structs
 
 from proftrack.experiment import file
 from proftrack.experiment.params import LARGEST
-from proftrack.experiment.sentences import meant, show
 from proftrack.experiment.validate import Refusal, read
-from proftrack.verdict.evidence import amount
-from proftrack.verdict.rules import REGIMES
+from proftrack.record.verdict import REGIMES
+from proftrack.text import amount, meant, show
 
 COUNTS = {
     "launches_per_step": "launches",

@@ -9,7 +9,8 @@ from typing import Any
 import yaml
 
 from proftrack.errors import UsageError
-from proftrack.experiment.sentences import meant, no_such_file
+from proftrack.files import no_such_file
+from proftrack.text import meant
 from proftrack.untrusted import MAX_LEVELS
 
 _SUFFIXES = (".yaml", ".yml")

@@ -12,8 +12,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from proftrack.experiment.params import LARGEST, Name, Value, Values, VariantName
-from proftrack.experiment.sentences import show
 from proftrack.names import problem
+from proftrack.record.timing import Mode
+from proftrack.text import show
 
 _NAME_LIMIT = 100
 _DISPLAY_LIMIT = 200
@@ -52,7 +53,7 @@ class TimingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     The limits hold for each of the two timings: steps back to back, and steps one by one.
     """
 
-    mode: Literal["throughput", "latency"] = "throughput"
+    mode: Mode = "throughput"
     min_steps: Annotated[int, Meta(ge=3)] = 30
     min_seconds: Annotated[_Seconds, Meta(ge=0)] = 0.5
     max_seconds: Annotated[_Seconds, Meta(ge=0.001)] = 20.0
