@@ -13,29 +13,29 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-from msgspec import Struct
-from msgspec.structs import replace
-from points_by_hand import by_hand
-
 import proftrack.capture.session
 import proftrack.environment
 import proftrack.sweep.measuring
 import proftrack.variants.measure
+import pytest
+from msgspec import Struct
+from msgspec.structs import replace
+from points_by_hand import by_hand
+from proftrack.compare.series import History, RunPoint, Series
+from proftrack.environment import DeviceFacts, Environment, Git
+from proftrack.hardware import Ceilings, StepWork
+from proftrack.keep import keep
+from proftrack.variants.measure import Measured
+
 from proftrack import experiment as experiments
 from proftrack.capture.compilation import Compilation
 from proftrack.capture.gpu_state import GpuState
 from proftrack.capture.outputs import OutputCheck
 from proftrack.capture.result import Capture, Cycle, Load, Timing
-from proftrack.compare.series import History, RunPoint, Series
-from proftrack.environment import DeviceFacts, Environment, Git
 from proftrack.errors import ProftrackError
 from proftrack.experiment import Experiment
-from proftrack.hardware import Ceilings, StepWork
-from proftrack.keep import keep
 from proftrack.record import Record
 from proftrack.report import document, history_page
-from proftrack.variants.measure import Measured
 
 DATA = Path(__file__).parent / "data"
 STARTED_NS = 1_700_000_000_000_000_000

@@ -5,8 +5,11 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import logging
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -297,6 +300,35 @@ def profiler_is_off() -> bool:
 
 
 ADD = "import torch\ndef build(device):\n    x = torch.ones(8, device=device)\n    return lambda: x + x\n"
+
+
+def process_state() -> dict[str, Any]:
+    """What a library could leave changed for everybody in the process."""
+    import torch
+
+    loggers = [logging.getLogger(), *(logging.getLogger(name) for name in sorted(logging.Logger.manager.loggerDict))]
+    return {
+        "environment": dict(os.environ),
+        "path": sys.path[:],
+        "warnings": warnings.filters[:],
+        "loggers": {each.name: (each.level, each.disabled, each.handlers[:]) for each in loggers if each.handlers},
+        "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+        "threads": torch.get_num_threads(),
+        "gradients": torch.is_grad_enabled(),
+        "dtype": torch.get_default_dtype(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "precision": torch.get_float32_matmul_precision(),
+        "profiler": torch.autograd.profiler.profile._prepare_trace,
+        "capture": torch.cuda.CUDAGraph.capture_begin,
+    }
+
+
+def test_a_capture_leaves_the_process_as_it_was(run: Any, tmp_path: Path) -> None:
+    """But for what it does once, filters for three warnings of torch's profiler; see proftrack.capture."""
+    run(ADD)  # what is done once a process has been done
+    before = process_state()
+    run(ADD, output=tmp_path / "again")
+    assert process_state() == before
 
 
 def test_every_cycle_leaves_its_own_trace(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from proftrack.capture.compat import tensors_in
+
 # Of the L2 norm of the difference over that of the first. A few times the type's rounding for the narrow ones, whose
 # every operation rounds; more for the wide ones, whose errors add up over long sums. torch's own tests allow as much.
 TOLERANCES = {"bfloat16": 2e-2, "float16": 4e-3, "float32": 1e-4, "float64": 1e-9}
@@ -27,11 +29,8 @@ class OutputCheck(Struct, frozen=True, kw_only=True):
 
 def keep(result: Any) -> list[Any]:
     """Copies of a result's tensors, which later steps may write over."""
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    leaves = tree_leaves(dict(result) if hasattr(result, "to_tuple") else result)
-    return [leaf.detach().clone() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    tree = dict(result) if hasattr(result, "to_tuple") else result
+    return [tensor.detach().clone() for tensor in tensors_in(tree)]
 
 
 def check(first: list[Any], second: list[Any]) -> OutputCheck:

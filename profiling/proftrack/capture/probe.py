@@ -8,6 +8,7 @@ import time
 from msgspec import Struct
 
 from proftrack.capture.ceilings import ceilings_of
+from proftrack.capture.compat import recorded_events
 from proftrack.capture.device import Device, open_device
 from proftrack.capture.gpu_state import gpu_state
 from proftrack.capture.profiling import quiet, throw_away_session
@@ -78,7 +79,7 @@ def _recorded(device: Device) -> tuple[int, int, int]:
     with quiet(), profile(activities=device.activities()) as profiler:
         torch.mm(x, x)
         device.synchronize()
-    events = list(profiler.profiler.kineto_results.events())
+    events = recorded_events(profiler)
     on_gpu = [event for event in events if event.device_type() == torch.autograd.DeviceType.CUDA]
     names = [event.name() for event in events if event.device_type() != torch.autograd.DeviceType.CUDA]
     launches = sum(name.startswith(_LAUNCHES) for name in names)
