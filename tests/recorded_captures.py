@@ -13,28 +13,30 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import proftrack.capture.session
-import proftrack.environment
-import proftrack.sweep.measuring
-import proftrack.variants.measure
 import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 from points_by_hand import by_hand
-from proftrack.compare.series import History, RunPoint, Series
-from proftrack.environment import DeviceFacts, Environment, Git
-from proftrack.hardware import Ceilings, StepWork
-from proftrack.keep import keep
-from proftrack.variants.measure import Measured
 
+import proftrack.capture.environment
+import proftrack.capture.run
+import proftrack.frontends.sweep.measuring
+import proftrack.frontends.variants.measure
+import proftrack.git
 from proftrack import experiment as experiments
 from proftrack.capture.compilation import Compilation
-from proftrack.capture.gpu_state import GpuState
-from proftrack.capture.outputs import OutputCheck
-from proftrack.capture.result import Capture, Cycle, Load, Timing
+from proftrack.capture.output_check import OutputCheck
+from proftrack.capture.result import Capture, Cycle
+from proftrack.compare.history import History, RunPoint, Series
 from proftrack.errors import ProftrackError
 from proftrack.experiment import Experiment
+from proftrack.frontends.variants.measure import Measured
 from proftrack.record import Record
+from proftrack.record.ceilings import Ceilings, StepWork
+from proftrack.record.environment import DeviceFacts, Environment, Git
+from proftrack.record.gpu_state import GpuState
+from proftrack.record.timing import Load, Timing
+from proftrack.recorder import keep
 from proftrack.report import document, history_page
 
 DATA = Path(__file__).parent / "data"
@@ -204,8 +206,8 @@ def kept(recorded: Recorded, experiment: Experiment, folder: Path) -> Record:
 def replace_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend that every run happens on one H200 (or one CPU), at one commit, at known times."""
     _begun.clear()
-    monkeypatch.setattr(proftrack.environment, "collect", lambda device, **_: CPU if device == "cpu" else H200)
-    monkeypatch.setattr(proftrack.environment, "git_diff", lambda *_, **__: DIFF)
+    monkeypatch.setattr(proftrack.capture.environment, "collect", lambda device, **_: CPU if device == "cpu" else H200)
+    monkeypatch.setattr(proftrack.git, "git_diff", lambda *_, **__: DIFF)
 
 
 def replace_capture(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None:
@@ -214,7 +216,7 @@ def replace_capture(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None
     def capture(experiment: Experiment, *, output: Path, **_: Any) -> Capture:
         return capture_of(recorded, experiment, output)
 
-    monkeypatch.setattr(proftrack.capture.session, "capture", capture)
+    monkeypatch.setattr(proftrack.capture.run, "capture", capture)
 
 
 def replace_points(
@@ -228,7 +230,7 @@ def replace_points(
             raise ProftrackError(point)
         return kept(point, experiments.load(reference, overrides), folder)
 
-    monkeypatch.setattr(proftrack.sweep.measuring, "Measuring", by_hand(measure))
+    monkeypatch.setattr(proftrack.frontends.sweep.measuring, "Measuring", by_hand(measure))
 
 
 def replace_variants(monkeypatch: pytest.MonkeyPatch, of: dict[str, Recorded | str]) -> None:
@@ -255,7 +257,7 @@ def replace_variants(monkeypatch: pytest.MonkeyPatch, of: dict[str, Recorded | s
             )
         return out
 
-    monkeypatch.setattr(proftrack.variants.measure, "measure", measure)
+    monkeypatch.setattr(proftrack.frontends.variants.measure, "measure", measure)
 
 
 def long_history() -> list[str]:

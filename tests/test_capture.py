@@ -22,7 +22,7 @@ import pytest
 from team import missing
 
 from proftrack import experiment
-from proftrack.capture import profiling, timing, trace
+from proftrack.capture import profiling, timing, trace_file
 from proftrack.capture.device import CpuDevice
 from proftrack.errors import CaptureError, ProftrackError, UsageError, WorkloadError
 from proftrack.experiment import Schedule, TimingOptions
@@ -70,12 +70,12 @@ def test_step_time_is_pipelined_and_latency_is_not() -> None:
     assert found.step_time_p95_us == pytest.approx(410)
     assert len(found.block_step_times_us) == 10
     assert notes == []
-    assert found.verdict_step_time_us == found.step_time_us
+    assert found.chosen.us == found.step_time_us
 
 
 def test_latency_mode_chooses_the_other_time() -> None:
     found, _ = timing.time_steps(Simulated(1000, 2000).watch(), TimingOptions(mode="latency"), step_seconds=2e-6)
-    assert found.verdict_step_time_us == found.step_latency_us == pytest.approx(3.0)
+    assert found.chosen.us == found.step_latency_us == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(
@@ -129,10 +129,18 @@ def test_latencies_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "fraction", "expected"), [([1.0], 0.95, 1.0), ([4.0, 1.0, 3.0, 2.0], 0.5, 2.5), ([0.0, 10.0], 0.95, 9.5)]
+    ("singles", "latency", "p95"),
+    [([1.0], 1.0, 1.0), ([20.0, 0.0, 10.0], 10.0, 19.0), ([0.0, 10.0], 5.0, 9.5), ([], None, None)],
 )
-def test_percentile(values: list[float], fraction: float, expected: float) -> None:
-    assert timing.percentile(values, fraction) == pytest.approx(expected)
+def test_a_timing_by_its_samples(singles: list[float], latency: float | None, p95: float | None) -> None:
+    """The percentile lies between the two values around its rank: 0.95 of the way from 0 to 10."""
+    found = timing.timing_of("throughput", [3.0, 1.0, 2.0], 10, singles)
+    assert (found.step_time_us, found.step_latency_us, found.step_time_p95_us) == (2.0, latency, p95)
+
+
+def test_blocks_of_one_step_are_the_synchronised_steps() -> None:
+    found = timing.timing_of("latency", [3.0, 1.0, 2.0], 1, [])
+    assert (found.step_latency_us, found.step_latencies_us) == (2.0, [3.0, 1.0, 2.0])
 
 
 def test_warm_up_waits_for_the_clocks() -> None:
@@ -207,10 +215,10 @@ def test_windows_are_those_of_torch(schedule: Schedule, steps: list[set[int]]) -
     ],
 )
 def test_names_are_safe(name: str, file: str, region: str) -> None:
-    found = trace.file_name(name, 2)
+    found = trace_file.file_name(name, 2)
     assert found.endswith(".cycle2.pt.trace.json.gz")
     assert re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", found)
-    assert trace.region_name(name) == region
+    assert trace_file.region_name(name) == region
     assert found.removesuffix(".cycle2.pt.trace.json.gz") == file
 
 
@@ -235,9 +243,9 @@ ROWS = """{"traceEvents": [
 def test_a_trace_is_counted_in_pieces_and_kept_byte_for_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    monkeypatch.setattr(trace, "_PIECE", piece)
+    monkeypatch.setattr(trace_file, "_PIECE", piece)
     target = tmp_path / "x.json.gz"
-    counts = trace.export(lambda path: Path(path).write_text(ROWS) and None, target)
+    counts = trace_file.export(lambda path: Path(path).write_text(ROWS) and None, target)
     assert (counts.steps, counts.launches, counts.gpu_work) == ({2, 13}, 5, 2)
     assert gzip.decompress(target.read_bytes()).decode() == ROWS
     assert names_in(tmp_path) == ["x.json.gz"]
@@ -260,7 +268,7 @@ def test_a_trace_that_torch_did_not_write_whole_is_an_error(
     tmp_path: Path, save: Callable[[str], None], words: str
 ) -> None:
     with pytest.raises(CaptureError, match=words):
-        trace.export(save, tmp_path / "x.json.gz")
+        trace_file.export(save, tmp_path / "x.json.gz")
     assert names_in(tmp_path) == []
 
 
@@ -512,13 +520,13 @@ def test_inside_a_running_profiler_capture_refuses(run: Any) -> None:
 
 def test_fewer_steps_than_promised(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
     """A profiler that loses rows, as one whose buffers ran over does: the traces are real, the count is not."""
-    real = trace.export
+    real = trace_file.export
     lost = {1: set[int](), 2: {7}}
 
-    def lossy(save: Callable[[str], None], target: Path) -> trace.Counts:
+    def lossy(save: Callable[[str], None], target: Path) -> trace_file.Counts:
         counts = real(save, target)
         cycle = int(re.findall(r"cycle(\d+)", target.name)[0])
-        return trace.Counts(counts.steps - lost[cycle])
+        return trace_file.Counts(counts.steps - lost[cycle])
 
     monkeypatch.setattr(profiling, "export", lossy)
     found = run(ADD, repeat="2")
@@ -529,7 +537,7 @@ def test_fewer_steps_than_promised(monkeypatch: pytest.MonkeyPatch, run: Any) ->
 
 
 def test_no_whole_cycle_is_an_error(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
-    monkeypatch.setattr(profiling, "export", lambda save, target: trace.Counts({2}))
+    monkeypatch.setattr(profiling, "export", lambda save, target: trace_file.Counts({2}))
     with pytest.raises(CaptureError, match="recorded 1 of the 3 steps"):
         run(ADD)
 
@@ -542,7 +550,7 @@ def test_a_gpu_that_launches_and_shows_no_work_was_not_measured() -> None:
     window = profiling.windows(loaded.schedule)[0]
 
     def notes(**counts: int) -> list[str]:
-        found = profiling.Recorded(window, Path("x"), trace.Counts(window.steps, **counts))
+        found = profiling.Recorded(window, Path("x"), trace_file.Counts(window.steps, **counts))
         return measurement.recorded_notes([found], device, loaded)  # type: ignore[arg-type]
 
     assert "has 9 launches and no GPU work" in notes(launches=9)[0]

@@ -12,7 +12,7 @@ import pytest
 from run_folders import make_record, write_folder
 
 import proftrack
-from proftrack.capture.trace import file_name as trace_name
+from proftrack.capture.trace_file import file_name as trace_name
 from proftrack.cli import main
 from proftrack.cli import run as cli_run
 from proftrack.errors import ProftrackError, StoreError, UsageError

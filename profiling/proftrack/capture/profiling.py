@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from proftrack.capture import compat
 from proftrack.capture.device import Device
-from proftrack.capture.trace import Counts, export, file_name, region_name, without_step
+from proftrack.capture.trace_file import Counts, export, file_name, region_name, without_step
 from proftrack.errors import CaptureError, ProftrackError
 from proftrack.experiment import Experiment, ProfilerOptions, Schedule
 from proftrack.experiment.workload import first_line

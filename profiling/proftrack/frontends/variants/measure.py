@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     from proftrack.capture.compilation import Compilation, Counters
     from proftrack.capture.in_turns import Turns
     from proftrack.capture.measurement import Bench, Progress, Subject
-    from proftrack.capture.outputs import OutputCheck
+    from proftrack.capture.output_check import OutputCheck
     from proftrack.capture.result import Capture
     from proftrack.capture.timing import WarmUp
-    from proftrack.record.timing import Timing
 
 CHECKED_STEP = 8
 """The step whose results are held against each other: by then every mode of compilation replays what it recorded."""
@@ -130,7 +129,7 @@ def _open_one(
     variant: Variant, bench: Bench, progress: Progress, stack: contextlib.ExitStack
 ) -> tuple[_Open | None, Measured]:
     """Open one variant for as long as `stack` is, or say why not."""
-    from proftrack.capture.transform import Refused
+    from proftrack.capture.step_transforms import Refused
 
     own = contextlib.ExitStack()
     try:
@@ -148,11 +147,11 @@ def _open_one(
 
 
 def _opened(variant: Variant, bench: Bench, progress: Progress, stack: contextlib.ExitStack) -> _Open:
-    from proftrack.capture import compilation, outputs
+    from proftrack.capture import compilation, output_check
     from proftrack.capture.dtype import resolved
     from proftrack.capture.in_turns import FEWEST_ROUNDS
     from proftrack.capture.measurement import opened
-    from proftrack.capture.transform import steps_before
+    from proftrack.capture.step_transforms import steps_before
 
     started = time.time_ns()
     variant = msgspec.structs.replace(variant, experiment=resolved(variant.experiment, bench.device))
@@ -169,22 +168,22 @@ def _opened(variant: Variant, bench: Bench, progress: Progress, stack: contextli
     with workload.failing(f"{variant.experiment.name}: {variant.name}: the step"):
         for _ in range(max(1, CHECKED_STEP - done)):
             result = subject.step()
-        kept = outputs.keep(result)
+        kept = output_check.keep(result)
         bench.device.synchronize()
     later = compilation.read().since(before)
     return _Open(variant=variant, subject=subject, kept=kept, first=first, later=later, started_ns=started)
 
 
 def _transform(variant: Variant) -> Callable[..., Any] | None:
-    from proftrack.capture import transform
+    from proftrack.capture import step_transforms
 
-    compiled = transform.compiled(variant.compile_mode) if variant.compile_mode is not None else None
+    compiled = step_transforms.compiled(variant.compile_mode) if variant.compile_mode is not None else None
     if not variant.cuda_graph:
         return compiled
 
     def both(step: Any, device: Any) -> Any:
-        transform.refuse_uncapturable(step, device)
-        return transform.cuda_graph(compiled(step, device) if compiled is not None else step, device)
+        step_transforms.refuse_uncapturable(step, device)
+        return step_transforms.cuda_graph(compiled(step, device) if compiled is not None else step, device)
 
     return both
 
@@ -194,10 +193,10 @@ def _is_memory(error: ProftrackError) -> bool:
 
 
 def _check_outputs(opened: Sequence[_Open], found: dict[str, Measured]) -> None:
-    from proftrack.capture import outputs
+    from proftrack.capture import output_check
 
     for each in opened[1:]:
-        found[each.variant.name].outputs = outputs.check(opened[0].kept, each.kept)
+        found[each.variant.name].outputs = output_check.check(opened[0].kept, each.kept)
     for each in opened:
         each.kept.clear()
 
@@ -233,9 +232,11 @@ def _within(limits: WarmUp, seconds: float) -> WarmUp:
 def _profiled(each: _Open, turns: Turns, folder: Path, progress: Progress) -> Capture | CaptureError:
     from proftrack.capture.measurement import Timed, profiled, result, state_of
     from proftrack.capture.run import trace_folder
+    from proftrack.capture.timing import timing_of
 
     subject = each.subject
-    timing = _timing(turns, each.variant.experiment)
+    singles = [us for of_round in turns.single_us for us in of_round]
+    timing = timing_of(subject.experiment.timing.mode, turns.block_us, turns.per_block, singles)
     state = state_of(subject.device)
     named = Named(progress, each.variant.name)
     try:
@@ -243,22 +244,6 @@ def _profiled(each: _Open, turns: Turns, folder: Path, progress: Progress) -> Ca
         return result(subject, Timed(timing, None, state, timing.step_time_us), recorded, each.started_ns)
     except CaptureError as error:
         return error
-
-
-def _timing(turns: Turns, asked: Experiment) -> Timing:
-    from proftrack.capture.timing import percentile
-    from proftrack.record.timing import Timing
-
-    singles = [us for each in turns.single_us for us in each]
-    return Timing(
-        mode=asked.timing.mode,
-        step_time_us=statistics.median(turns.block_us),
-        step_latency_us=statistics.median(singles),
-        step_time_p95_us=percentile(singles, 0.95),
-        steps_per_block=turns.per_block,
-        block_step_times_us=turns.block_us,
-        step_latencies_us=singles,
-    )
 
 
 def _samples(turns: Turns, asked: Experiment) -> list[float]:

@@ -25,7 +25,7 @@ class Versus(Struct, frozen=True, kw_only=True):
 
 
 class Outputs(Struct, frozen=True, kw_only=True):
-    """The step's result against that of the first variant; see proftrack.capture.outputs."""
+    """The step's result against that of the first variant; see proftrack.capture.output_check."""
 
     equal: bool | None
     error: float | None

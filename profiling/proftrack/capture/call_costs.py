@@ -23,7 +23,7 @@ _SECONDS = 0.1
 _FLUSHED_BYTES = 8 << 20
 
 
-def call_prices() -> dict[str, float]:
+def call_costs() -> dict[str, float]:
     """Median self time by operator, in microseconds: some seventy of them, the wrappers and autograd's included.
 
     The caches are filled with something else before each call: the few recorded steps of a trace run cold, and cost
