@@ -97,6 +97,17 @@ def test_imports_go_one_way(path: Path) -> None:
             assert FLOW.index(other) <= FLOW.index(here), f"{path} imports {name}: against the flow"
 
 
+def test_a_package_that_lists_its_modules_lists_what_is_there() -> None:
+    """A table of contents is a block of lines `    name  what it is` in the package's docstring."""
+    for path in PACKAGE.rglob("*/__init__.py"):
+        there = {each.stem for each in path.parent.iterdir() if each.suffix == ".py" or (each / "__init__.py").exists()}
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")), clean=False) or ""
+        for block in docstring.split("\n\n"):
+            listed = set(re.findall(r"^ {4}(\w+) {2,}\S", block, re.MULTILINE))
+            if listed & there:
+                assert listed == there - {"__init__"}, path
+
+
 # ---- the source root -------------------------------------------------------------------------------------------------
 
 
