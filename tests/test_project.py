@@ -34,6 +34,7 @@ FLOW = (
     "text",
     "files",
     "redact",
+    "sentences",
     "threads",
     "record",
     "git",

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from proftrack.errors import UsageError
-from proftrack.experiment.sentences import meant, show
+from proftrack.sentences import meant, show
 
 _S = TypeVar("_S", bound=Struct)
 _NOUNS: dict[Any, str] = {

@@ -1,4 +1,7 @@
-"""Pieces of the sentences that refuse something: a value as it was given, and what was probably meant."""
+"""Pieces of the sentences that refuse something: a value as it was given, and what was probably meant.
+
+For what a user gives: names in traces are made fit to show by `proftrack.text`.
+"""
 
 from __future__ import annotations
 
