@@ -14,7 +14,7 @@ from msgspec import structs
 from proftrack.experiment.file import scalar
 from proftrack.experiment.model import SECTIONS, Experiment
 from proftrack.experiment.params import check_choice, kind_of
-from proftrack.experiment.validate import Refusal
+from proftrack.experiment.validate import Refusal, convert
 from proftrack.sentences import show
 
 SETTINGS: dict[str, Any] = {
@@ -49,12 +49,9 @@ def replaced(experiment: Experiment, texts: Mapping[str, str], refuse: Refusal) 
 def _with_settings(experiment: Experiment, settings: Mapping[str, Any], refuse: Refusal) -> Experiment:
     """All at once: two values of a section may be allowed together alone."""
     changes: dict[str, Any] = {"device": settings.get("device", experiment.device)}
-    for section in SECTIONS:
+    for section, kind in SECTIONS.items():
         own = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith(f"{section}.")}
-        try:
-            changes[section] = structs.replace(getattr(experiment, section), **own)
-        except ValueError as error:
-            refuse(str(error))
+        changes[section] = convert({**structs.asdict(getattr(experiment, section)), **own}, kind, refuse, section)
     return structs.replace(experiment, **changes)
 
 
