@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from proftrack.errors import UsageError
 from proftrack.experiment.params import LARGEST, Name, Value, Values, VariantName
 from proftrack.names import problem
 from proftrack.sentences import show
@@ -60,12 +61,11 @@ class TimingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """For the whole measurement, from the start to the report, imports apart; see `proftrack.capture.budget`."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for limits that contradict each other."""
+        """Raises UsageError for limits that contradict each other."""
         least, most = self.min_seconds, self.max_seconds
         if most < least:
-            raise ValueError(
-                f"timing.max_seconds={most:g} is below timing.min_seconds={least:g}; raise the one or lower the other"
-            )
+            problem = f"timing.max_seconds={most:g} is below timing.min_seconds={least:g}"
+            raise UsageError(problem, "raise the one or lower the other")
 
 
 SECTIONS: dict[str, type[Struct]] = {"schedule": Schedule, "profiler": ProfilerOptions, "timing": TimingOptions}
@@ -101,10 +101,10 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """auto: a GPU where there is one."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a name that cannot be shown or stored."""
+        """Raises UsageError for a name that cannot be shown or stored."""
         if problem(self.name, _NAME_LIMIT) is not None or self.name != self.name.strip():
             what = f"one printable line of at most {_NAME_LIMIT} characters"
-            raise ValueError(f"name={show(self.name)} is not allowed; it must be {what}")
+            raise UsageError(f"name={show(self.name)} is not allowed", f"it must be {what}")
 
     @property
     def display_name(self) -> str:

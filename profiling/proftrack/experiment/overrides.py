@@ -57,7 +57,7 @@ def _with_settings(experiment: Experiment, settings: Mapping[str, Any], refuse: 
 
 def _refuse_unknown(key: str, text: str, name: str, params: Mapping[str, Any], refuse: Refusal) -> None:
     known = f"parameters: {', '.join(params) or 'none'}; settings: {', '.join(BARE)}"
-    refuse(f"unknown parameter {key}={show(text)}; {known}", name, [*params, *BARE, *SETTINGS])
+    refuse(f"unknown parameter {key}={show(text)}", known, name, [*params, *BARE, *SETTINGS])
 
 
 def _from_text(text: str, kind: Any, current: Any, refuse: Refusal, key: str) -> Any:

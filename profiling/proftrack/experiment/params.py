@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from proftrack.experiment.validate import Refusal, convert
+from proftrack.sentences import show
 
 if TYPE_CHECKING:
     from proftrack.experiment.model import Experiment
@@ -66,7 +67,7 @@ def checked(experiment: Experiment, refuse: Refusal) -> Experiment:
     """
     values = experiment.params
     if "device" in values:
-        refuse("params.device is not allowed, proftrack gives it to the workload; use the top-level key `device`")
+        refuse("params.device is not allowed, proftrack gives it to the workload", "use the top-level key `device`")
     refuse.unknown(experiment.variant_params, values, "variant_params", "parameter")
     kinds = {key: kind_of(value, f", as params.{key} is") for key, value in values.items()}
     variants = {name: _typed(given, kinds, f"variants.{name}", refuse) for name, given in experiment.variants.items()}
@@ -85,7 +86,7 @@ def check_choice(name: str, value: Any, choices: Mapping[str, list[Any]], refuse
     """Raise UsageError for a value that is none of its parameter's choices, where it has any."""
     if name in choices and value not in choices[name]:
         words = list(map(str, choices[name]))
-        refuse(f"{name}={value} is not allowed; it must be one of {', '.join(words)}", str(value), words)
+        refuse(f"{name}={show(value)} is not allowed", f"it must be one of {', '.join(words)}", str(value), words)
 
 
 def _typed(given: Mapping[str, Any], kinds: Mapping[str, Any], section: str, refuse: Refusal) -> dict[str, Any]:
