@@ -11,10 +11,11 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import structs
 
+from proftrack.errors import UsageError
 from proftrack.experiment.file import scalar
 from proftrack.experiment.model import SECTIONS, Experiment
 from proftrack.experiment.params import check_choice, kind_of
-from proftrack.experiment.validate import Refusal, convert
+from proftrack.experiment.validate import Refusal
 from proftrack.sentences import show
 
 SETTINGS: dict[str, Any] = {
@@ -47,12 +48,15 @@ def replaced(experiment: Experiment, texts: Mapping[str, str], refuse: Refusal) 
 
 
 def _with_settings(experiment: Experiment, settings: Mapping[str, Any], refuse: Refusal) -> Experiment:
-    """All at once: two values of a section may be allowed together alone."""
-    changes: dict[str, Any] = {"device": settings.get("device", experiment.device)}
-    for section, kind in SECTIONS.items():
+    """All at once: two values may be allowed together alone."""
+    changed: dict[str, Any] = {"device": settings.get("device", experiment.device)}
+    for section in SECTIONS:
         own = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith(f"{section}.")}
-        changes[section] = convert({**structs.asdict(getattr(experiment, section)), **own}, kind, refuse, section)
-    return structs.replace(experiment, **changes)
+        changed[section] = structs.replace(getattr(experiment, section), **own)
+    try:
+        return Experiment(**{**structs.asdict(experiment), **changed})
+    except UsageError as error:
+        refuse(error.problem, error.remedy)
 
 
 def _refuse_unknown(key: str, text: str, name: str, params: Mapping[str, Any], refuse: Refusal) -> None:
