@@ -34,7 +34,6 @@ FLOW = (
     "text",
     "files",
     "redact",
-    "sentences",
     "threads",
     "record",
     "git",

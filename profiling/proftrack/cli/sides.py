@@ -14,9 +14,9 @@ from proftrack.compare.floors import given_floor, measured_floor
 from proftrack.compare.results import CommitRange, Floor
 from proftrack.compare.subjects import Subject
 from proftrack.errors import NotFoundError, ProftrackError, UsageError
+from proftrack.experiment.sentences import no_such_file
 from proftrack.record import Record
 from proftrack.record.timing import metric_of
-from proftrack.sentences import no_such_file
 
 if TYPE_CHECKING:
     from proftrack.store.query import Found, Runs

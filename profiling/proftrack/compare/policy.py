@@ -22,8 +22,8 @@ from msgspec import Meta, Struct, structs
 from proftrack.errors import UsageError
 from proftrack.experiment import file
 from proftrack.experiment.params import LARGEST
+from proftrack.experiment.sentences import meant, show
 from proftrack.experiment.validate import Refusal, read
-from proftrack.sentences import meant, show
 from proftrack.verdict.evidence import amount
 from proftrack.verdict.rules import REGIMES
 

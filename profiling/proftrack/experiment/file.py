@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from proftrack.errors import UsageError
-from proftrack.sentences import meant, no_such_file
+from proftrack.experiment.sentences import meant, no_such_file
 from proftrack.untrusted import MAX_LEVELS
 
 _SUFFIXES = (".yaml", ".yml")

@@ -12,8 +12,8 @@ from msgspec import Meta, Struct
 
 from proftrack.errors import UsageError
 from proftrack.experiment.params import LARGEST, Name, Value, Values, VariantName
+from proftrack.experiment.sentences import show
 from proftrack.names import problem
-from proftrack.sentences import show
 
 _NAME_LIMIT = 100
 _DISPLAY_LIMIT = 200

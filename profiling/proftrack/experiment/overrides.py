@@ -15,8 +15,8 @@ from proftrack.errors import UsageError
 from proftrack.experiment.file import scalar
 from proftrack.experiment.model import SECTIONS, Experiment
 from proftrack.experiment.params import check_choice, kind_of
+from proftrack.experiment.sentences import show
 from proftrack.experiment.validate import Refusal
-from proftrack.sentences import show
 
 SETTINGS: dict[str, Any] = {
     f"{section}.{field.name}": field.type for section, kind in SECTIONS.items() for field in structs.fields(kind)

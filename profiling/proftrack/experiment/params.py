@@ -15,7 +15,6 @@ import msgspec
 from msgspec import Meta
 
 from proftrack.experiment.validate import Refusal, convert
-from proftrack.sentences import show
 
 if TYPE_CHECKING:
     from proftrack.experiment.model import Experiment
@@ -85,8 +84,7 @@ def checked(experiment: Experiment, refuse: Refusal) -> Experiment:
 def check_choice(name: str, value: Any, choices: Mapping[str, list[Any]], refuse: Refusal) -> None:
     """Raise UsageError for a value that is none of its parameter's choices, where it has any."""
     if name in choices and value not in choices[name]:
-        words = list(map(str, choices[name]))
-        refuse(f"{name}={show(value)} is not allowed", f"it must be one of {', '.join(words)}", str(value), words)
+        refuse.choice(name, value, choices[name])
 
 
 def _typed(given: Mapping[str, Any], kinds: Mapping[str, Any], section: str, refuse: Refusal) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from proftrack.errors import UsageError
-from proftrack.sentences import meant, show
+from proftrack.experiment.sentences import meant, show
 
 _S = TypeVar("_S", bound=Struct)
 _NOUNS: dict[Any, str] = {
@@ -42,6 +42,11 @@ class Refusal:
         """Refuse the value of a key: `name` ends with what stands between the two, such as `=`."""
         words = [str(each) for each in get_args(kind)] if get_origin(kind) is Literal else []
         self(f"{name}{show(value)} is not allowed", f"it must be {allowed(kind)}", str(value), words)
+
+    def choice(self, name: str, value: Any, choices: Iterable[Any]) -> NoReturn:
+        """Refuse a value that is none of these."""
+        words = list(map(str, choices))
+        self(f"{name}={show(value)} is not allowed", f"it must be one of {', '.join(words)}", str(value), words)
 
     def unknown(self, given: Iterable[Any], known: Iterable[str], section: str = "", noun: str = "key") -> None:
         """Refuse the first of `given` that is not among `known`."""

@@ -32,7 +32,7 @@ from msgspec import Struct
 from proftrack import experiment
 from proftrack.errors import ProftrackError, UsageError, WorkloadError
 from proftrack.experiment import Experiment
-from proftrack.sentences import meant
+from proftrack.experiment.sentences import meant
 
 Step = Callable[[], Any]
 _MESSAGE_LIMIT = 400

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from proftrack import names
 from proftrack.errors import StoreError
-from proftrack.sentences import show
+from proftrack.experiment.sentences import show
 from proftrack.store.errors import TRACKING_VARIABLE, explained, public, quiet
 from proftrack.store.retry import Patient, quick_retries
 

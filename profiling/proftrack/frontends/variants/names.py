@@ -20,7 +20,7 @@ from msgspec import Struct
 from proftrack import experiment
 from proftrack.errors import UsageError
 from proftrack.experiment import Experiment
-from proftrack.sentences import meant
+from proftrack.experiment.sentences import meant
 
 DEFAULT = "eager,compile,cuda-graph"
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")

@@ -1,7 +1,4 @@
-"""Pieces of the sentences that refuse something: a value as it was given, and what was probably meant.
-
-For what a user gives: names in traces are made fit to show by `proftrack.text`.
-"""
+"""Pieces of the sentences that refuse something: a value as it was given, and what was probably meant."""
 
 from __future__ import annotations
 
