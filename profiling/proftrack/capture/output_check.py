@@ -44,9 +44,9 @@ def check(first: list[Any], second: list[Any]) -> OutputCheck:
         )
     worst: OutputCheck | None = None
     for a, b in zip(first, second, strict=True):
-        found = _one(a, b)
-        if worst is None or _badness(found) > _badness(worst):
-            worst = found
+        each = _one(a, b)
+        if worst is None or _badness(each) > _badness(worst):
+            worst = each
     assert worst is not None
     return worst
 
