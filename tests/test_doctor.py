@@ -19,8 +19,8 @@ import pytest
 from team import BOB, Fault, FaultProxy, Server, as_user, free_port
 
 from proftrack import doctor, process, rundir
-from proftrack.capture import probe as probing
-from proftrack.capture.probe import Probe
+from proftrack.capture import profiler_check as probing
+from proftrack.capture.profiler_check import Probe
 from proftrack.record.ceilings import Ceilings
 from proftrack.store import connect, health, lifecycle
 

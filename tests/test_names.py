@@ -14,7 +14,7 @@ from run_folders import make_record, replace_capture, write_folder
 
 import proftrack
 from proftrack import rundir
-from proftrack.capture.trace import file_name as trace_name
+from proftrack.capture.trace_file import file_name as trace_name
 from proftrack.errors import ProftrackError, StoreError, UsageError
 from proftrack.experiment import Experiment
 from proftrack.names import file_name, leads_elsewhere

@@ -34,6 +34,7 @@ FLOW = (
     "text",
     "files",
     "redact",
+    "threads",
     "record",
     "git",
     "process",
