@@ -20,7 +20,8 @@ from proftrack.analysis.ranks import Part, _compared, in_company, join
 from proftrack.cli.analyze import command
 from proftrack.errors import TraceError, UsageError
 from proftrack.record import dump
-from proftrack.report.ranks import print_joint
+from proftrack.report import terminal
+from proftrack.report.pages import ranks
 from proftrack.trace.ranks import numbered, rank_of, stated_rank, worker_of
 
 
@@ -248,7 +249,7 @@ def test_why_a_rank_is_inconclusive_is_said(tmp_path: Path, capsys: pytest.Captu
         for n, record in enumerate([*records, found[2].record])
     ])  # fmt: skip
     assert [r.reasons for r in joint.ranks[:2]] == [["Nothing\nis known."]] * 2
-    print_joint(joint)
+    terminal.show(ranks.page(joint))
     shown = capsys.readouterr().out
     assert "Ranks 0, 1 are inconclusive because:\n  ? Nothing\\nis known.\n" in shown
     assert joint.ranks[2].regime == "inconclusive" or "Rank 2" not in shown

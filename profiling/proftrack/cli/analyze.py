@@ -191,22 +191,23 @@ def _numbers(found: list[RankAnalysis]) -> list[int]:
 
 
 def _show(found: list[RankAnalysis], joint: Joint | None, kernel: str | None) -> None:
-    from proftrack.report.ranks import print_joint
-    from proftrack.report.terminal import print_record
+    from proftrack.report import terminal
+    from proftrack.report.pages import ranks, run
 
     if kernel is not None:
         _show_kernel(found, kernel)
     elif joint is None:
-        print_record(found[0].record)
+        terminal.show(run.overview(found[0].record))
     else:
-        print_joint(joint)
+        terminal.show(ranks.page(joint))
 
 
 def _show_kernel(found: list[RankAnalysis], wanted: str) -> None:
     """The chains that launched the kernels of that name, largest first."""
     from proftrack.measures.view import view
+    from proftrack.report import terminal
     from proftrack.report.chains import chains_of_cycles
-    from proftrack.report.ranks import print_chains
+    from proftrack.report.pages.kernel import page
     from proftrack.text import brief
 
     shown = 0
@@ -215,7 +216,7 @@ def _show_kernel(found: list[RankAnalysis], wanted: str) -> None:
         shown += len(kernels)
         if kernels:
             chains = chains_of_cycles((view(table) for table in each.tables), kernels)
-            print_chains(chains, kernels, number if len(found) > 1 else None)
+            terminal.show(page(chains, kernels, number if len(found) > 1 else None))
     if not shown:
         largest = sorted((k for each in found for k in each.record.kernels), key=lambda k: -k.total_us)
         names = ", ".join(brief(name, 80) for name in list(dict.fromkeys(k.name for k in largest))[:3])

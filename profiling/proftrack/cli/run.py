@@ -239,20 +239,19 @@ def _kept(folder: Path, *, temporary: bool) -> Iterator[None]:
 
 
 def _show(record: Record, lines: list[str], joint: Joint | None = None) -> None:
-    from proftrack.report.terminal import print_note, print_result
+    from proftrack.report import terminal
+    from proftrack.report.pages import ranks, run
 
-    print_result(record)
+    terminal.show(run.result(record))
     if joint is not None:
-        from proftrack.report.ranks import print_joint
-
-        print_joint(joint)
+        terminal.show(ranks.page(joint))
     click.echo()
     for line in lines:
         click.echo(line)
     git = record.environment.git
     if git is not None and git.dirty:
         what = "untracked files" if git.untracked_only else "uncommitted changes"
-        print_note(
+        terminal.print_note(
             "Code",
             f"has {what}: history shows this run with --dirty only, and gate takes it as a baseline only where it is "
             "marked as one",

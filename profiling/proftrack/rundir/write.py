@@ -24,12 +24,12 @@ from proftrack.analysis.pipeline import Analysis
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.record import Record
 from proftrack.record.figures import Kernel, Op
-from proftrack.report import files, key_averages
+from proftrack.report import artifacts, key_averages
 
 MAX_BYTES_VARIABLE = "PROFTRACK_MAX_RUN_BYTES"
 DEFAULT_MAX_BYTES = 8 << 30
 EVENTS, DIFF = "events.parquet", "git.diff"
-MADE_AGAIN = (EVENTS, files.PLOTS, files.REPORT, DIFF)
+MADE_AGAIN = (EVENTS, artifacts.PLOTS, artifacts.REPORT, DIFF)
 """What a run can do without, in the order in which it is given up: pictures are drawn again from the record."""
 
 
@@ -64,7 +64,7 @@ def _write(analysis: Analysis, folder: Path, diff: str | None, limit: int, left_
     _write_table(tables / "kernels.json", record.kernels, Kernel)
     if EVENTS not in left_out:
         write_events(analysis.tables, folder / EVENTS)
-    files.write(record, analysis.tables, folder, without=left_out)
+    artifacts.write(record, analysis.tables, folder, without=left_out)
     if diff is not None and DIFF not in left_out:
         (folder / DIFF).write_text(diff, encoding="utf-8")
     while _size(folder) > limit and _leave_out_largest(folder, left_out):

@@ -10,9 +10,9 @@ from proftrack.measures.idle import Gaps
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
 from proftrack.record.figures import Kernel
-from proftrack.report import lane_rows
-from proftrack.report.lane_rows import GPU_STYLE, IDLE_STYLE, STYLES, Group, Rows
-from proftrack.report.thinning import Marks, thin
+from proftrack.report.timeline import rows as lane_rows
+from proftrack.report.timeline.rows import GPU_STYLE, IDLE_STYLE, STYLES, Group, Rows
+from proftrack.report.timeline.thinning import Marks, thin
 from proftrack.text import duration
 from proftrack.trace.categories import CALL_KINDS, is_wait
 from proftrack.trace.table import NONE, Ints
