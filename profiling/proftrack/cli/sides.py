@@ -16,6 +16,7 @@ from proftrack.compare.subjects import Subject
 from proftrack.errors import NotFoundError, ProftrackError, UsageError
 from proftrack.experiment.sentences import no_such_file
 from proftrack.record import Record
+from proftrack.record.timing import metric_of
 
 if TYPE_CHECKING:
     from proftrack.store.query import Found, Runs
@@ -86,8 +87,6 @@ def from_path(reference: str, step_time_us: float | None = None) -> Side:
 
 def from_group(runs: Runs, group: Group, label: str) -> Side:
     """A run of the store with the repeats of its code."""
-    from proftrack.store.noise import metric_of
-
     record = runs.record(group.chosen)
     mode = record.timing.mode if record.timing else "throughput"
     repeats = {name: group.values(metric) for name, metric in ((STEP_TIME, metric_of(mode)), (BUSY, BUSY))}
@@ -237,7 +236,7 @@ def _from_repeats(sides: Sequence[Side]) -> dict[str, Floor]:
     for record in records[1:]:
         check(records[0], record)
     found: dict[str, Floor] = {}
-    times = [step_time(record) for record in records]
+    times = [record.unprofiled_step_time_us for record in records]
     busy = [record.times.gpu_busy_per_step_us for record in records]
     for name, values in ((STEP_TIME, times), (BUSY, busy)):
         floor = measured_floor([[value for value in values if value]])
@@ -249,13 +248,6 @@ def _from_repeats(sides: Sequence[Side]) -> dict[str, Floor]:
             "give two or more beside the baseline"
         )
     return found
-
-
-def step_time(record: Record) -> float | None:
-    """T without the profiler; None where there is none."""
-    if record.timing is not None:
-        return record.timing.verdict_step_time_us
-    return record.times.step_time_us if record.verdict.basis == "unprofiled" else None
 
 
 def repeat_sides(references: Collection[str], store: Store) -> list[Side]:

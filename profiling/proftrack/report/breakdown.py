@@ -46,8 +46,3 @@ def _parts(rows: list[tuple[str, str, float]]) -> list[Share]:
             )
             start += 100 * us / whole
     return out
-
-
-def step_time_us(record: Record) -> float | None:
-    """T, as the verdict took it."""
-    return record.timing.verdict_step_time_us if record.timing else record.times.step_time_us

@@ -6,7 +6,7 @@ import numpy as np
 
 from proftrack.record import Record
 from proftrack.record.figures import Kernel
-from proftrack.report.breakdown import idle_parts, split_parts, step_time_us
+from proftrack.report.breakdown import idle_parts, split_parts
 from proftrack.report.charts import (
     HEIGHT,
     Axis,
@@ -163,7 +163,7 @@ def steps_chart(record: Record) -> Chart | None:
     if not steps:
         return None
     host, gpu = [s.host_us for s in steps], [s.self_cuda_time_us or 0.0 for s in steps]
-    levels = [("T", "step-time", step_time_us(record)), ("B", "gpu-busy", record.times.gpu_busy_per_step_us)]
+    levels = [("T", "step-time", record.step_time_us), ("B", "gpu-busy", record.times.gpu_busy_per_step_us)]
     lines = [(name, style, us) for name, style, us in levels if us]
     marks: list[Mark] = []
     if len(steps) <= MOST_STEPS:

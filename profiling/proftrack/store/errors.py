@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from proftrack.errors import ProftrackError, StoreError
-from proftrack.git import scrub, without_credentials
+from proftrack.redact import scrub, without_credentials
 from proftrack.store.fields import cut, one_line
 from proftrack.store.retry import variables
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from proftrack import __version__, process
 from proftrack.errors import ProftrackError, StoreError
-from proftrack.git import scrub
+from proftrack.redact import scrub
 from proftrack.store.connect import Store
 from proftrack.store.errors import explained, first_line, quiet
 from proftrack.store.fields import bounded

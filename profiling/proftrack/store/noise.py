@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from proftrack.compare.floors import measured_floor
 from proftrack.compare.results import Floor
+from proftrack.record.timing import metric_of
 from proftrack.store.query import Found
 
 STEP_TIME, BUSY = "step_time_us", "gpu_busy_per_step_us"
@@ -31,8 +32,3 @@ def floors(comparable: Sequence[Found], mode: str = "throughput") -> dict[str, F
         if floor is not None:
             found[name] = floor
     return found
-
-
-def metric_of(mode: str) -> str:
-    """The metric that is T, by timing.mode."""
-    return "step_latency_us" if mode == "latency" else "step_time_us"

@@ -17,6 +17,7 @@ from msgspec import Struct
 from proftrack import record as records
 from proftrack.errors import NotFoundError, StoreError, UsageError
 from proftrack.record import Record
+from proftrack.record.timing import metric_of
 from proftrack.store import connect as stores
 from proftrack.store.connect import Store
 from proftrack.store.errors import explained, quiet
@@ -95,7 +96,7 @@ class Found(Struct, frozen=True, kw_only=True):
     @property
     def step_time_us(self) -> float | None:
         """T, the step time that its timing.mode chooses."""
-        return self.metrics.get("step_latency_us" if self.params.get("timing.mode") == "latency" else "step_time_us")
+        return self.metrics.get(metric_of(self.params.get("timing.mode")))
 
     @property
     def workload_params(self) -> dict[str, str]:

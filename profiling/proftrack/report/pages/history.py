@@ -29,9 +29,9 @@ def page(history: History) -> Document:
     for series in history.series:
         blocks += [
             Lead(_series_title(series)),
-            *_plot(series, history.metric),
+            *_plot(series),
             Items("Changed", _changes(series.changes)),
-            _runs(series, history.metric),
+            _runs(series),
         ]
     return Document(f"proftrack history: {history.experiment}", blocks)
 
@@ -39,9 +39,10 @@ def page(history: History) -> Document:
 def _lead(history: History) -> str:
     runs = sum(len(series.runs) for series in history.series)
     changes = sum(len(series.changes) for series in history.series)
+    metrics = " and ".join(sorted({series.metric for series in history.series}))
     return (
         f"{history.experiment}: {counted(runs, 'run')} in {counted(len(history.series), 'series', 'series')}, "
-        f"{counted(changes, 'change')} ({history.metric}, and counts), in order of {history.ordered_by}"
+        f"{counted(changes, 'change')} ({metrics}, and counts), in order of {history.ordered_by}"
     )
 
 
@@ -58,14 +59,14 @@ def _series_title(series: Series) -> str:
     return f"{series.title}: {counted(len(series.runs), 'run')} (fingerprint {series.fingerprint})"
 
 
-def _plot(series: Series, metric: str) -> list[Block]:
+def _plot(series: Series) -> list[Block]:
     """The picture, and what it leaves out: changes are looked for in all runs."""
-    chart = chart_of(series, metric)
+    chart = chart_of(series)
     if chart is None:
         return []
     left_out = len(series.runs) - NEWEST
     note = f"The plot shows the newest {NEWEST:,} runs; changes were looked for in all {len(series.runs):,}."
-    return [Figure(chart, f"{metric} over the runs"), *([Paragraph(note, "muted")] if left_out > 0 else [])]
+    return [Figure(chart, f"{series.metric} over the runs"), *([Paragraph(note, "muted")] if left_out > 0 else [])]
 
 
 def figure(metric: str, value: float | None) -> str:
@@ -124,8 +125,9 @@ def _environment_lines(found: Sequence[Different] | None) -> list[str]:
     return [f"{SUB}also different: {'; '.join(shown)}"]
 
 
-def _runs(series: Series, metric: str) -> Table:
+def _runs(series: Series) -> Table:
     """Columns that say something: the gate's outcome where there was one, the regime where it varies."""
+    metric = series.metric
     new = {change.after.run_id for change in series.changes}
     gated = any(run.gate for run in series.runs)
     varied = len({run.regime for run in series.runs}) > 1
@@ -158,23 +160,22 @@ def write_png(history: History, path: Path) -> None:
     """
     if not plots.available():
         raise ProftrackError("--format png needs matplotlib, which is not installed; use --format html, or install it")
-    charts = [chart for series in history.series if (chart := chart_of(series, history.metric)) is not None]
+    charts = [chart for series in history.series if (chart := chart_of(series)) is not None]
     try:
         plots.write(charts[:_MOST_PLOTS], path)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror}); name another file with -o") from error
 
 
-def chart_of(series: Series, metric: str) -> Chart | None:
+def chart_of(series: Series) -> Chart | None:
     """The metric over the newest runs, its levels, and a line where it changed; None where no run has it."""
-    series = newest(series)
+    series, metric = newest(series), series.metric
     points = [(index, run, run.metrics[metric]) for index, run in enumerate(series.runs) if metric in run.metrics]
     if not points:
         return None
     ticks = round_ticks(max(value for _, _, value in points) * 1.05)
     marks: list[Mark] = [
-        Line(style="level", points=[(first - 0.5, level), (last - 0.5, level)])
-        for first, last, level in levels(series, metric)
+        Line(style="level", points=[(first - 0.5, level), (last - 0.5, level)]) for first, last, level in levels(series)
     ]
     marks += [
         Dot(style="one-run", x=index, y=value, radius=3.5, hint=_hint(run, metric, value))

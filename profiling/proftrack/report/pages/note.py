@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from proftrack.record import Record
 from proftrack.report import markdown
-from proftrack.report.breakdown import step_time_us
 from proftrack.report.document import Block, Column, Document, Items, Lead, Paragraph, Table
 from proftrack.text import duration, percent, plain
 
@@ -39,7 +38,7 @@ def _times(record: Record) -> Table:
     times = record.times
     profiled = "" if record.verdict.basis == "unprofiled" else " (profiled)"
     rows = [
-        (f"step time T{profiled}", step_time_us(record)),
+        (f"step time T{profiled}", record.step_time_us),
         ("GPU busy B", times.gpu_busy_per_step_us),
         ("roofline R", times.roofline_time_us),
     ]

@@ -123,9 +123,10 @@ def _flags(record: Record, *, all_of_them: bool = True) -> list[str]:
 def _times(record: Record) -> Bars:
     """The bars, and the two figures that have none."""
     shown = [msgspec.structs.replace(bar, text="") for bar in bars(record)]
-    latency, busy = record.times.step_latency_us, record.verdict.gpu_busy_fraction
-    if latency is not None:
-        shown.append(Bar(key="", label="step, synchronised", value=duration(latency)))
+    other, busy = record.timing.other if record.timing else None, record.verdict.gpu_busy_fraction
+    if other is not None:
+        label = "step, synchronised" if other.noun == "step" else "step, back to back"
+        shown.append(Bar(key="", label=label, value=duration(other.us)))
     if busy is not None:
         shown.append(Bar(key="u", label="B / T", value=percent(busy)))
     return Bars("", shown)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from proftrack.record import Record
-from proftrack.report.breakdown import step_time_us
 from proftrack.report.document import Bar, Span
 from proftrack.text import counted, duration, factor, percent, scaled
 
@@ -17,7 +16,7 @@ def bars(record: Record) -> list[Bar]:
     """
     times = record.times
     unprofiled = record.verdict.basis == "unprofiled"
-    t, b, r = step_time_us(record), times.gpu_busy_per_step_us, times.roofline_time_us
+    t, b, r = record.step_time_us, times.gpu_busy_per_step_us, times.roofline_time_us
     below = ("B", "GPU busy time", "If every kernel reached the roofline")
     if b is None and record.cpu is not None and record.window.steps:
         b = min(sum(record.cpu.working_us.values()) / record.window.steps, t or float("inf"))
@@ -54,15 +53,15 @@ def remarks(record: Record) -> list[str]:
     """What else is known of the step's time."""
     timing, out = record.timing, []
     if timing is not None:
-        other = ("step by step, synchronised after each", timing.step_latency_us)
-        if timing.mode == "latency":
-            other = ("back to back", timing.step_time_us)
-        out.append(f"Timed {other[0]}, a step takes {duration(other[1])}.")
+        other = timing.other
+        if other is not None:
+            how = "back to back" if other.noun == "block" else "step by step, synchronised after each"
+            out.append(f"Timed {how}, a step takes {duration(other.us)}.")
         if timing.first_step_time_us is not None:
             out.append(f"The very first step took {duration(timing.first_step_time_us)} (compilation, initialisation).")
         profiled = record.times.step_time_profiled_us
-        if profiled and timing.verdict_step_time_us:
-            ratio = factor(profiled / timing.verdict_step_time_us)
+        if profiled and record.step_time_us:
+            ratio = factor(profiled / record.step_time_us)
             out.append(f"Inside the profiler a step takes {duration(profiled)}, {ratio} of T: the timeline shows that.")
     rates = record.rates
     if rates is not None and rates.tflops:
