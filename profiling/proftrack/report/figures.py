@@ -209,7 +209,7 @@ def window_chart(record: Record) -> Chart | None:
     split, idle = split_parts(record), idle_parts(record)
     if not split:
         return None
-    rows = [("window", split), *([("idle a step\nby cause", idle)] if idle else [])]
+    rows = [("window", split), *([("idle a step, by cause", idle)] if idle else [])]
     top = len(rows)
     return Chart(
         summary="The window as exclusive parts",

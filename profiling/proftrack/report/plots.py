@@ -29,7 +29,7 @@ _SCALE = WIDTH_PX / WIDTH
 _POINTS = _SCALE * 72 / DPI
 """Printer's points in a unit of a chart."""
 _MARGIN_PX, _KEY_ROW_PX, _KEY_COLUMNS = 40, 22, 2
-_KEY_BELOW_PX = 38
+_KEY_BELOW_PX = 44
 _SMALL, _WORDS = 7.5, 8.0
 
 

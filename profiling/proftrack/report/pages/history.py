@@ -13,7 +13,7 @@ from proftrack.compare.results import CommitRange, Different
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.report import plots
 from proftrack.report.charts import Axis, Chart, Dot, Line, Mark, Tick, round_ticks
-from proftrack.report.document import SUB, Block, Document, Figure, Items, Lead, Paragraph, Table
+from proftrack.report.document import SUB, Block, Document, Figure, Items, Lead, Table
 from proftrack.text import counted, duration, moment, scaled
 from proftrack.verdict.evidence import number
 
@@ -56,17 +56,13 @@ def _left_out(history: History) -> list[str]:
 
 
 def _series_title(series: Series) -> str:
-    return f"{series.title}: {counted(len(series.runs), 'run')} (fingerprint {series.fingerprint})"
+    plotted = f", of which a plot shows the newest {NEWEST:,}" if len(series.runs) > NEWEST else ""
+    return f"{series.title}: {counted(len(series.runs), 'run')} (fingerprint {series.fingerprint}){plotted}"
 
 
-def _plot(series: Series) -> list[Block]:
-    """The picture, and what it leaves out: changes are looked for in all runs."""
+def _plot(series: Series) -> list[Figure]:
     chart = chart_of(series)
-    if chart is None:
-        return []
-    left_out = len(series.runs) - NEWEST
-    note = f"The plot shows the newest {NEWEST:,} runs; changes were looked for in all {len(series.runs):,}."
-    return [Figure(chart, f"{series.metric} over the runs"), *([Paragraph(note, "muted")] if left_out > 0 else [])]
+    return [Figure(chart, f"{series.metric} over the runs")] if chart else []
 
 
 def figure(metric: str, value: float | None) -> str:
