@@ -140,8 +140,8 @@ def test_pictures_and_pages(here: Past, capsys: pytest.CaptureFixture[str], tmp_
         code, shown = call(capsys, "history", "matmul_add", "-o", str(tmp_path / name))
         assert (code, shown) == (0, "")
     page = (tmp_path / "h.html").read_text()
-    assert page.count('class="h-change"') == 4
-    assert page.count('class="h-run"') == COMMITS
+    assert page.count('class="change"') == 4
+    assert page.count('class="one-run"') == COMMITS
     assert "<script" not in page
     assert (tmp_path / "h.png").read_bytes().startswith(b"\x89PNG")
     assert "Runs, the newest first" in (tmp_path / "h.md").read_text()

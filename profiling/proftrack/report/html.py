@@ -11,9 +11,10 @@ import base64
 import functools
 import hashlib
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -82,7 +83,12 @@ def _engine() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     engine = Environment(
-        loader=FunctionLoader(_asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(_asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_without_controls,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     engine.filters.update(
         kind=lambda block: type(block).__name__,
@@ -95,6 +101,11 @@ def _engine() -> Environment:
     )
     engine.globals["SUB"] = SUB
     return engine
+
+
+def _without_controls(value: Any) -> Any:
+    """All that the template writes: control characters of a text that is not markup of ours are escaped, too."""
+    return plain(value, sys.maxsize) if type(value) is str else value
 
 
 def _with_code(text: str) -> Markup:

@@ -1,7 +1,7 @@
 """A document as Markdown, for a pull request, a wiki, a chat, or a run's description in MLflow.
 
 All text is untrusted: every character that Markdown or HTML could take for markup becomes an entity. Only what stands
-between backticks in a sentence is code, where markup means nothing.
+between backticks in a sentence is code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from proftrack.text import percent, plain
 _NAME, _CELL, _SENTENCE = 90, 160, 1200
 _MARKUP = re.compile(r"[&<>|*`~\[\]\\#!$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=www)\.|:(?=//)|@(?=\w)")
 _LEADING = re.compile(r"^(?:[-+](?=\s)|\d+[.)](?=\s))")
-_CODE = re.compile(r"`([^`]+)`")
+_CODE = re.compile(r"`([^`<>|&\[\]]*[^`<>|&\[\]\s][^`<>|&\[\]]*)`")
+"""Code in a sentence. What could be markup to a reader that knows no code is none: all of it is escaped."""
 
 
 def escape(text: str, chars: int = _NAME) -> str:
@@ -44,11 +45,7 @@ def escape(text: str, chars: int = _NAME) -> str:
 def sentence(text: str, chars: int = _SENTENCE) -> str:
     """The same, but what stands between backticks is code."""
     parts = _CODE.split(_one_line(text, chars))
-    # A table's cell ends at a bar even within code, unless a backslash stands before it.
-    return "".join(
-        (f"`{part}`" if "|" not in part and part.strip() else _escaped(f"`{part}`")) if i % 2 else _escaped(part)
-        for i, part in enumerate(parts)
-    )
+    return "".join(f"`{part}`" if i % 2 else _escaped(part) for i, part in enumerate(parts))
 
 
 def _one_line(text: str, chars: int) -> str:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import IO, Any, TypeVar
 
+from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
@@ -135,7 +136,7 @@ def _facts(out: Console, block: Facts) -> None:
 def _bars(out: Console, block: Bars) -> None:
     _heading(out, block.title)
     for bar in block.bars:
-        line = f"{bar.key:<2} {bar.short or bar.label:<24}{bar.value:>9}  "
+        line = f"{bar.key:<2} {plain(bar.short or bar.label, _CELL):<24}{plain(bar.value):>9}  "
         length = bar.solid + bar.rest
         out.print(Text((line + _bar(length / 100, out.width - len(line)) if length else line).rstrip()))
 
@@ -148,7 +149,7 @@ def _shares(out: Console, block: Shares) -> None:
     _heading(out, block.title)
     for part in block.parts:
         share = part.share / 100
-        line = f"  {part.short or part.label:<22}{part.value:>9} {percent(share):>8}  "
+        line = f"  {plain(part.short or part.label, _CELL):<22}{plain(part.value):>9} {percent(share):>8}  "
         out.print(Text(line + _bar(share, out.width - len(line))))
 
 
@@ -196,7 +197,7 @@ def _table(out: Console, block: Table) -> None:
     """Columns side by side. Where they do not fit, run ids are shortened, sentences go below their row, words give way
     (never a number), and what still has no room is another table below, with the first column again.
     """
-    columns = block.columns
+    columns = [replace(column, label=plain(column.label, _CELL)) for column in block.columns]
     shown = block.cells[: block.most]
     below = [""] * len(shown)
     texts = [[_whole(cell, column) for cell, column in zip(row, columns, strict=True)] for row in shown]
