@@ -40,7 +40,7 @@ from proftrack.report.document import (
 )
 from proftrack.text import brief, percent, plain
 
-_Any = TypeVar("_Any")
+_Each = TypeVar("_Each")
 PIPED_COLUMNS = 100
 _SENTENCE, _CELL, _NAME = 1200, 160, 60
 _NARROWEST = 10
@@ -224,7 +224,7 @@ def _table(out: Console, block: Table) -> None:
         _hanging(out, note, style="dim")
 
 
-def _without(row: Sequence[_Any], index: int) -> list[_Any]:
+def _without(row: Sequence[_Each], index: int) -> list[_Each]:
     return [*row[:index], *row[index + 1 :]]
 
 
