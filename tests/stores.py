@@ -6,8 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
-import calls
 import pytest
+from calls import show
 from run_folders import write_folder
 
 from proftrack.record import Record
@@ -53,9 +53,8 @@ class Repository:
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     """The exit code and all that a command shows."""
-    code = calls.call(*arguments)
-    shown = capsys.readouterr()
-    return code, shown.out + shown.err
+    code, out, err = show(capsys, *arguments)
+    return code, out + err
 
 
 def flat(text: str) -> str:

@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,10 @@ import msgspec
 import pytest
 from team import BOB, Fault, FaultProxy, Server, as_user, free_port
 
-from proftrack import doctor, process
-from proftrack.capture import probe as probing
-from proftrack.capture.probe import Probe
+from proftrack import doctor, process, rundir
+from proftrack.capture import profiler_check as probing
+from proftrack.capture.profiler_check import Probe
 from proftrack.record.ceilings import Ceilings
-from proftrack.rundir import run_folders
 from proftrack.store import connect, health, lifecycle
 
 KNOWN = Ceilings(device="A CPU", flops_per_s={"float32": 2e11}, bytes_per_s=3e10, measured_ns=1_700_000_000_000_000_000)
@@ -63,8 +63,7 @@ def worst(checks: list[doctor.Check]) -> doctor.Check:
     return max(checks, key=lambda check: ("ok", "note", "warning", "failed").index(check.status))
 
 
-def call(*arguments: str) -> int:
-    return calls.call("doctor", *arguments)
+call = partial(calls.call, "doctor")
 
 
 # ---- all is well -----------------------------------------------------------------------------------------------------
@@ -241,7 +240,7 @@ def test_a_full_disk(store_uri: str, profiler: Callable[..., None], monkeypatch:
 def test_what_waits_in_the_spool(
     store_uri: str, profiler: Callable[..., None], run_folder: Callable[..., Path]
 ) -> None:
-    root = run_folders.spool_root()
+    root = rundir.spool_root()
     root.mkdir(parents=True)
     run_folder("waits").rename(root / "waits")
     (root / "traces" / "trace").mkdir(parents=True)
@@ -251,9 +250,9 @@ def test_what_waits_in_the_spool(
     assert (checks[0].text.startswith("1 run ("), checks[0].remedy) == (True, "proftrack sync")
     assert "left traces and no record" in checks[1].text
     # A run that is at work holds its folder: it is no leftover.
-    with run_folders.locked(root / "traces"):
+    with rundir.locked(root / "traces"):
         assert [check.status for check in findings()["spool"]] == ["warning"]
-    run_folders.note_logged(root / "waits", run_folders.Logged(store="s", run_id="r", complete=True))
+    rundir.note_logged(root / "waits", rundir.Logged(store="s", run_id="r", complete=True))
     assert [check.status for check in findings()["spool"]] == ["note"]
 
 

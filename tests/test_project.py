@@ -34,21 +34,22 @@ FLOW = (
     "text",
     "files",
     "redact",
+    "threads",
     "record",
     "git",
     "process",
     "signals",
     "trace",
     "experiment",
+    "rundir",
     "capture",
     "measures",
     "verdict",
     "compare",
     "report",
     "analysis",
-    "rundir",
-    "recorder",
     "store",
+    "recorder",
     "doctor",
     "frontends",
     "integrations",
@@ -85,6 +86,26 @@ def test_every_stage_stands_in_the_flow() -> None:
     assert {stage(path) for path in modules()} <= set(FLOW)
 
 
+CONTENTS = re.compile(r"^ *(\w+(?:, \w+)*) {2,}[^|\n]+$", re.MULTILINE)
+"""A line of a package's table of contents: modules, two blanks or more, their purpose. Not of a table (with |)."""
+WITHOUT_CONTENTS = {"capture", "store"}
+"""To be written."""
+
+
+def packages() -> list[Path]:
+    return [path.parent for path in sorted(PACKAGE.glob("*/**/__init__.py"))]
+
+
+@pytest.mark.parametrize("package", packages(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_packages_table_of_contents_names_its_modules(package: Path) -> None:
+    text = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
+    named = {name for line in CONTENTS.findall(text) for name in line.split(", ")}
+    if not named or package.name in WITHOUT_CONTENTS:
+        return
+    inside = {path.stem for path in package.glob("*.py")} | {path.parent.name for path in package.glob("*/__init__.py")}
+    assert named == inside - {"__init__"}
+
+
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_go_one_way(path: Path) -> None:
     here = stage(path)
@@ -94,6 +115,23 @@ def test_imports_go_one_way(path: Path) -> None:
         other = rest.partition(".")[0]
         if top == "proftrack" and other in FLOW:
             assert FLOW.index(other) <= FLOW.index(here), f"{path} imports {name}: against the flow"
+
+
+WRITERS = {
+    # What a run's life changes, and who may: everybody else says what is recorded, and the recorder does it.
+    "proftrack.recorder.write": {"recorder", "frontends/sweep/stages.py"},  # the latter loads it before it is needed
+    "proftrack.store.upload": {"recorder", "store"},
+    "proftrack.store.session": {"recorder", "store"},
+    "proftrack.store.batch": {"recorder", "store", "cli/sync.py"},
+}
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_the_recorder_opens_writes_and_uploads_runs(path: Path) -> None:
+    here = {stage(path), path.relative_to(PACKAGE).as_posix()}
+    for name in imported(path):
+        for writer, allowed in WRITERS.items():
+            assert not f"{name}.".startswith(f"{writer}.") or here & allowed, f"{path} imports {name}"
 
 
 # ---- the source root -------------------------------------------------------------------------------------------------

@@ -22,11 +22,11 @@ from traces import TraceBuilder
 from proftrack.analysis.pipeline import Analysis, analyze_trace
 from proftrack.record.ceilings import Ceilings
 from proftrack.record.figures import Kernel
+from proftrack.recorder import write as run_folder
 from proftrack.report import artifacts, plots
 from proftrack.report.events import details
 from proftrack.report.html import LARGEST_BYTES, render
 from proftrack.report.pages.run import report
-from proftrack.rundir import write as run_folder
 from proftrack.trace.parquet import read_events, write_events
 from proftrack.trace.table import EventTable
 

@@ -11,7 +11,7 @@ from traces import BACKWARD, TraceBuilder, clean
 from proftrack.report.events import EventDetails, details
 from proftrack.report.timeline import lanes as report_lanes
 from proftrack.report.timeline import rows as lane_rows
-from proftrack.report.timeline.bars import bars, short_name
+from proftrack.report.timeline.bars import bars
 from proftrack.report.timeline.lanes import STYLES, Lanes
 from proftrack.report.timeline.thinning import Marks, thin
 from proftrack.trace.table import NONE, EventTable
@@ -156,7 +156,7 @@ def test_what_is_nested_too_deep_or_in_too_many_threads_is_said() -> None:
 
 def test_a_nameless_table_has_no_lanes() -> None:
     table: EventTable = TraceBuilder().row("cpu_op", "x", -5, -1).table()
-    assert details([table], []) is None or details([table], []).lanes is None  # type: ignore[union-attr]
+    assert details([table], []) is None
     assert details([], []) is None
 
 
@@ -247,20 +247,6 @@ def test_narrow_marks_become_columns_as_high_as_the_time_they_fill() -> None:
     assert drawn.height[mine] == pytest.approx(0.2)
     assert drawn.width_us[mine] == pytest.approx(10)
     assert drawn.left_us[mine].min() == pytest.approx(500)
-
-
-@pytest.mark.parametrize(
-    ("name", "short"),
-    [
-        ("void at::native::vectorized_elementwise_kernel<8, at::native::F>(int)", "vectorized_elementwise_kernel"),
-        ("nvjet_sm90_tst_64x8", "nvjet_sm90_tst_64x8"),
-        ("aten::mm", "aten::mm"),
-        ("autograd::engine::evaluate_function: MmBackward0", "autograd::engine::evaluate_function: MmBackward0"),
-        ("<lambda>", "<lambda>"),
-    ],
-)
-def test_short_names(name: str, short: str) -> None:
-    assert short_name(name) == short
 
 
 # ---- launches --------------------------------------------------------------------------------------------------------

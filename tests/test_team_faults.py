@@ -38,11 +38,11 @@ from team import (
 )
 from traces import TraceBuilder
 
+from proftrack import rundir
 from proftrack.analysis.pipeline import Analysis
 from proftrack.errors import UsageError
 from proftrack.record import Record
-from proftrack.rundir import run_folders
-from proftrack.rundir import write as run_folder
+from proftrack.recorder import write as run_folder
 from proftrack.store import connect, lifecycle, session, sync, upload
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="a server's processes as POSIX has them")]
@@ -62,13 +62,13 @@ def folder(tmp_path: Path) -> Path:
 
 def sync_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """The one sentence of a sync that fails; the folder stays."""
-    before = run_folders.artifacts(folder)
+    before = rundir.artifacts(folder)
     assert call("sync", str(folder)) == 1
     shown = capsys.readouterr()
     assert shown.err.count("\n") == 1
     assert shown.err.startswith("proftrack: http://127.0.0.1:")
-    assert run_folders.artifacts(folder) == before
-    assert run_folders.load(folder)
+    assert rundir.artifacts(folder) == before
+    assert rundir.load(folder)
     return shown.err
 
 
@@ -123,7 +123,7 @@ def test_a_repeated_request_whose_run_may_not_be_deleted(
     assert call("sync", str(folder)) == 0
     client = connect.connect(connect.resolve())
     first, second = sorted(
-        lifecycle.search(client, f"tags.`{lifecycle.RECORD_TAG}` = '{run_folders.identity(folder)}'"),
+        lifecycle.search(client, f"tags.`{lifecycle.RECORD_TAG}` = '{rundir.identity(folder)}'"),
         key=lambda run: run.info.status,
     )
     assert (first.info.status, second.info.status) == ("FAILED", "FINISHED")
@@ -164,7 +164,7 @@ def test_a_fault_that_lasts(
 
 def statuses(folder: Path) -> set[str]:
     found = connect.resolve()
-    filter_string = f"tags.`{lifecycle.RECORD_TAG}` = '{run_folders.identity(folder)}'"
+    filter_string = f"tags.`{lifecycle.RECORD_TAG}` = '{rundir.identity(folder)}'"
     return {run.info.status for run in lifecycle.search(connect.connect(found), filter_string)}
 
 
@@ -332,11 +332,9 @@ def test_a_database_that_restarts_under_its_clients(
     monkeypatch.setattr(upload, "_upload", restarted)
     assert call("sync", str(folder)) == 0
     found = connect.resolve()
-    (run,) = lifecycle.search(
-        connect.connect(found), f"tags.`{lifecycle.RECORD_TAG}` = '{run_folders.identity(folder)}'"
-    )
+    (run,) = lifecycle.search(connect.connect(found), f"tags.`{lifecycle.RECORD_TAG}` = '{rundir.identity(folder)}'")
     assert run.info.status == "FINISHED"
-    for relative in run_folders.artifacts(folder):
+    for relative in rundir.artifacts(folder):
         assert (Path(run.info.artifact_uri) / relative).read_bytes() == (folder / relative).read_bytes()
 
 
@@ -398,9 +396,9 @@ def test_a_full_disk_under_a_local_store(
         assert call("sync", str(folder)) == 0
         found = connect.resolve()
         client = connect.connect(found)
-        (run,) = lifecycle.search(client, f"tags.`{lifecycle.RECORD_TAG}` = '{run_folders.identity(folder)}'")
+        (run,) = lifecycle.search(client, f"tags.`{lifecycle.RECORD_TAG}` = '{rundir.identity(folder)}'")
         assert run.info.status == "FINISHED"
-        for relative in run_folders.artifacts(folder):
+        for relative in rundir.artifacts(folder):
             assert (Path(run.info.artifact_uri) / relative).read_bytes() == (folder / relative).read_bytes()
 
 
@@ -420,7 +418,7 @@ def test_a_full_disk_under_the_spool_costs_the_traces_and_not_the_figures(
         assert record.source.left_out == [f"trace/{TRACE}"]
         assert record.run is not None
         assert "Left out for want of space: trace/" in record.run.notes[-1]
-        assert run_folders.load(full) == record
+        assert rundir.load(full) == record
         found = connect.resolve()
         client = connect.connect(found)
         done = sync.sync_folder(found, client, full)
@@ -438,7 +436,7 @@ def test_a_disk_with_room_for_little_more_than_the_record_keeps_the_figures(tmp_
         (tmp_path / "small" / "else").write_bytes(os.urandom((4 << 20) - 60_000))
         record = run_folder.write(analysis_of(trace), full)
         assert "report.html" in record.source.left_out
-        assert run_folders.load(full) == record
+        assert rundir.load(full) == record
 
 
 def test_a_disk_too_full_for_anything_is_refused_before_it_costs_time(

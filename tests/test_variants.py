@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,16 +17,18 @@ from calls import call
 from run_folders import make_record
 from team import missing
 
-from proftrack.capture import compilation, in_turns, outputs
+from proftrack.capture import compilation, in_turns, output_check
 from proftrack.capture.timing import Stopwatch
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment import TimingOptions
+from proftrack.frontends.batch.shown import print_page
 from proftrack.frontends.variants import changes, isolate, judge, names, result, shown
 from proftrack.frontends.variants import measure as measuring
-from proftrack.frontends.variants.result import Entry, Outputs, Variants
+from proftrack.frontends.variants.result import Entry, Variants
+from proftrack.record.compilation import OutputCheck
 from proftrack.record.figures import Site
 from proftrack.report.progress import Silent
-from proftrack.store import batch as groups
+from proftrack.rundir import batch as groups
 from proftrack.store import connect, lifecycle
 
 torch = pytest.importorskip("torch")
@@ -94,6 +97,18 @@ def test_sets_of_the_command_line_are_variants_of_their_own(project: Path) -> No
     recorded = found[1].recorded
     assert recorded.params["variant"] == "mine+compile"
     assert set(recorded.variant_params) == {"scale", "times", "variant"}
+
+
+def test_a_run_is_called_by_its_variant_and_not_by_the_variants_values_as_well(project: Path) -> None:
+    asked = names.variants("own", "eager,compile,cuda-graph,big+compile", {"n": "4"})
+    assert [variant.recorded.display_name for variant in asked] == [
+        "own n=4 eager",
+        "own n=4 compile",
+        "own n=4 cuda-graph",
+        "own big+compile",
+    ]
+    recorded = asked[3].recorded
+    assert recorded.params == {"n": 9, "compile": "default", "variant": "big+compile"}
 
 
 @pytest.mark.parametrize(
@@ -284,7 +299,7 @@ def test_the_table_holds_eighty_columns_and_cuts_no_figure(
     facts: dict[str, Any] = {"busy_us": 1.25e6, "launches_per_step": 1547, "first_step_us": 2.1e8}
     name = "compile-reduce-overhead+cuda-graph+" + "x" * 50
     first = entry("eager", [2.65e6] * 5, regime="communication-bound", **facts)
-    shown.print_variants(judged(first, entry(name, [2.5e6] * 5, regime="overhead-bound", **facts)))
+    print_page(shown.page(judged(first, entry(name, [2.5e6] * 5, regime="overhead-bound", **facts))))
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     for figure in ("2.65 s", "2.50 s", "1547", "210 s", "50.0 %", "communication-bound", "0.943"):
@@ -293,7 +308,7 @@ def test_the_table_holds_eighty_columns_and_cuts_no_figure(
 
 
 def test_a_wrong_result_cannot_win() -> None:
-    wrong = Outputs(equal=False, error=0.5, tolerance=1e-4, text="relative error 0.5")
+    wrong = OutputCheck(equal=False, error=0.5, tolerance=1e-4, text="relative error 0.5")
     found = judged(
         entry("a", around(100, 0.01)), entry("b", around(50, 0.01), outputs=wrong), entry("c", around(90, 0.01))
     )
@@ -312,7 +327,7 @@ def test_setting_up_pays_off_after_so_many_steps() -> None:
 
 
 def test_one_alone_and_none_at_all() -> None:
-    failed = Entry(name="x", changes={}, status="failed", reason="r")
+    failed = Entry(name="x", changes={}, status="failed", error="r")
     assert judged(entry("a", [1.0] * 5), failed).verdict == (
         "Only a was measured: there is nothing to hold it against."
     )
@@ -335,14 +350,14 @@ def test_one_alone_and_none_at_all() -> None:
 )
 def test_results_are_equal_within_what_their_type_can_hold(dtype: str, change: float, equal: bool) -> None:
     first = torch.ones(64, dtype=getattr(torch, dtype))
-    found = outputs.check([first], [first * (1 + change)])
+    found = output_check.check([first], [first * (1 + change)])
     assert found.equal is equal
     assert found.error == pytest.approx(change, rel=1e-2)  # every value is off by the same share
 
 
 def test_the_norm_counts_and_not_a_value_near_zero() -> None:
     """3, 4 -> 3, 4.05: off by 0.05 of 5, that is 1 %."""
-    found = outputs.check([torch.tensor([3.0, 4.0, 0.0])], [torch.tensor([3.0, 4.05, 0.0])])
+    found = output_check.check([torch.tensor([3.0, 4.0, 0.0])], [torch.tensor([3.0, 4.05, 0.0])])
     assert found.error == pytest.approx(0.01, rel=1e-3)
 
 
@@ -360,19 +375,19 @@ def test_the_norm_counts_and_not_a_value_near_zero() -> None:
 )
 def test_other_results(first: list[float], second: list[float], equal: bool, words: str) -> None:
     dtype = torch.float32 if any(isinstance(value, float) for value in first) else torch.int64
-    found = outputs.check([torch.tensor(first, dtype=dtype)], [torch.tensor(second, dtype=dtype)])
+    found = output_check.check([torch.tensor(first, dtype=dtype)], [torch.tensor(second, dtype=dtype)])
     assert (found.equal, words in found.text) == (equal, True), found.text
 
 
 def test_nothing_to_compare_and_the_worst_of_several() -> None:
-    assert outputs.check([], []).equal is None
+    assert output_check.check([], []).equal is None
     ones = torch.ones(4)
-    assert outputs.check([ones, ones], [ones, ones * 2]).error == pytest.approx(1.0)
+    assert output_check.check([ones, ones], [ones, ones * 2]).error == pytest.approx(1.0)
 
 
 def test_kept_results_are_copies() -> None:
     x = torch.zeros(3, requires_grad=True)
-    kept = outputs.keep({"a": x, "b": [x + 1, 3, None]})
+    kept = output_check.keep({"a": x, "b": [x + 1, 3, None]})
     with torch.no_grad():
         x.add_(5)
     assert [t.tolist() for t in kept] == [[0.0] * 3, [1.0] * 3]
@@ -436,7 +451,7 @@ def test_what_changed_in_the_kernels_is_named() -> None:
 
 
 def test_a_cuda_graph_is_refused_without_a_gpu_and_where_the_workload_says_so() -> None:
-    from proftrack.capture import transform
+    from proftrack.capture import step_transforms
     from proftrack.capture.device import CpuDevice
 
     class Gpu(CpuDevice):
@@ -445,11 +460,11 @@ def test_a_cuda_graph_is_refused_without_a_gpu_and_where_the_workload_says_so() 
     def step() -> None:
         pass
 
-    with pytest.raises(transform.Refused, match="needs a CUDA device"):
-        transform.cuda_graph(step, CpuDevice())
+    with pytest.raises(step_transforms.Refused, match="needs a CUDA device"):
+        step_transforms.cuda_graph(step, CpuDevice())
     step.not_capturable = "each step loads another batch"  # type: ignore[attr-defined]
-    with pytest.raises(transform.Refused, match="cannot be captured: each step loads another batch"):
-        transform.cuda_graph(step, Gpu())
+    with pytest.raises(step_transforms.Refused, match="cannot be captured: each step loads another batch"):
+        step_transforms.cuda_graph(step, Gpu())
 
 
 def test_measured_side_by_side_on_the_cpu(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -475,8 +490,8 @@ def test_measured_side_by_side_on_the_cpu(project: Path, tmp_path: Path, capsys:
     assert much.versus_first.ratio > 5
     assert found.winner != "wrong"
     assert [len(e.round_us) for e in found.measured] == [20] * 4
-    assert graph.reason == "a CUDA graph needs a CUDA device"
-    assert "n=13 is unlucky" in unlucky.reason
+    assert graph.error == "a CUDA graph needs a CUDA device"
+    assert "n=13 is unlucky" in (unlucky.error or "")
     assert eager.first_step_us is not None and eager.build_us is not None
     shown = capsys.readouterr()
     assert shown.err.splitlines()[-1].startswith("proftrack: 1 of 6 variants failed; unlucky: ")
@@ -504,7 +519,10 @@ def test_variants_are_a_parent_run_with_a_child_for_each(project: Path, store_ur
     assert len({run.data.tags["proftrack.fingerprint"] for run in children.values()}) <= 2
     assert parent.data.params == {"experiment": "small", "n": "4", "scale": "1.0", "variants": "eager,twice"}
     assert parent.data.tags["proftrack.kind"] == "variants"
-    assert parent.data.tags["proftrack.winner"] in ("eager", "twice", "none")
+    client = connect.connect(connect.resolve())
+    with tempfile.TemporaryDirectory() as below:  # which of them wins, if any, is this machine's
+        judged = json.loads(Path(client.download_artifacts(parent.info.run_id, "variants.json", below)).read_text())
+    assert parent.data.tags["proftrack.winner"] == (judged["winner"] or "none")
     assert parent.data.tags["conclusion"]
     assert parent.data.tags["regime"]
     names_ = {item.path for item in connect.connect(connect.resolve()).list_artifacts(parent.info.run_id)}
@@ -523,14 +541,14 @@ def test_isolated_each_round_is_a_process(project: Path, tmp_path: Path, monkeyp
     """The processes are replaced by calls; what they leave is what is taken."""
     called: list[isolate.ToMeasure] = []
 
-    def in_a_process(asked: isolate.ToMeasure, log: Path) -> isolate.Found:
+    def in_a_process(asked: isolate.ToMeasure, log: Path) -> isolate.Answer:
         called.append(asked)
         if asked.name == "wrong":
             raise ProftrackError("it crashed")
         return isolate.measure_one(asked)
 
     monkeypatch.setattr(isolate, "in_a_process", in_a_process)
-    monkeypatch.setattr(isolate, "PROCESSES", 3)
+    monkeypatch.setattr(isolate, "RUNS", 3)
     folder = tmp_path / "kept"
     asked = names.variants("small", "eager,wrong", {})
 
@@ -544,7 +562,7 @@ def test_isolated_each_round_is_a_process(project: Path, tmp_path: Path, monkeyp
     assert len(found[0].round_us) == 3
     assert found[0].record is not None
     assert (folder / "runs" / "eager" / "record.json").is_file()
-    assert found[1].reason == "it crashed"
+    assert found[1].error == "it crashed"
     assert [(each.name, each.given) for each in called] == [
         (name, {"n": "4"}) for name in ("eager", "wrong", "eager", "eager")
     ]

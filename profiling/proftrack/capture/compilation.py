@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from msgspec import Struct
 
+from proftrack.capture import compat
+from proftrack.record.compilation import Compilation
+
 _MOST_REASONS = 5
-
-
-class Compilation(Struct, frozen=True, kw_only=True):
-    """Of one variant. All zero where it compiled nothing."""
-
-    graphs: int = 0
-    graph_breaks: int = 0
-    break_reasons: list[str] = []
-    """The first lines of torch's reasons, the most frequent first."""
-    recompiles: int = 0
-    """Frames that were compiled after the first step."""
-    cudagraph_skips: int = 0
-    """Graphs that a mode with CUDA graphs compiled without one."""
-    cache_hits: int = 0
-    """Graphs that came from the cache on disk: compiling them for the first time takes longer."""
-
-    @property
-    def compiled(self) -> bool:
-        """Whether anything was compiled."""
-        return self.graphs > 0
 
 
 class Counters(Struct, frozen=True):
@@ -51,10 +32,8 @@ class Counters(Struct, frozen=True):
 
 
 def read() -> Counters:
-    """The counters now; empty where nothing was compiled in this process, or a torch to come has none."""
-    utils: Any = sys.modules.get("torch._dynamo.utils")
-    counters = getattr(utils, "counters", {})
-    return Counters({str(group): {str(k): int(v) for k, v in counts.items()} for group, counts in counters.items()})
+    """The counters now; empty where nothing was compiled in this process."""
+    return Counters(compat.compile_counters())
 
 
 def summed(first: Counters, later: Counters) -> Compilation:
@@ -81,23 +60,12 @@ def watched() -> Iterator[Callable[[], str]]:
 
     What one workload compiles or captures stays in the process, in the way of the next.
     """
-    import torch
-
     before, captures = read(), list[bool]()
-    graph: Any = torch.cuda.CUDAGraph
-    begin = graph.capture_begin
-
-    def counted(*arguments: Any, **named: Any) -> Any:
-        captures.append(True)
-        return begin(*arguments, **named)
 
     def seen() -> str:
         if read().since(before).of("stats", "unique_graphs") > 0:
             return "its steps are compiled"
         return "its steps capture a CUDA graph" if captures else ""
 
-    graph.capture_begin = counted
-    try:
+    with compat.before_each_graph_capture(lambda: captures.append(True)):
         yield seen
-    finally:
-        graph.capture_begin = begin

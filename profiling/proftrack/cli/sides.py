@@ -14,7 +14,7 @@ from proftrack.compare.floors import given_floor, measured_floor
 from proftrack.compare.results import CommitRange, Floor
 from proftrack.compare.subjects import Subject
 from proftrack.errors import NotFoundError, ProftrackError, UsageError
-from proftrack.experiment.sentences import no_such_file
+from proftrack.files import no_such_file
 from proftrack.record import Record
 from proftrack.record.timing import metric_of
 
@@ -256,9 +256,9 @@ def repeat_sides(references: Collection[str], store: Store) -> list[Side]:
     for reference in references:
         path = Path(reference)
         if path.is_dir() and not (path / "record.json").is_file():
-            from proftrack.rundir import run_folders
+            from proftrack import rundir
 
-            found += [from_path(str(folder)) for folder in run_folders.find(path)]
+            found += [from_path(str(folder)) for folder in rundir.find(path)]
         else:
             found.append(load(store, reference))
     return found

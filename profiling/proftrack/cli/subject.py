@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 from proftrack.errors import UsageError
 from proftrack.record import Record
+from proftrack.rundir.layout import EVENTS, RECORD, TRACES
 from proftrack.trace.table import EventTable
 
-RECORD = "record.json"
-EVENTS = "events.parquet"
 _HEAD_BYTES = 4096
 _RECORD_HEAD = re.compile(rb'^\s*\{\s*"schema_version"\s*:')
 _FORMS = "name an MLflow run id, a run folder, a record.json or a trace (.json, .json.gz)"
@@ -76,14 +75,14 @@ def find_trace(reference: str, cycle: int | None, kept: ExitStack) -> Path:
     if path.is_file() and not is_record(path):
         return path
     if path.is_dir() or path.is_file():
-        folder = (path if path.is_dir() else path.parent) / "trace"
+        folder = (path if path.is_dir() else path.parent) / TRACES
         return _of_cycle(sorted(p for p in folder.glob("*") if p.is_file()), cycle, reference)
     run_id = run_id_of(reference)
     from proftrack.store import query
 
     runs = query.connect()
     run = runs.get(run_id)
-    name = _of_cycle(sorted(map(Path, runs.names(run, query.TRACES))), cycle, reference)
+    name = _of_cycle(sorted(map(Path, runs.names(run, TRACES))), cycle, reference)
     below = kept.enter_context(tempfile.TemporaryDirectory(prefix="proftrack-"))
     return runs.download(run, name.as_posix(), Path(below))
 

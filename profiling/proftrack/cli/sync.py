@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
+from proftrack import rundir
 from proftrack.errors import ProftrackError, UsageError
-from proftrack.rundir import run_folders
+from proftrack.rundir import batch as batches
 from proftrack.signals import Interrupted
-from proftrack.store import batch as groups
+from proftrack.store import batch as parent_runs
 from proftrack.store import connect as stores
 from proftrack.store import lifecycle, links
 from proftrack.store import sync as syncing
@@ -27,8 +28,8 @@ def command(folder: Path | None) -> None:
     FOLDER is a run's folder or holds several. Each is logged once, with the times and the environment of its run; those
     of a sweep, or of variants, as the children of one parent run.
     """
-    root = folder if folder is not None else run_folders.spool_root()
-    grouped = groups.find(root)
+    root = folder if folder is not None else rundir.spool_root()
+    grouped = batches.find(root)
     try:
         alone = _alone(root, grouped)
     except UsageError:
@@ -36,21 +37,21 @@ def command(folder: Path | None) -> None:
             raise
         click.echo(f"Nothing waits to be logged in {root}.")
         return
-    moved = groups.of_runs(alone)
-    parts = groups.in_order(grouped, moved)
-    found = [*parts, *(each for each in alone if not any(each in below for below in parts.values()))]
+    moved = batches.of_runs(alone)
+    parts = batches.in_order(grouped, moved)
+    waiting = [*parts, *(each for each in alone if not any(each in below for below in parts.values()))]
     store = stores.resolve()
     client = stores.connect(store)
     lifecycle.close_dead_runs(store, client)
     exit_codes: list[int] = []
     last: syncing.Outcome | None = None
-    for each in found:
+    for each in waiting:
         try:
             if each in grouped:
-                for last in groups.sync_group(store, client, each, moved):
+                for last in parent_runs.sync_group(store, client, each, moved):
                     click.echo(f"{_SAID[last.did]}: {last.folder} as run {last.run_id}")
                 if folder is None and last is not None and last.whole:
-                    run_folders.discard(each)
+                    rundir.discard(each)
                 elif folder is None:
                     click.echo(
                         f"kept: {each} has files that its run has not, or has otherwise; remove it if you need none"
@@ -71,7 +72,7 @@ def command(folder: Path | None) -> None:
             continue
         click.echo(f"{_SAID[last.did]}: {each} as run {last.run_id}")
         if folder is None:
-            run_folders.discard(each)
+            rundir.discard(each)
     _show(store, last)
     if exit_codes:
         sys.exit(max(exit_codes))
@@ -80,12 +81,12 @@ def command(folder: Path | None) -> None:
 def _alone(root: Path, grouped: list[Path]) -> list[Path]:
     """The run folders that belong to no group."""
     try:
-        found = run_folders.find(root)
+        folders = rundir.find(root)
     except UsageError:
         if not grouped:
             raise
         return []
-    return [each for each in found if not any(each.is_relative_to(group) for group in grouped)]
+    return [each for each in folders if not any(each.is_relative_to(group) for group in grouped)]
 
 
 def _show(store: Store, last: syncing.Outcome | None) -> None:

@@ -24,8 +24,7 @@ from proftrack.report.charts import (
 )
 from proftrack.report.document import Share
 from proftrack.report.queue import BINS, Floats, Queue
-from proftrack.text import brief, duration, percent, plain, scaled
-from proftrack.verdict.evidence import number
+from proftrack.text import brief, duration, number, percent, plain, scaled
 
 LABELLED = 8
 """Kernels that the roofline numbers."""

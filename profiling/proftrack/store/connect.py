@@ -20,9 +20,9 @@ from msgspec import Struct
 
 from proftrack import names
 from proftrack.errors import StoreError
-from proftrack.experiment.sentences import show
 from proftrack.store.errors import TRACKING_VARIABLE, explained, public, quiet
 from proftrack.store.retry import Patient, quick_retries
+from proftrack.text import show
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from proftrack.errors import NotFoundError, UsageError
+from proftrack.rundir.layout import EVENTS
 from proftrack.store import cache, query
 from proftrack.store.errors import public
 from proftrack.store.query import Found
@@ -90,11 +91,11 @@ def _location(run: Found) -> str:
                 f"run {run.run_id}: its artifacts lie where the server keeps them; set {ARTIFACTS_VARIABLE} to that "
                 "folder, as it is mounted here, or bucket (the server's --artifacts-destination)"
             )
-        return "/".join([root.rstrip("/"), *_parts(uri.path), query.EVENTS])
+        return "/".join([root.rstrip("/"), *_parts(uri.path), EVENTS])
     if uri.scheme in ("", "file"):
-        return "/".join([unquote(uri.path) if uri.scheme else run.artifact_uri, query.EVENTS])
+        return "/".join([unquote(uri.path) if uri.scheme else run.artifact_uri, EVENTS])
     if uri.scheme in _OPENED_BY_DUCKDB:
-        return f"{run.artifact_uri.rstrip('/')}/{query.EVENTS}"
+        return f"{run.artifact_uri.rstrip('/')}/{EVENTS}"
     raise UsageError(f"{public(run.artifact_uri)}: DuckDB opens no {uri.scheme} locations")
 
 

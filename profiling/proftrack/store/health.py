@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from proftrack import process
+from proftrack import process, rundir
 from proftrack.errors import ProftrackError, StoreError, UsageError
-from proftrack.rundir import run_folders
 from proftrack.store import connect as stores
 from proftrack.store import lifecycle
 from proftrack.store.connect import Store
 from proftrack.store.errors import explained, quiet
+from proftrack.store.ownership import is_abandoned
 from proftrack.store.retry import quick_retries
 
 if TYPE_CHECKING:
@@ -98,32 +98,28 @@ def try_to_write(store: Store, client: MlflowClient) -> Written:
 
 def dead_runs(store: Store, client: MlflowClient) -> list[str]:
     """Ids of runs that dead processes of this machine left RUNNING. Raises StoreError."""
-    here = process.this_process()
-    host = here.host.replace("'", "")
+    host = process.this_process().host.replace("'", "")
     with explained(store, "searched"), quiet(), quick_retries():
         left = lifecycle.search(client, f"attributes.status = 'RUNNING' and tags.`{process.HOST_TAG}` = '{host}'")
-    owners = [(str(run.info.run_id), process.from_tags(run.data.tags)) for run in left]
-    return [run_id for run_id, owner in owners if owner is not None and process.is_dead(owner, here)]
+    return [str(run.info.run_id) for run in left if is_abandoned(run)]
 
 
 def spooled() -> Spooled:
     """What lies in the spool now."""
-    root = run_folders.spool_root()
+    root = rundir.spool_root()
     folders = [path for path in root.glob("*/") if not path.is_symlink()] if root.is_dir() else []
     whole = []
     with contextlib.suppress(UsageError):
-        whole = run_folders.find(root)  # also the points of a sweep, which lie deeper
+        whole = rundir.find(root)  # also the points of a sweep, which lie deeper
     waiting = [path for path in whole if not _is_logged(path)]
-    unfinished = [
-        path for path in folders if path not in whole and run_folders.holds_measurements(path) and _free(path)
-    ]
+    unfinished = [path for path in folders if path not in whole and rundir.holds_measurements(path) and _free(path)]
     size = sum(file.stat().st_size for path in waiting for file in path.rglob("*") if file.is_file())
     return Spooled(waiting=waiting, waiting_bytes=size, unfinished=unfinished)
 
 
 def _is_logged(folder: Path) -> bool:
     try:
-        return any(entry.complete for entry in run_folders.logged(folder))
+        return any(entry.complete for entry in rundir.logged(folder))
     except ProftrackError:  # what it says of itself cannot be read: `sync` will tell
         return False
 
@@ -131,7 +127,7 @@ def _is_logged(folder: Path) -> bool:
 def _free(folder: Path) -> bool:
     """Whether no run is at work in it."""
     try:
-        with run_folders.locked(folder):
+        with rundir.locked(folder):
             return True
     except (StoreError, OSError):
         return False

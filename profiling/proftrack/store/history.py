@@ -17,11 +17,11 @@ from proftrack.compare.changed import changed
 from proftrack.compare.history import Change, History, RunPoint, Series, detect
 from proftrack.compare.results import Commit, CommitRange, Different
 from proftrack.errors import NotFoundError, ProftrackError, UsageError
-from proftrack.experiment.sentences import meant
 from proftrack.record.timing import metric_of
 from proftrack.store import cache, query
 from proftrack.store.fields import METRICS
 from proftrack.store.query import Found, Runs
+from proftrack.text import meant
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,7 +6,6 @@ The tag names here are what later starts, `sync` and people find runs by.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import time
 import uuid
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from proftrack.redact import scrub
 from proftrack.store.connect import Store
 from proftrack.store.errors import explained, first_line, quiet
 from proftrack.store.fields import bounded
+from proftrack.store.ownership import is_abandoned
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -54,7 +54,7 @@ def create(
     start_ms: int | None = None,
 ) -> Run:
     """A new run, RUNNING. Raises StoreError."""
-    own = {USER_TAG: user(), "mlflow.source.name": "proftrack", "mlflow.source.type": "LOCAL"}
+    own = {USER_TAG: process.user(), "mlflow.source.name": "proftrack", "mlflow.source.type": "LOCAL"}
     own[REQUEST_TAG] = uuid.uuid4().hex
     with explained(store, "given a new run"), quiet():
         return client.create_run(
@@ -170,14 +170,12 @@ def close_dead_runs(store: Store, client: MlflowClient) -> list[str]:
 
     A store that refuses is no reason not to profile.
     """
-    here = process.this_process()
     closed: list[str] = []
     with contextlib.suppress(StoreError), explained(store, "searched"), quiet():
-        host = here.host.replace("'", "")
+        host = process.this_process().host.replace("'", "")
         left = f"attributes.status = 'RUNNING' and tags.`{process.HOST_TAG}` = '{host}'"
         for run in search(client, left):
-            owner = process.from_tags(run.data.tags)
-            if owner is not None and process.is_dead(owner, here):
+            if is_abandoned(run):
                 end_run(store, client, run.info.run_id, "FAILED", {ENDED_BY_TAG: DEAD_PROCESS})
                 closed.append(run.info.run_id)
     return closed
@@ -205,12 +203,3 @@ def describe(error: BaseException) -> str:
     """An error as one line for a tag, with its type where the message was not written for users."""
     line = first_line(error)
     return line if isinstance(error, ProftrackError) else f"{type(error).__name__}: {line}"
-
-
-def user() -> str:
-    """Who runs this process."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        # A container's user id that no passwd file knows.
-        return "unknown"

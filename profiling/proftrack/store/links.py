@@ -9,12 +9,12 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from proftrack.rundir.layout import REPORT, TRACES
 from proftrack.store import columns
 from proftrack.store import connect as stores
 from proftrack.store.connect import Store
 from proftrack.store.errors import public
 
-REPORT = "report.html"
 SHORT_ID = 8
 """Digits of a run id that commands take for the whole."""
 _BELOW = " " * 8
@@ -25,7 +25,7 @@ def lines(store: Store, experiment_id: str, run_id: str, artifact_uri: str, *, p
     artifacts = _shown(artifact_uri)
     found = [*_report(artifacts, run_id)] if profile else []
     found += [f"Store   {store.public}", f"Run     {run_id}"]
-    found += [f"Traces  {artifacts}/trace"] if profile else []
+    found += [f"Traces  {artifacts}/{TRACES}"] if profile else []
     command = store.open_command()
     if command is not None:
         first, *rest = _continued(command)
@@ -38,11 +38,12 @@ def lines(store: Store, experiment_id: str, run_id: str, artifact_uri: str, *, p
     return found
 
 
-def kept(folder: Path) -> list[str]:
-    """The same for a run folder that was not logged."""
+def kept(folder: Path, *, profile: bool = True) -> list[str]:
+    """The same for a folder that was not logged."""
     quoted = shlex.quote(str(folder))
     report = [f"Report  {folder / REPORT}"] if (folder / REPORT).is_file() else []
-    return [*report, *_commands(quoted), f"Kept    {folder}", f"Log it  proftrack sync {quoted}"]
+    commands = [*report, *_commands(quoted)] if profile else []
+    return [*commands, f"Kept    {folder}", f"Log it  proftrack sync {quoted}"]
 
 
 def _report(artifacts: str, run_id: str) -> list[str]:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from proftrack.errors import UsageError
+from proftrack.rundir.layout import TRACES
 from proftrack.store.errors import explained, quiet
 from proftrack.store.query import BASELINE_TAG, Found, Runs
 
-TRACES = "trace"
 DROPPED_TAG = "proftrack.traces_dropped"
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([hdwmy])")
 _HOURS = {"h": 1, "d": 24, "w": 24 * 7, "m": 24 * 30, "y": 24 * 365}

@@ -18,6 +18,7 @@ from proftrack import record as records
 from proftrack.errors import NotFoundError, StoreError, UsageError
 from proftrack.record import Record
 from proftrack.record.timing import metric_of
+from proftrack.rundir.layout import RECORD
 from proftrack.store import connect as stores
 from proftrack.store.connect import Store
 from proftrack.store.errors import explained, quiet
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 FINGERPRINT_TAG, COMMIT_TAG, BRANCH_TAG, DIRTY_TAG = "proftrack.fingerprint", "git.commit", "git.branch", "git.dirty"
 UNTRACKED_TAG = "git.untracked_only"
 BASELINE_TAG = "proftrack.baseline"
-RECORD, EVENTS, TRACES = "record.json", "events.parquet", "trace"
 ACTIVE_ONLY = 1
 """MLflow's ViewType; it is not imported with this module."""
 _PAGE = 1000

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from proftrack import process
+from proftrack import rundir
 from proftrack.errors import StoreError
 from proftrack.record import Record
-from proftrack.rundir import run_folders
-from proftrack.store import fields, lifecycle, session, upload
+from proftrack.store import fields, lifecycle, ownership, session, upload
 from proftrack.store.connect import Store, experiment_for
 from proftrack.store.errors import explained, quiet
 
@@ -52,8 +51,8 @@ def sync_folder(store: Store, client: MlflowClient, folder: Path, within: Within
     Raises StoreError where the store refuses or another process is logging the folder now; ProftrackError where the
     folder is not whole.
     """
-    record = run_folders.load(folder)
-    with run_folders.locked(folder):
+    record = rundir.load(folder)
+    with rundir.locked(folder):
         known = _find(store, client, folder)
         if known is not None and known.info.status == "FINISHED":
             return _known(store, client, folder, known)
@@ -66,16 +65,11 @@ def _find(store: Store, client: MlflowClient, folder: Path) -> Run | None:
     Raises StoreError where a process that lives is logging it.
     """
     with explained(store, "searched"), quiet():
-        found = lifecycle.search(client, f"tags.`{lifecycle.RECORD_TAG}` = '{run_folders.identity(folder)}'")
+        found = lifecycle.search(client, f"tags.`{lifecycle.RECORD_TAG}` = '{rundir.identity(folder)}'")
     found.sort(key=lambda run: (run.info.status != "FINISHED", run.info.run_id))
     if not found:
         return _begun(store, client, folder)
-    owner, here = process.from_tags(found[0].data.tags), process.this_process()
-    if found[0].info.status == "RUNNING" and owner and owner.pid != here.pid and process.is_alive(owner, here):
-        raise StoreError(
-            f"{folder}: process {owner.pid} is logging the same record now, as run {found[0].info.run_id}; wait until "
-            "that has ended"
-        )
+    ownership.refuse_at_work(found[0], folder, "record")
     return found[0]
 
 
@@ -83,13 +77,11 @@ def _begun(store: Store, client: MlflowClient, folder: Path) -> Run | None:
     """The run that this folder was measured for, where the process died before it could log anything of it."""
     from mlflow.exceptions import MlflowException
 
-    here = process.this_process()
-    for entry in run_folders.logged(folder):
+    for entry in rundir.logged(folder):
         if entry.store == store.public and re.fullmatch(r"[0-9a-f]{32}", entry.run_id):
             with contextlib.suppress(MlflowException), quiet():
                 run = client.get_run(entry.run_id)
-                owner = process.from_tags(run.data.tags)
-                gone = run.info.status == "FAILED" or (owner is not None and process.is_dead(owner, here))
+                gone = run.info.status == "FAILED" or ownership.is_abandoned(run)
                 if gone and run.info.lifecycle_stage == "active" and lifecycle.RECORD_TAG not in run.data.tags:
                     return run
     return None
@@ -98,7 +90,7 @@ def _begun(store: Store, client: MlflowClient, folder: Path) -> Run | None:
 def _known(store: Store, client: MlflowClient, folder: Path, known: Run) -> Outcome:
     with contextlib.suppress(StoreError):
         known = client.get_run(lifecycle.settle(store, client, known.info.run_id))
-    run_folders.note_logged(folder, run_folders.Logged(store=store.public, run_id=known.info.run_id, complete=True))
+    rundir.note_logged(folder, rundir.Logged(store=store.public, run_id=known.info.run_id, complete=True))
     return Outcome(
         folder=folder,
         run_id=known.info.run_id,
@@ -113,7 +105,7 @@ def _log(
 ) -> Outcome:
     """Log into a new run, or go on with `known`. Logging twice is harmless, so it matters not what `known` holds."""
     facts = record.run
-    assert facts is not None  # run_folders.load refuses a record without them
+    assert facts is not None  # rundir.load refuses a record without them
     tags = {**lifecycle.owner_tags(), lifecycle.EXPERIMENT_TAG: facts.experiment, **(within.tags if within else {})}
 
     def obtain() -> Run:
@@ -121,11 +113,12 @@ def _log(
             return lifecycle.reopen(store, client, known, tags)
         experiment_id = within.experiment_id if within else experiment_for(store, client, facts.experiment)
         # With its tag from the start: a crash at any moment leaves a run that is found again.
-        identified = {**tags, lifecycle.RECORD_TAG: run_folders.identity(folder)}
+        identified = {**tags, lifecycle.RECORD_TAG: rundir.identity(folder)}
         start_ms = facts.started_ns // 1_000_000
         return lifecycle.create(store, client, experiment_id, fields.run_name(record), identified, start_ms=start_ms)
 
-    with session.keep(store, client, obtain, end_ms=facts.ended_ns // 1_000_000) as run:
+    opening = session.Opening(store, client, obtain)
+    with session.keep(opening, end_ms=facts.ended_ns // 1_000_000) as run:
         upload.log_folder(run, folder)
     upload.mark_logged(run, folder)
     return Outcome(

@@ -22,14 +22,15 @@ from msgspec import Struct
 from proftrack.errors import CaptureError, ProftrackError
 from proftrack.experiment import Experiment, workload
 from proftrack.frontends.variants.names import Variant
+from proftrack.frontends.variants.result import Status
 from proftrack.record import Record
+from proftrack.record.compilation import Compilation, OutputCheck
 from proftrack.recorder import keep
 
 if TYPE_CHECKING:
-    from proftrack.capture.compilation import Compilation, Counters
+    from proftrack.capture.compilation import Counters
     from proftrack.capture.in_turns import Turns
     from proftrack.capture.measurement import Bench, Progress, Subject
-    from proftrack.capture.outputs import OutputCheck
     from proftrack.capture.result import Capture
     from proftrack.capture.timing import WarmUp
 
@@ -41,8 +42,9 @@ class Measured(Struct, kw_only=True):
     """What came of one variant."""
 
     variant: Variant
-    status: str = "measured"
-    reason: str = ""
+    status: Status = "measured"
+    error: str | None = None
+    """Why it was refused, or failed."""
     record: Record | None = None
     folder: Path | None = None
     outputs: OutputCheck | None = None
@@ -82,24 +84,24 @@ def measure(
     base = asked[0].experiment
     device, notes = open_device(base.device)
     bench = ready(device, notes, progress, calibrate=calibrate)
-    found: dict[str, Measured] = {}
+    measured: dict[str, Measured] = {}
     with contextlib.ExitStack() as stack:
         opened = []
         for variant in asked:
-            each, found[variant.name] = _open_one(variant, bench, progress, stack)
+            each, measured[variant.name] = _open_one(variant, bench, progress, stack)
             opened += [each] if each is not None else []
         if opened:
-            _check_outputs(opened, found)
+            _check_outputs(opened, measured)
             turns = _timed(opened, base, rounds, progress)
             with no_other_profiler(base):
                 captures = [_profiled(o, t, folder_of(o.variant), progress) for o, t in zip(opened, turns, strict=True)]
             for each, taken in zip(opened, turns, strict=True):
-                found[each.variant.name].compilation = _compilation(each)
-                found[each.variant.name].round_us = _samples(taken, base)
+                measured[each.variant.name].compilation = _compilation(each)
+                measured[each.variant.name].round_us = _samples(taken, base)
     if opened:
         for each, captured in zip(opened, captures, strict=True):
-            _keep(each, captured, folder_of(each.variant), found[each.variant.name])
-    return [found[variant.name] for variant in asked]
+            _keep(each, captured, folder_of(each.variant), measured[each.variant.name])
+    return [measured[variant.name] for variant in asked]
 
 
 class Named:
@@ -129,7 +131,7 @@ def _open_one(
     variant: Variant, bench: Bench, progress: Progress, stack: contextlib.ExitStack
 ) -> tuple[_Open | None, Measured]:
     """Open one variant for as long as `stack` is, or say why not."""
-    from proftrack.capture.transform import Refused
+    from proftrack.capture.step_transforms import Refused
 
     own = contextlib.ExitStack()
     try:
@@ -139,19 +141,19 @@ def _open_one(
             closing.pop_all()
         stack.push(own)
     except Refused as error:
-        return None, Measured(variant=variant, status="refused", reason=str(error))
+        return None, Measured(variant=variant, status="refused", error=str(error))
     except ProftrackError as error:
         hint = "; --isolate gives each variant a process, and the memory, of its own" if _is_memory(error) else ""
-        return None, Measured(variant=variant, status="failed", reason=f"{error}{hint}")
+        return None, Measured(variant=variant, status="failed", error=f"{error}{hint}")
     return opened, Measured(variant=variant)
 
 
 def _opened(variant: Variant, bench: Bench, progress: Progress, stack: contextlib.ExitStack) -> _Open:
-    from proftrack.capture import compilation, outputs
+    from proftrack.capture import compilation, output_check
     from proftrack.capture.dtype import resolved
     from proftrack.capture.in_turns import FEWEST_ROUNDS
     from proftrack.capture.measurement import opened
-    from proftrack.capture.transform import steps_before
+    from proftrack.capture.step_transforms import steps_before
 
     started = time.time_ns()
     variant = msgspec.structs.replace(variant, experiment=resolved(variant.experiment, bench.device))
@@ -168,22 +170,22 @@ def _opened(variant: Variant, bench: Bench, progress: Progress, stack: contextli
     with workload.failing(f"{variant.experiment.name}: {variant.name}: the step"):
         for _ in range(max(1, CHECKED_STEP - done)):
             result = subject.step()
-        kept = outputs.keep(result)
+        kept = output_check.keep(result)
         bench.device.synchronize()
     later = compilation.read().since(before)
     return _Open(variant=variant, subject=subject, kept=kept, first=first, later=later, started_ns=started)
 
 
 def _transform(variant: Variant) -> Callable[..., Any] | None:
-    from proftrack.capture import transform
+    from proftrack.capture import step_transforms
 
-    compiled = transform.compiled(variant.compile_mode) if variant.compile_mode is not None else None
+    compiled = step_transforms.compiled(variant.compile_mode) if variant.compile_mode is not None else None
     if not variant.cuda_graph:
         return compiled
 
     def both(step: Any, device: Any) -> Any:
-        transform.refuse_uncapturable(step, device)
-        return transform.cuda_graph(compiled(step, device) if compiled is not None else step, device)
+        step_transforms.refuse_uncapturable(step, device)
+        return step_transforms.cuda_graph(compiled(step, device) if compiled is not None else step, device)
 
     return both
 
@@ -192,11 +194,11 @@ def _is_memory(error: ProftrackError) -> bool:
     return "out of memory" in str(error).lower() or "OutOfMemory" in str(error)
 
 
-def _check_outputs(opened: Sequence[_Open], found: dict[str, Measured]) -> None:
-    from proftrack.capture import outputs
+def _check_outputs(opened: Sequence[_Open], measured: dict[str, Measured]) -> None:
+    from proftrack.capture import output_check
 
     for each in opened[1:]:
-        found[each.variant.name].outputs = outputs.check(opened[0].kept, each.kept)
+        measured[each.variant.name].outputs = output_check.check(opened[0].kept, each.kept)
     for each in opened:
         each.kept.clear()
 
@@ -259,10 +261,10 @@ def _compilation(each: _Open) -> Compilation:
     return compilation.summed(each.first, each.later)
 
 
-def _keep(each: _Open, captured: Capture | CaptureError, folder: Path, found: Measured) -> None:
+def _keep(each: _Open, captured: Capture | CaptureError, folder: Path, measured: Measured) -> None:
     if isinstance(captured, CaptureError):
-        found.status, found.reason = "failed", str(captured)
+        measured.status, measured.error = "failed", str(captured)
         return
     asked = each.variant.recorded
-    found.record = keep(captured, asked, folder, code=asked.path.parent)
-    found.folder = folder
+    measured.record = keep(captured, asked, folder)
+    measured.folder = folder

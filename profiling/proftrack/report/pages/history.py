@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from proftrack.compare.headline import changes as as_changes
 from proftrack.compare.history import NEWEST, Change, History, RunPoint, Series, levels, newest
 from proftrack.compare.results import CommitRange, Different
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.report import plots
 from proftrack.report.charts import Axis, Chart, Dot, Line, Mark, Tick, round_ticks
 from proftrack.report.document import SUB, Block, Document, Figure, Items, Lead, Table
-from proftrack.text import counted, duration, moment, scaled
-from proftrack.verdict.evidence import number
+from proftrack.text import changes as as_changes
+from proftrack.text import counted, figure, moment
 
 _HASH = 10
 _SHOWN, _LABELS = 5, 8
@@ -63,15 +62,6 @@ def _series_title(series: Series) -> str:
 def _plot(series: Series) -> list[Figure]:
     chart = chart_of(series)
     return [Figure(chart, f"{series.metric} over the runs")] if chart else []
-
-
-def figure(metric: str, value: float | None) -> str:
-    """A metric's value with its unit."""
-    if value is None:
-        return "-"
-    if metric.endswith("_us"):
-        return duration(value)
-    return scaled(value, "B") if metric.endswith("_bytes") else number(value, 4)
 
 
 def _changes(changes: Sequence[Change]) -> list[str]:

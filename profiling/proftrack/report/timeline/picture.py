@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from proftrack.report import palette, plots
-from proftrack.report.timeline.bars import Bars, bars, short_name
+from proftrack.report.timeline.bars import Bars, bars
 from proftrack.report.timeline.lanes import STYLES, Lanes
-from proftrack.text import plain
+from proftrack.text import plain, short_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
+from proftrack.capture.compat import tensors_in
+from proftrack.record.compilation import OutputCheck
 
 # Of the L2 norm of the difference over that of the first. A few times the type's rounding for the narrow ones, whose
 # every operation rounds; more for the wide ones, whose errors add up over long sums. torch's own tests allow as much.
@@ -13,25 +14,10 @@ _NARROWER = 2e-1
 """float8 and the like."""
 
 
-class OutputCheck(Struct, frozen=True, kw_only=True):
-    """Two steps' results against each other."""
-
-    equal: bool | None
-    """None: there is nothing to compare."""
-    error: float | None = None
-    """Largest relative error of a tensor: L2 norm of the difference over that of the first. For whole numbers the share
-    of those that differ."""
-    tolerance: float | None = None
-    text: str = ""
-
-
 def keep(result: Any) -> list[Any]:
     """Copies of a result's tensors, which later steps may write over."""
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    leaves = tree_leaves(dict(result) if hasattr(result, "to_tuple") else result)
-    return [leaf.detach().clone() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    tree = dict(result) if hasattr(result, "to_tuple") else result
+    return [tensor.detach().clone() for tensor in tensors_in(tree)]
 
 
 def check(first: list[Any], second: list[Any]) -> OutputCheck:
@@ -45,9 +31,9 @@ def check(first: list[Any], second: list[Any]) -> OutputCheck:
         )
     worst: OutputCheck | None = None
     for a, b in zip(first, second, strict=True):
-        found = _one(a, b)
-        if worst is None or _badness(found) > _badness(worst):
-            worst = found
+        each = _one(a, b)
+        if worst is None or _badness(each) > _badness(worst):
+            worst = each
     assert worst is not None
     return worst
 
