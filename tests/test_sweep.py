@@ -20,11 +20,11 @@ from proftrack import record as records
 from proftrack.capture.device import CpuDevice
 from proftrack.errors import ProftrackError, UsageError, WorkloadError
 from proftrack.frontends.batch import worker
-from proftrack.frontends.batch.shown import print_page
 from proftrack.frontends.sweep import crossover, measuring, plan, result, shown, stages
 from proftrack.frontends.sweep.result import Point
 from proftrack.record import Record
 from proftrack.record.gpu_state import GpuState
+from proftrack.report import terminal
 from proftrack.rundir import batch as groups
 from proftrack.store import connect, lifecycle
 
@@ -758,8 +758,20 @@ def test_a_table_of_long_values_holds_eighty_columns(
     one = Point(key="k", label="l", values=values, regime="compute-bound", **facts)
     axes = {key: [value] for key, value in values.items()}
     sweep = result.Sweep(experiment="e", title="e", device="d", axes=axes, fixed={}, points=[one])
-    print_page(shown.page(sweep))
+    terminal.show(shown.page(sweep))
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     for cell in ("4096", "2.65 s", "1.25 s", "47.2 %", "100 ms", "compute-bound", "medium"):
         assert cell in text
+
+
+def test_columns_without_room_stand_below_with_all_swept_parameters_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    one = Point(key="k", label="l", values={"n": 4096, "m": 17}, regime="compute-bound", confidence="medium")
+    axes = {"n": [4096], "m": [17]}
+    sweep = result.Sweep(experiment="e", title="e", device="d", axes=axes, fixed={}, points=[one])
+    terminal.show(shown.page(sweep))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["n", "m", "confidence"] in lines and ["4096", "17", "medium"] in lines

@@ -21,12 +21,12 @@ from proftrack.capture import compilation, in_turns, output_check
 from proftrack.capture.timing import Stopwatch
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment import TimingOptions
-from proftrack.frontends.batch.shown import print_page
 from proftrack.frontends.variants import changes, isolate, judge, names, result, shown
 from proftrack.frontends.variants import measure as measuring
 from proftrack.frontends.variants.result import Entry, Variants
 from proftrack.record.compilation import OutputCheck
 from proftrack.record.figures import Site
+from proftrack.report import terminal
 from proftrack.report.progress import Silent
 from proftrack.rundir import batch as groups
 from proftrack.store import connect, lifecycle
@@ -299,7 +299,7 @@ def test_the_table_holds_eighty_columns_and_cuts_no_figure(
     facts: dict[str, Any] = {"busy_us": 1.25e6, "launches_per_step": 1547, "first_step_us": 2.1e8}
     name = "compile-reduce-overhead+cuda-graph+" + "x" * 50
     first = entry("eager", [2.65e6] * 5, regime="communication-bound", **facts)
-    print_page(shown.page(judged(first, entry(name, [2.5e6] * 5, regime="overhead-bound", **facts))))
+    terminal.show(shown.page(judged(first, entry(name, [2.5e6] * 5, regime="overhead-bound", **facts))))
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     for figure in ("2.65 s", "2.50 s", "1547", "210 s", "50.0 %", "communication-bound", "0.943"):

@@ -49,9 +49,9 @@ def complain(sentence: str) -> None:
 
 def show_batch(outcome: Outcome) -> None:
     """Show what came of a sweep, or of variants. Raises ProftrackError where a part failed: everything else is kept."""
-    from proftrack.frontends.batch.shown import print_page
+    from proftrack.report import terminal
 
-    print_page(outcome.page)
+    terminal.show(outcome.page)
     for line in outcome.lines:
         click.echo(line)
     if outcome.error is not None:

@@ -207,10 +207,10 @@ class Batch(Life):
         Raises ProftrackError where the disk refuses.
         """
         names = self.group.names
-        self.group.note = text
+        self.group.note = text.rstrip()
         folders.write_json(self.folder / names.result, result)
         folders.write(self.folder / names.table, table)
-        folders.write(self.folder / names.text, f"{text}\n".encode())
+        folders.write(self.folder / names.text, text.encode())
         self.save()
 
     def over(self, error: str | None) -> None:

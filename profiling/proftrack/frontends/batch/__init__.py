@@ -3,6 +3,6 @@
 key        what must be equal for a part that is done to be taken over
 group      what a batch is asked for, and what its runs share
 result     the figures of a part
-shown      table and sentences: terminal, Markdown, MLflow's form
+shown      a page with table and sentences, and MLflow's form of the table
 worker     a process that makes calls for this one
 """

@@ -1,19 +1,19 @@
-"""A batch as people see it: a table and sentences, in the terminal, in Markdown and in MLflow's form."""
+"""A batch as people see it: a page with a table and sentences, and its table in MLflow's form."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from proftrack.frontends.batch.result import Figures
-from proftrack.text import duration, percent, plain
+from proftrack.report import document
+from proftrack.report.document import Block, Document, Items, Lead, Paragraph, Table
+from proftrack.text import duration, percent
 
 P = TypeVar("P", bound=Figures)
-_SENTENCE, _CELL = 400, 160
-_GAP = 2
 
 
 class Column(Struct, Generic[P], frozen=True):
@@ -21,31 +21,14 @@ class Column(Struct, Generic[P], frozen=True):
 
     head: str
     cell: Callable[[P], str]
-    words: bool = False
-    """Aligned left."""
-
-
-class Page(Struct, Generic[P], frozen=True, kw_only=True):
-    """All that is said about a batch."""
-
-    lead: str = ""
-    """What came of it, in one line."""
-    caption: str
-    """What was measured, where and how."""
-    names: Sequence[Column[P]]
-    """The columns that tell the parts apart: they give way where room is scarce."""
-    columns: Sequence[Column[P]]
-    """All others, whose cells are never cut. A part without figures says so in that of its regime."""
-    parts: Sequence[P]
-    sentences: Sequence[str]
-    narrowest: int
-    """To which width names may give way."""
+    kind: Literal["number", "text", "word"] = "number"
+    """A text gives way where room is scarce, a number or a word never."""
 
 
 class Outcome(NamedTuple):
     """What came of a batch, for whoever shows it."""
 
-    page: Page[Any]
+    page: Document
     lines: list[str]
     """Where everything is, to be shown below the page."""
     error: str | None
@@ -56,101 +39,38 @@ STEP_TIME = Column[Any]("T", lambda part: duration(part.step_time_us))
 BUSY = Column[Any]("B", lambda part: duration(part.busy_us))
 FRACTION = Column[Any]("u", lambda part: percent(part.busy_fraction))
 ROOFLINE = Column[Any]("R", lambda part: duration(part.roofline_us))
-REGIME = Column[Any]("regime", lambda part: part.regime, words=True)
-CONFIDENCE = Column[Any]("confidence", lambda part: part.confidence, words=True)
+REGIME = Column[Any]("regime", lambda part: part.regime, "word")
+CONFIDENCE = Column[Any]("confidence", lambda part: part.confidence, "word")
 
 
-def rows(page: Page[Any]) -> list[list[str]]:
-    """The table's cells, a row a part, with the heads first."""
-    columns = [*page.names, *page.columns]
-    return [[column.head for column in columns], *(_row(page, part) for part in page.parts)]
+def page(
+    parts: Sequence[P],
+    names: Sequence[Column[P]],
+    columns: Sequence[Column[P]],
+    *,
+    lead: str = "",
+    caption: str,
+    sentences: Sequence[str],
+) -> Document:
+    """All that is said about a batch.
+
+    `lead` is what came of it, in one line, `caption` what was measured, where and how. `names` are the columns that
+    tell the parts apart, `columns` all others: a part without figures says so in that of its regime.
+    """
+    heads = [document.Column(label=column.head, kind=column.kind) for column in (*names, *columns)]
+    rows = [_row(part, names, columns) for part in parts]
+    blocks: list[Block] = [Lead(lead)] if lead else []
+    blocks.append(Paragraph(caption))
+    blocks.append(Table("", heads, rows, keys=len(names), most=len(rows), folded=False))
+    blocks.append(Items("", sentences))
+    return Document("", blocks)
 
 
-def _row(page: Page[P], part: P) -> list[str]:
-    named = [column.cell(part) for column in page.names]
+def _row(part: P, names: Sequence[Column[P]], columns: Sequence[Column[P]]) -> list[str]:
+    named = [column.cell(part) for column in names]
     if not part.instead:
-        return [*named, *(column.cell(part) for column in page.columns)]
-    return [*named, *(part.instead if column is REGIME else "-" for column in page.columns)]
-
-
-# ---- terminal --------------------------------------------------------------------------------------------------------
-
-
-def print_page(page: Page[Any]) -> None:
-    """Lead, table and sentences, on stdout."""
-    from rich.text import Text
-
-    from proftrack.report.terminal import console
-
-    out = console()
-    out.print()
-    if page.lead:
-        out.print(Text(page.lead, style="bold"))
-    out.print(Text(page.caption))
-    for lines in side_by_side(page, out.width):
-        out.print()
-        for line in lines:
-            out.print(Text(line), no_wrap=True, crop=False)
-    for sentence in page.sentences:
-        out.print(Text(sentence))
-
-
-def side_by_side(page: Page[Any], width: int) -> list[list[str]]:
-    """The table's lines; columns that do not fit beside the others make another table below, with the names again."""
-    cells = [list(column) for column in zip(*rows(page), strict=True)]
-    names, columns = cells[: len(page.names)], cells[len(page.names) :]
-    least = sum(min(_width(column), page.narrowest) for column in names) + _GAP * (len(names) - 1)
-    tables: list[list[int]] = [[]]
-    room = least
-    for index, column in enumerate(columns):
-        taken = _GAP + _width(column)
-        if tables[-1] and room + taken > width:
-            tables.append([])
-            room = least
-        tables[-1].append(index)
-        room += taken
-    return [_lines(page, names, {index: columns[index] for index in table}, width) for table in tables]
-
-
-def _lines(page: Page[Any], names: list[list[str]], columns: dict[int, list[str]], width: int) -> list[str]:
-    room = width - sum(_GAP + _width(column) for column in columns.values()) - _GAP * (len(names) - 1)
-    padded = [
-        _padded([plain(cell, wide) for cell in column], words=of.words)
-        for of, column, wide in zip(page.names, names, _narrowed(names, room, page.narrowest), strict=True)
-    ]
-    padded += [_padded(column, words=page.columns[index].words) for index, column in columns.items()]
-    return [(" " * _GAP).join(row).rstrip() for row in zip(*padded, strict=True)]
-
-
-def _narrowed(names: list[list[str]], room: int, narrowest: int) -> list[int]:
-    """The widths of the names' columns: the widest gives way until all fit, or none can any more."""
-    widths = [_width(column) for column in names]
-    while sum(widths) > room and max(widths) > narrowest:
-        widths[widths.index(max(widths))] -= 1
-    return widths
-
-
-def _padded(cells: list[str], *, words: bool) -> list[str]:
-    wide = _width(cells)
-    return [cell.ljust(wide) if words else cell.rjust(wide) for cell in cells]
-
-
-def _width(cells: list[str]) -> int:
-    return max(map(len, cells))
-
-
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
-def markdown(page: Page[Any]) -> str:
-    """All of it as Markdown: the parent run's description."""
-    from proftrack.report.markdown import escape
-
-    head, *body = rows(page)
-    table = [head, ["---"] * len(head), *([escape(cell, _CELL) for cell in cells] for cells in body)]
-    lines = [f"**{escape(page.lead, _SENTENCE)}**", ""] if page.lead else []
-    lines += [escape(page.caption, _SENTENCE), "", *(f"| {' | '.join(cells)} |" for cells in table), ""]
-    return "\n".join([*lines, *(f"- {escape(sentence, _SENTENCE)}" for sentence in page.sentences)])
+        return [*named, *(column.cell(part) for column in columns)]
+    return [*named, *(part.instead if column is REGIME else "-" for column in columns)]
 
 
 def figures(part: Figures) -> dict[str, Any]:

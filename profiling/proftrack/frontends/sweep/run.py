@@ -14,7 +14,7 @@ from proftrack.experiment import Experiment
 from proftrack.frontends.batch.group import new_group, resolve, shared
 from proftrack.frontends.batch.key import part_key, points_key
 from proftrack.frontends.batch.result import fill
-from proftrack.frontends.batch.shown import Outcome, markdown
+from proftrack.frontends.batch.shown import Outcome
 from proftrack.frontends.sweep import crossover, measuring, plan, shown
 from proftrack.frontends.sweep.measuring import Asked, Measured
 from proftrack.frontends.sweep.plan import Plan
@@ -23,6 +23,7 @@ from proftrack.frontends.sweep.stages import Where
 from proftrack.names import file_name
 from proftrack.record import Record
 from proftrack.recorder import Batch, Destination, refusals_noted
+from proftrack.report import markdown
 from proftrack.report.progress import progress
 from proftrack.rundir.batch import Group, Part
 
@@ -208,7 +209,7 @@ class Runner:
                 "crossover_low": crossing.low,
                 "crossover_high": crossing.high,
             }
-        self._batch.write(self.sweep, markdown(shown.page(self.sweep)), shown.table(self.sweep))
+        self._batch.write(self.sweep, markdown.render(shown.page(self.sweep)), shown.table(self.sweep))
 
 
 def group_of(asked: Plan) -> Group:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from proftrack.errors import ProftrackError
 from proftrack.frontends.batch import shown
 from proftrack.frontends.batch.result import regimes
-from proftrack.frontends.batch.shown import Column, Page
+from proftrack.frontends.batch.shown import Column
 from proftrack.frontends.sweep.crossover import MEASURE_BETTER
 from proftrack.frontends.sweep.result import Crossover, Point, Sweep, is_number
 from proftrack.report import curves
 from proftrack.report.curves import Curve
+from proftrack.report.document import Document
 from proftrack.text import counted, plain
 
 _COLUMNS = (shown.STEP_TIME, shown.BUSY, shown.FRACTION, shown.ROOFLINE, shown.REGIME, shown.CONFIDENCE)
@@ -19,20 +21,20 @@ _MOST_TICKS = 16
 _MOST_FAILURES = 10
 
 
-def page(sweep: Sweep) -> Page[Point]:
+def page(sweep: Sweep) -> Document:
     """All that is said about a sweep, a row a point."""
-    return Page(
+    return shown.page(
+        sweep.ordered(),
+        [_axis(key, sweep.points) for key in sweep.axes],
+        _COLUMNS,
         caption=f"{sweep.title}, {sweep.device or 'unknown device'}",
-        names=[_axis(key) for key in sweep.axes],
-        columns=_COLUMNS,
-        parts=sweep.ordered(),
         sentences=sentences(sweep),
-        narrowest=8,
     )
 
 
-def _axis(key: str) -> Column[Point]:
-    return Column(key, lambda point: plain(str(point.values[key]), 30))
+def _axis(key: str, points: Sequence[Point]) -> Column[Point]:
+    sized = all(is_number(point.values[key]) for point in points)
+    return Column(key, lambda point: plain(str(point.values[key]), 30), "number" if sized else "text")
 
 
 def table(sweep: Sweep) -> bytes:

@@ -11,7 +11,7 @@ from proftrack.errors import UsageError
 from proftrack.frontends.batch.group import new_group, resolve, shared
 from proftrack.frontends.batch.key import part_key
 from proftrack.frontends.batch.result import fill
-from proftrack.frontends.batch.shown import Outcome, markdown
+from proftrack.frontends.batch.shown import Outcome
 from proftrack.frontends.variants import isolate, judge, measure, shown
 from proftrack.frontends.variants.changes import changes
 from proftrack.frontends.variants.measure import Measured
@@ -20,6 +20,7 @@ from proftrack.frontends.variants.result import Entry, Variants
 from proftrack.names import file_name
 from proftrack.record import Record
 from proftrack.recorder import Batch, Destination, refusals_noted
+from proftrack.report import markdown
 from proftrack.report.progress import progress
 from proftrack.rundir.batch import Group, Part
 
@@ -157,7 +158,7 @@ def _write(variants: Variants, batch: Batch) -> None:
     if best is not None and best.versus_first is not None:
         group.metrics["winner_speedup"] = 1 / best.versus_first.ratio
     batch.over(_what_failed(variants, failed))
-    batch.write(variants, markdown(shown.page(variants)), shown.table(variants))
+    batch.write(variants, markdown.render(shown.page(variants)), shown.table(variants))
 
 
 def _what_failed(variants: Variants, failed: Sequence[Entry]) -> str | None:

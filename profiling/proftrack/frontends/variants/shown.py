@@ -6,8 +6,9 @@ from typing import Any
 
 from proftrack.frontends.batch import shown
 from proftrack.frontends.batch.result import regimes
-from proftrack.frontends.batch.shown import Column, Page
+from proftrack.frontends.batch.shown import Column
 from proftrack.frontends.variants.result import Change, Entry, Variants
+from proftrack.report.document import Document
 from proftrack.text import brief, counted, duration, number, plain
 
 _MOST_CHANGES = 6
@@ -15,17 +16,16 @@ _NAME = 60
 _WHAT = {"copy added": "copy added", "renamed": "other kernel", "more": "more calls", "less": "fewer calls"}
 
 
-def page(variants: Variants) -> Page[Entry]:
+def page(variants: Variants) -> Document:
     """All that is said about variants, a row each."""
     device = variants.device or "unknown device"
-    return Page(
+    return shown.page(
+        variants.entries,
+        [Column("variant", lambda entry: plain(entry.name, _NAME), "text")],
+        _COLUMNS,
         lead=variants.verdict,
         caption=f"{variants.title}, {device}; {variants.mode}, {variants.how}",
-        names=[Column("variant", lambda entry: plain(entry.name, _NAME), words=True)],
-        columns=_COLUMNS,
-        parts=variants.entries,
         sentences=sentences(variants),
-        narrowest=20,
     )
 
 
@@ -57,7 +57,7 @@ _COLUMNS: tuple[Column[Entry], ...] = (
     Column("launches", _launches),
     Column("set-up", lambda entry: duration(entry.set_up_us)),
     Column("pays off", _payoff),
-    Column("results", _outputs, words=True),
+    Column("results", _outputs, "word"),
     shown.REGIME,
 )
 
