@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "profiling"), str(ROOT / "tests")]
 
 SHOWN = """
-header .kicker, .verdict .columns, .verdict > p:last-child, #schedule, #times .muted, #timeline > .muted, #lanes-help,
+header .kicker, #verdict .columns, #verdict > p:last-child, #schedule, #times .muted, #timeline > .muted, #lanes-help,
 #split, #tables, #launches, #roofline, #steps, #regions, #chains, #environment, #next, footer { display: none }
 body { padding: 16px 20px 4px } section { margin-top: 12px; padding-top: 10px }
 """
@@ -29,8 +29,9 @@ def main() -> None:
     from browser import launched
 
     from proftrack.cli.subject import load
-    from proftrack.report.html import render
-    from proftrack.report.scene import scene
+    from proftrack.report import html
+    from proftrack.report.events import details
+    from proftrack.report.pages.run import report
 
     asked.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, launched() as browser:
@@ -40,7 +41,9 @@ def main() -> None:
         for kept in asked.folders:
             found = load(str(kept))
             target = Path(folder) / "report.html"
-            target.write_text(render(found.record, scene(found.tables, found.record.kernels)), encoding="utf-8")
+            target.write_text(
+                html.render(report(found.record, details(found.tables, found.record.kernels))), encoding="utf-8"
+            )
             page.goto(target.as_uri())
             page.add_style_tag(content=SHOWN)
             page.click("[data-do=all]")

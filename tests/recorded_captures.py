@@ -36,7 +36,8 @@ from proftrack.record.environment import DeviceFacts, Environment, Git
 from proftrack.record.gpu_state import GpuState
 from proftrack.record.timing import Load, Timing
 from proftrack.recorder import keep
-from proftrack.report import document, history_page
+from proftrack.report import markdown
+from proftrack.report.pages import history as history_page
 
 DATA = Path(__file__).parent / "data"
 STARTED_NS = 1_700_000_000_000_000_000
@@ -277,4 +278,4 @@ def long_history() -> list[str]:
     ]
     series = Series(experiment="matmul_add", fingerprint="f00d", variant={}, runs=points)
     history = History(experiment="matmul_add", metric="step_time_us", series=[series], ordered_by="commits")
-    return [line.strip() for line in document.as_markdown(history_page.page(history)).splitlines()]
+    return [line.strip() for line in markdown.render(history_page.page(history)).splitlines()]

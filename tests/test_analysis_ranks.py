@@ -22,7 +22,8 @@ from proftrack.cli.analyze import command
 from proftrack.errors import TraceError, UsageError
 from proftrack.record import Record, dump
 from proftrack.record.ranks import Joint
-from proftrack.report.ranks import print_joint
+from proftrack.report import terminal
+from proftrack.report.pages import ranks as ranks_page
 from proftrack.trace.ranks import numbered, rank_of, stated_rank, worker_of
 
 
@@ -260,7 +261,7 @@ def test_why_a_rank_is_inconclusive_is_said(tmp_path: Path, capsys: pytest.Captu
     unclear = [msgspec.structs.replace(each.record, verdict=verdict) for each in ranks[:2]]
     joint = join([part(ranks[n], n, record) for n, record in enumerate([*unclear, ranks[2].record])])
     assert [r.reasons for r in joint.ranks[:2]] == [["Nothing\nis known."]] * 2
-    print_joint(joint)
+    terminal.show(ranks_page.page(joint))
     shown = capsys.readouterr().out
     assert "Ranks 0, 1 are inconclusive because:\n  ? Nothing\\nis known.\n" in shown
     assert joint.ranks[2].regime == "communication-bound"

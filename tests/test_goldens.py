@@ -655,7 +655,6 @@ def test_latency_of_the_two_sides_of_a_comparison(made: Made) -> None:
 # ---- history ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="says that only the newest 1,000 runs were searched for changes")
 def test_a_long_history_says_what_its_picture_leaves_out() -> None:
     """All runs are searched for changes; only the picture is limited to the newest 1,000."""
     lines = [line for line in captures.long_history() if re.search(r"\b1,000\b", line)]

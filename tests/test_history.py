@@ -19,7 +19,7 @@ from stores import Repository, call, flat, log
 import proftrack
 from proftrack.errors import NotFoundError, UsageError
 from proftrack.record import Record
-from proftrack.report import history_page
+from proftrack.report import spreadsheet
 from proftrack.store import query
 
 EXTRA_LAUNCH, SLOWER = 4, 8
@@ -131,7 +131,7 @@ def test_csv(here: Past, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_cell_is_a_formula() -> None:
-    text = history_page.as_csv([{"name": "=HYPERLINK(1)", "branch": "+x", "commit": "@y", "n": -1.5, "z": "\t=2"}])
+    text = spreadsheet.as_csv([{"name": "=HYPERLINK(1)", "branch": "+x", "commit": "@y", "n": -1.5, "z": "\t=2"}])
     assert text == "name,branch,commit,n,z\n'=HYPERLINK(1),'+x,'@y,-1.5,'=2\n"
 
 
@@ -140,8 +140,8 @@ def test_pictures_and_pages(here: Past, capsys: pytest.CaptureFixture[str], tmp_
         code, shown = call(capsys, "history", "matmul_add", "-o", str(tmp_path / name))
         assert (code, shown) == (0, "")
     page = (tmp_path / "h.html").read_text()
-    assert page.count('class="h-change"') == 4
-    assert page.count('class="h-run"') == COMMITS
+    assert page.count('class="change"') == 4
+    assert page.count('class="one-run"') == COMMITS
     assert "<script" not in page
     assert (tmp_path / "h.png").read_bytes().startswith(b"\x89PNG")
     assert "Runs, the newest first" in (tmp_path / "h.md").read_text()

@@ -12,7 +12,8 @@ from proftrack.frontends.sweep.result import Point, fill
 from proftrack.record import Record
 from proftrack.record.figures import CpuWork
 from proftrack.report import figures, sections
-from proftrack.store import description, fields
+from proftrack.report.pages import note as description
+from proftrack.store import fields
 
 BLOCKS, LATENCIES = [99.0, 100.0, 101.0], [118.0, 120.0, 122.0]
 

@@ -13,8 +13,9 @@ from browser import Watched, launched
 from traces import TraceBuilder
 
 from proftrack.analysis.pipeline import analyze_trace
+from proftrack.report.events import details
 from proftrack.report.html import LARGEST_BYTES, render
-from proftrack.report.scene import scene
+from proftrack.report.pages import run
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +68,8 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], str]:
         if trace not in made:
             found = analyze_trace(trace)
             page = folder / f"{len(made)}.html"
-            page.write_text(render(found.record, scene(found.tables, found.record.kernels)), encoding="utf-8")
+            document = run.report(found.record, details(found.tables, found.record.kernels))
+            page.write_text(render(document), encoding="utf-8")
             assert page.stat().st_size < LARGEST_BYTES
             made[trace] = page.as_uri()
         return made[trace]

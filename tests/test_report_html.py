@@ -23,9 +23,10 @@ from proftrack.analysis.pipeline import Analysis, analyze_trace
 from proftrack.record.ceilings import Ceilings
 from proftrack.record.figures import Kernel
 from proftrack.recorder import write as run_folder
-from proftrack.report import files, plots
+from proftrack.report import artifacts, plots
+from proftrack.report.events import details
 from proftrack.report.html import LARGEST_BYTES, render
-from proftrack.report.scene import scene
+from proftrack.report.pages.run import report
 from proftrack.trace.parquet import read_events, write_events
 from proftrack.trace.table import EventTable
 
@@ -33,7 +34,7 @@ DATA = Path(__file__).parent / "data"
 
 
 def page_of(analysis: Analysis) -> str:
-    return render(analysis.record, scene(analysis.tables, analysis.record.kernels))
+    return render(report(analysis.record, details(analysis.tables, analysis.record.kernels)))
 
 
 def data_of(page: str) -> Any:
@@ -121,11 +122,11 @@ def test_a_million_events_make_a_page_and_cost_no_more_than_their_number(tmp_pat
     record = make_record()
     many, fewer = repeated(200_000, tmp_path), repeated(50_000, tmp_path)
     assert len(many) > 800_000
-    page = render(record, scene([many], record.kernels))
+    page = render(report(record, details([many], record.kernels)))
     assert len(page.encode()) < LARGEST_BYTES
     assert "are drawn as" in page
     # Four times the events: 4 where each costs the same, 16 where each looks at all the others.
-    assert growth(lambda: scene([fewer], record.kernels), lambda: scene([many], record.kernels)) < 8
+    assert growth(lambda: details([fewer], record.kernels), lambda: details([many], record.kernels)) < 8
 
 
 def repeated(times: int, folder: Path) -> EventTable:
@@ -163,7 +164,7 @@ def test_a_roofline_has_the_devices_rates_and_the_kernels() -> None:
         _kernel("add", total_us=20.0, flops=10**6, size=10**7),
         _kernel("unknown", total_us=5.0, flops=None, size=None),
     ]
-    page = render(make_record(ceilings=ceilings, kernels=kernels), None)
+    page = render(report(make_record(ceilings=ceilings, kernels=kernels), None))
     section = page.partition('<section id="roofline"')[2].partition("</section>")[0]
     assert "bfloat16 100 TFLOP/s" in section
     assert "1.00 TB/s" in section
@@ -201,7 +202,7 @@ def size_of(png: Path) -> tuple[int, int]:
 @pytest.mark.parametrize("name", ["matmul_add_4096", "mlp_train", "tracelens_vllm_graph"])
 def test_pictures_are_800_wide(name: str, tmp_path: Path) -> None:
     found = analyze_trace(DATA / f"{name}.json.gz")
-    written = plots.write(found.record, scene(found.tables, found.record.kernels), tmp_path)
+    written = artifacts.pictures(found.record, details(found.tables, found.record.kernels), tmp_path)
     assert {path.stem for path in written} >= {"lanes", "split"}
     for path in written:
         width, height = size_of(path)
@@ -212,7 +213,7 @@ def test_pictures_are_800_wide(name: str, tmp_path: Path) -> None:
 def test_pictures_of_a_whole_record(tmp_path: Path) -> None:
     ceilings = Ceilings(device="X $\\frac{", flops_per_s={"bfloat16": 1e14}, bytes_per_s=1e12)
     record = make_record(ceilings=ceilings, kernels=[_kernel("$\\alpha_{", total_us=1.0, flops=10**8, size=10**6)])
-    written = plots.write(record, None, tmp_path)
+    written = artifacts.pictures(record, None, tmp_path)
     assert sorted(path.name for path in written) == ["roofline.png", "steps.png"]
 
 
@@ -221,14 +222,14 @@ def test_names_are_no_mathematics_and_need_no_font(tmp_path: Path) -> None:
     for i, name in enumerate(("$x^{", "日本語", "\x1b[31m", "a" * 3000, "%s{0}")):
         trace.op(name, at=10 + 100 * i, dur=90).work(i + 1, launch=20 + 100 * i, at=30 + 100 * i, dur=80, name=name)
     found = made(trace, tmp_path)
-    assert plots.write(found.record, scene(found.tables, found.record.kernels), tmp_path / "plots")
+    assert artifacts.pictures(found.record, details(found.tables, found.record.kernels), tmp_path / "plots")
 
 
 def test_matplotlibs_own_state_is_left_alone(tmp_path: Path) -> None:
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    plots.write(make_record(), None, tmp_path)
+    artifacts.pictures(make_record(), None, tmp_path)
     assert dict(matplotlib.rcParams) == before
 
 
@@ -252,7 +253,7 @@ def test_without_matplotlib_there_are_no_pictures(tmp_path: Path, monkeypatch: p
 def test_a_defect_in_a_picture_loses_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(files.html, "render", lambda *_: 1 / 0)
+    monkeypatch.setattr(artifacts.html, "render", lambda *_: 1 / 0)
     run_folder.write(analyze_trace(DATA / "matmul_add_64.json.gz"), tmp_path / "run")
     assert (tmp_path / "run" / "record.json").is_file()
     assert "could not be made (ZeroDivisionError" in capsys.readouterr().err
@@ -264,6 +265,6 @@ def test_it_is_the_same_from_the_kept_events_as_from_the_trace(tmp_path: Path) -
     found = analyze_trace(DATA / "mlp_train.json.gz")
     run_folder.write(found, tmp_path / "run")
     kept = load(str(tmp_path / "run"))
-    again = render(kept.record, scene(kept.tables, kept.record.kernels))
+    again = render(report(kept.record, details(kept.tables, kept.record.kernels)))
     assert data_of(again) == data_of(page_of(found))
     assert msgspec.json.encode(kept.record) == msgspec.json.encode(found.record)

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from traces import BACKWARD, TraceBuilder, clean
 
-from proftrack.report import lane_rows
-from proftrack.report import lanes as report_lanes
-from proftrack.report.bars import bars
-from proftrack.report.lanes import STYLES, Lanes
-from proftrack.report.scene import Scene, scene
-from proftrack.report.thinning import Marks, thin
+from proftrack.report.events import EventDetails, details
+from proftrack.report.timeline import lanes as report_lanes
+from proftrack.report.timeline import rows as lane_rows
+from proftrack.report.timeline.bars import bars
+from proftrack.report.timeline.lanes import STYLES, Lanes
+from proftrack.report.timeline.thinning import Marks, thin
 from proftrack.trace.table import NONE, EventTable
 
 
-def scene_of(trace: TraceBuilder) -> Scene:
+def scene_of(trace: TraceBuilder) -> EventDetails:
     table = trace.table()
-    found = scene([table], trace.measures().kernels)
+    found = details([table], trace.measures().kernels)
     assert found is not None
     return found
 
@@ -156,8 +156,8 @@ def test_what_is_nested_too_deep_or_in_too_many_threads_is_said() -> None:
 
 def test_a_nameless_table_has_no_lanes() -> None:
     table: EventTable = TraceBuilder().row("cpu_op", "x", -5, -1).table()
-    assert scene([table], []) is None
-    assert scene([], []) is None
+    assert details([table], []) is None
+    assert details([], []) is None
 
 
 # ---- thinning --------------------------------------------------------------------------------------------------------

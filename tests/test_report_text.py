@@ -16,8 +16,10 @@ from proftrack import text as units
 from proftrack.analysis.pipeline import analyze_trace
 from proftrack.record import Record
 from proftrack.record.figures import Flag, Kernel, Op
-from proftrack.report import markdown, sections, terminal
-from proftrack.report.html import render
+from proftrack.report import html, markdown, terminal
+from proftrack.report.pages import run
+from proftrack.report.pages.times import bars as time_bars
+from proftrack.report.pages.times import schedule
 
 DATA = Path(__file__).parent / "data"
 
@@ -34,7 +36,7 @@ def shown(record: Record, monkeypatch: pytest.MonkeyPatch, columns: int | None) 
     if columns is not None:
         monkeypatch.setenv("COLUMNS", str(columns))
         monkeypatch.setenv("TERM", "xterm-256color")
-    terminal.print_record(record, out)
+    terminal.show(run.overview(record), out)
     return str(out.getvalue())
 
 
@@ -60,7 +62,7 @@ def test_it_fits_the_terminal(name: str, columns: int, monkeypatch: pytest.Monke
 def test_where_it_is_piped_columns_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     monkeypatch.setenv("COLUMNS", "80")
-    terminal.print_result(record_of("mlp_train"), out)
+    terminal.show(run.result(record_of("mlp_train")), out)
     assert 70 < max(map(len, out.getvalue().splitlines())) <= 80
 
 
@@ -88,7 +90,7 @@ def test_a_name_that_the_terminal_cannot_show_is_no_failure() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
     record = make_record(ops=[_op("multiplizière_日本")])
-    terminal.print_record(record, stream)
+    terminal.show(run.overview(record), stream)
     stream.flush()
     assert b"multiplizi\\xe8re_\\u65e5\\u672c" in raw.getvalue()
 
@@ -154,7 +156,7 @@ def test_markdown_shows_names_and_nothing_more(name: str) -> None:
 
 def test_a_report_in_markdown_says_what_the_others_say() -> None:
     record = record_of("mlp_train")
-    text = markdown.render(record)
+    text = markdown.render(run.summary(record))
     assert markdown.escape(record.verdict.summary, 600) in text
     assert units.duration(record.times.step_time_us) in text
     assert all(markdown.escape(line, 600) in text for line in record.verdict.advice)
@@ -167,26 +169,30 @@ def test_a_report_in_markdown_says_what_the_others_say() -> None:
 
 def test_times_as_bars_and_what_could_be_won() -> None:
     """T 100, B 40, R 5: without overhead 2.5x, at the roofline another 8x."""
-    bars = sections.time_bars(make_record())
-    assert [(b.key, b.us, b.solid, b.rest) for b in bars] == [("T", 100, 40, 60), ("B", 40, 5, 35), ("R", 5, 5, 0)]
+    bars = time_bars(make_record())
+    assert [(b.key, b.value, b.solid, b.rest) for b in bars] == [
+        ("T", "100 us", 40, 60),
+        ("B", "40.0 us", 5, 35),
+        ("R", "5.00 us", 5, 0),
+    ]
     assert bars[0].text == "If everything but the GPU's work vanished: at most 2.5x faster"
     assert bars[1].text == "If every kernel reached the roofline: at most 8.0x faster"
 
 
 def test_a_busy_gpu_leaves_nothing_to_win() -> None:
     times = msgspec.structs.replace(make_record().times, gpu_busy_per_step_us=101.0, roofline_time_us=None)
-    bars = sections.time_bars(make_record(times=times))
+    bars = time_bars(make_record(times=times))
     assert [(b.key, round(b.solid, 2), round(b.rest, 2)) for b in bars] == [("T", 99.01, 0), ("B", 100, 0)]
     assert bars[0].text.endswith("nothing to win")
 
 
 def test_figures_that_carry_no_verdict_promise_no_gain() -> None:
     verdict = msgspec.structs.replace(make_record().verdict, regime="inconclusive")
-    assert [bar.text for bar in sections.time_bars(make_record(verdict=verdict))] == ["", "", ""]
+    assert [bar.text for bar in time_bars(make_record(verdict=verdict))] == ["", "", ""]
 
 
 def test_the_schedule_strip() -> None:
-    strip = [(s.kind, s.label) for s in sections.schedule(make_record())]
+    strip = [(s.kind, s.label) for s in schedule(make_record())]
     assert strip == [
         ("first", "first step"),
         ("timed", "30 steps"),
@@ -194,7 +200,7 @@ def test_the_schedule_strip() -> None:
         ("warmed", "1 step"),
         ("recorded", "#2, #3, #4"),
     ]
-    assert [s.label for s in sections.schedule(record_of("mlp_train"))] == ["#2, #3, #4"]  # somebody's trace
+    assert [s.label for s in schedule(record_of("mlp_train"))] == ["#2, #3, #4"]  # somebody's trace
 
 
 def test_a_schedule_of_many_cycles_is_not_endless() -> None:
@@ -202,13 +208,13 @@ def test_a_schedule_of_many_cycles_is_not_endless() -> None:
     run = msgspec.structs.replace(record.run, schedule={"wait": 1, "warmup": 1, "active": 1, "repeat": 9})
     steps = [msgspec.structs.replace(record.per_step[0], step=2 + 3 * i) for i in range(9)]
     window = msgspec.structs.replace(record.window, cycles=9, steps=9)
-    strip = sections.schedule(msgspec.structs.replace(record, run=run, per_step=steps, window=window))
+    strip = schedule(msgspec.structs.replace(record, run=run, per_step=steps, window=window))
     assert [s.label for s in strip if s.kind == "recorded"] == ["#2", "#5", "#8", "#11"]
     assert strip[-1].label == "5 cycles"
 
 
 def test_a_record_without_events_says_so() -> None:
-    page = render(make_record(), None)
+    page = html.render(run.report(make_record(), None))
     assert "There are no events at hand" in page
     assert 'id="lanes"' not in page
 

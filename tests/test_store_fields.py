@@ -10,8 +10,9 @@ from run_folders import make_record
 
 from proftrack.record import Record
 from proftrack.record.figures import CpuWork
+from proftrack.report.markdown import escape
+from proftrack.report.pages.note import NOTE_CHARS, note
 from proftrack.store import fields
-from proftrack.store.description import NOTE_CHARS, escape, note
 
 METRICS_OF_THE_DESIGN = """
     self_cpu_time_total_us self_cuda_time_total_us self_cpu_time_per_step_us self_cuda_time_per_step_us step_time_us

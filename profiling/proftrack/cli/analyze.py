@@ -139,22 +139,24 @@ def _write_json(ranks: list[Analysis], joint: Joint | None, target: str) -> None
 
 
 def _show(ranks: list[Analysis], joint: Joint | None, kernel: str | None) -> None:
-    from proftrack.report.ranks import print_joint
-    from proftrack.report.terminal import print_record
+    from proftrack.report import terminal
+    from proftrack.report.pages import ranks as together
+    from proftrack.report.pages.run import overview
 
     if kernel is not None:
         _show_kernel(ranks, kernel)
     elif joint is None:
-        print_record(ranks[0].record)
+        terminal.show(overview(ranks[0].record))
     else:
-        print_joint(joint)
+        terminal.show(together.page(joint))
 
 
 def _show_kernel(ranks: list[Analysis], wanted: str) -> None:
     """The chains that launched the kernels of that name, largest first."""
     from proftrack.measures.view import view
+    from proftrack.report import terminal
     from proftrack.report.chains import chains_of_cycles
-    from proftrack.report.ranks import print_chains
+    from proftrack.report.pages.kernel import page
     from proftrack.text import brief
 
     shown = 0
@@ -163,7 +165,7 @@ def _show_kernel(ranks: list[Analysis], wanted: str) -> None:
         shown += len(kernels)
         if kernels:
             chains = chains_of_cycles((view(table) for table in each.tables), kernels)
-            print_chains(chains, kernels, each.rank if len(ranks) > 1 else None)
+            terminal.show(page(chains, kernels, each.rank if len(ranks) > 1 else None))
     if not shown:
         largest = sorted((k for each in ranks for k in each.record.kernels), key=lambda k: -k.total_us)
         names = ", ".join(brief(name, 80) for name in list(dict.fromkeys(k.name for k in largest))[:3])

@@ -57,7 +57,7 @@ def command(
 ) -> None:
     """Say whether the step time is different, whether that is real, and why."""
     from proftrack.compare import compare
-    from proftrack.report.compare_page import page
+    from proftrack.report.pages.comparison import page
 
     store = Store()
     named, candidate_name = _names(sides_given, baseline_trace)

@@ -55,7 +55,7 @@ def command(
     tag: bool,
 ) -> None:
     """Hold a run against its baseline: exit 0 pass, 3 fail, 4 inconclusive. Markdown for a pull request."""
-    from proftrack.report.gate_page import page
+    from proftrack.report.pages.gate import page
 
     policy = _policy(policy_file, branch)
     store = Store()

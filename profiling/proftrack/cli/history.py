@@ -55,20 +55,19 @@ def command(
 
 
 def _write(found: History, form: str, output: str | None) -> None:
-    from proftrack.report import history_page
+    from proftrack.report.pages import history
 
     if form == "png":
-        from proftrack.report import history_plot
-
         if output is None or output == "-":
             raise UsageError("--format png needs a file; name one with -o history.png")
-        history_plot.write(found, Path(output))
+        history.write_png(found, Path(output))
     elif form == "csv":
+        from proftrack.report.spreadsheet import as_csv
         from proftrack.store.history import rows
 
-        out.write(history_page.as_csv(rows(found)), output)
+        out.write(as_csv(rows(found)), output)
     else:
-        out.show(history_page.page(found), form, found, output)
+        out.show(history.page(found), form, found, output)
 
 
 def _hints(found: History) -> list[str]:

@@ -19,21 +19,21 @@ UNDERSCORES = {"token_normalize_func": lambda name: name.replace("_", "-")}
 
 def render(document: Document, form: str, data: msgspec.Struct) -> str:
     """A page as text, markdown or html, or its data as json."""
-    from proftrack.report import document as documents
+    from proftrack.report import html, markdown, terminal
 
     if form == "json":
         return msgspec.json.format(msgspec.json.encode(data), indent=1).decode() + "\n"
     if form == "text":
-        return documents.text(document)
-    return documents.as_markdown(document) if form == "markdown" else documents.as_html(document)
+        return terminal.text(document)
+    return markdown.render(document) if form == "markdown" else html.render(document)
 
 
 def show(document: Document, form: str, data: msgspec.Struct, output: str | None) -> None:
     """A page in a form, to the file that was named, else to stdout. Raises UsageError as `write` does."""
     if form == "text" and output is None:
-        from proftrack.report.document import print_text
+        from proftrack.report import terminal
 
-        print_text(document)
+        terminal.show(document)
     else:
         write(render(document, form, data), output)
 

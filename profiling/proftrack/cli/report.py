@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 import tempfile
 from collections.abc import Callable
@@ -41,9 +40,10 @@ def command(what: str, output: str | None, form: str | None, open_it: bool) -> N
         found = subject.load(what)
     to_stdout = output == "-" or (output is None and form != "html")
     if to_stdout and form == "text":
-        from proftrack.report.terminal import print_record
+        from proftrack.report import terminal
+        from proftrack.report.pages.run import overview
 
-        print_record(found.record)  # as wide as the terminal is, in its colours
+        terminal.show(overview(found.record))  # as wide as the terminal is, in its colours
         return
     text = _RENDER[form](found)
     if to_stdout:
@@ -61,24 +61,25 @@ def _form_of(output: str | None) -> str:
 
 
 def _html(found: Subject) -> str:
-    from proftrack.report.html import render
-    from proftrack.report.scene import scene
+    from proftrack.report import html
+    from proftrack.report.events import details
+    from proftrack.report.pages.run import report
 
-    return render(found.record, scene(found.tables, found.record.kernels))
+    return html.render(report(found.record, details(found.tables, found.record.kernels)))
 
 
 def _text(found: Subject) -> str:
-    from proftrack.report.terminal import print_record
+    from proftrack.report import terminal
+    from proftrack.report.pages.run import overview
 
-    out = io.StringIO()
-    print_record(found.record, out)
-    return out.getvalue().lstrip("\n")
+    return terminal.text(overview(found.record))
 
 
 def _markdown(found: Subject) -> str:
-    from proftrack.report.markdown import render
+    from proftrack.report import markdown
+    from proftrack.report.pages.run import summary
 
-    return render(found.record)
+    return markdown.render(summary(found.record))
 
 
 def _json(found: Subject) -> str:

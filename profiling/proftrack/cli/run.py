@@ -150,20 +150,19 @@ def _run_program(
 
 
 def _show(recorded: Recorded) -> None:
-    from proftrack.report.terminal import print_note, print_result
+    from proftrack.report import terminal
+    from proftrack.report.pages import ranks, run
 
-    print_result(recorded.record)
+    terminal.show(run.result(recorded.record))
     if recorded.joint is not None:
-        from proftrack.report.ranks import print_joint
-
-        print_joint(recorded.joint)
+        terminal.show(ranks.page(recorded.joint))
     click.echo()
     for line in recorded.lines:
         click.echo(line)
     git = recorded.record.environment.git
     if git is not None and git.dirty:
         what = "untracked files" if git.untracked_only else "uncommitted changes"
-        print_note(
+        terminal.print_note(
             "Code",
             f"has {what}: history shows this run with --dirty only, and gate takes it as a baseline only where it is "
             "marked as one",

@@ -198,11 +198,12 @@ class Profile:
         lines, self._shown = self._shown, None
         if lines is None or self._quiet:
             return
-        from proftrack.report.terminal import print_result
+        from proftrack.report import terminal
+        from proftrack.report.pages.run import result
 
         with contextlib.suppress(OSError, ValueError):  # a closed stream must not end the program
             if self.record is not None:
-                print_result(self.record)
+                terminal.show(result(self.record))
                 print()
             for line in lines:
                 print(line)

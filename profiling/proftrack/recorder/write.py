@@ -19,8 +19,7 @@ from proftrack.analysis.pipeline import Analysis
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.record import Record
 from proftrack.record.figures import Kernel, Op
-from proftrack.report import files as report_files
-from proftrack.report import key_averages
+from proftrack.report import artifacts, key_averages
 from proftrack.rundir.layout import DIFF, EVENTS, KERNELS, KEY_AVERAGES, MADE_AGAIN, OPS, RECORD, TRACES
 
 MAX_BYTES_VARIABLE = "PROFTRACK_MAX_RUN_BYTES"
@@ -57,7 +56,7 @@ def _write(analysis: Analysis, folder: Path, diff: str | None, limit: int, left_
     _write_table(folder / KERNELS, record.kernels, Kernel)
     if EVENTS not in left_out:
         write_events(analysis.tables, folder / EVENTS)
-    report_files.write(record, analysis.tables, folder, without=left_out)
+    artifacts.write(record, analysis.tables, folder, without=left_out)
     if diff is not None and DIFF not in left_out:
         (folder / DIFF).write_text(diff, encoding="utf-8")
     while _size(folder) > limit and _leave_out_largest(folder, left_out):

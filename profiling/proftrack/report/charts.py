@@ -1,82 +1,131 @@
-"""Charts as coordinates: what report.html draws as SVG. Every number is a position in the chart's own units."""
+"""A chart as data: axes, and marks in the axes' own units. svg.py and plots.py draw it, each in its own form."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from typing import Literal
 
 from msgspec import Struct
 
-WIDTH, HEIGHT = 640.0, 210.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 24.0, 10.0, 40.0
+HEIGHT = 210.0
 
 
 class Tick(Struct, frozen=True):
     """A mark of an axis."""
 
-    at: float
+    value: float
     label: str
 
 
-class Shape(Struct, frozen=True, kw_only=True):
-    """A piece of a chart; which of the numbers count depends on `kind` (path, rect, circle, line, text)."""
+class Axis(Struct, frozen=True, kw_only=True):
+    """From `low` to `high`; what lies outside is drawn at the edge."""
 
-    kind: str
-    style: str
-    """CSS class."""
-    path: str = ""
-    x: float = 0.0
-    y: float = 0.0
-    width: float = 0.0
-    height: float = 0.0
-    text: str = ""
-    """Shown by a text, and as the hint of other shapes."""
-
-
-class Chart(Struct, frozen=True, kw_only=True):
-    """Axes and shapes."""
-
-    summary: str
-    """What a person who cannot see it should know."""
-    x_label: str
-    y_label: str
-    x_ticks: list[Tick]
-    y_ticks: list[Tick]
-    shapes: list[Shape]
-    width: float = WIDTH
-    height: float = HEIGHT
-    left: float = _LEFT
-    right: float = WIDTH - _RIGHT
-    top: float = _TOP
-    bottom: float = HEIGHT - _BOTTOM
-
-
-class Scale(Struct, frozen=True):
-    """Values to positions: `low` at `first`, `high` at `last`; logarithmic where that is asked for."""
-
+    label: str
     low: float
     high: float
-    first: float
-    last: float
+    ticks: list[Tick]
     log: bool = False
 
-    def __call__(self, value: float) -> float:
-        """The position of a value, rounded to what a screen can show; outside values stay at the edge."""
+    def share(self, value: float) -> float:
+        """Where a value lies on the way from low (0) to high (1)."""
         low, high = self.low, self.high
         if self.log:
             value, low, high = (math.log10(v) for v in (max(value, self.low), low, high))
-        share = (value - low) / (high - low) if high > low else 0.0
-        return round(self.first + min(max(share, 0.0), 1.0) * (self.last - self.first), 1)
+        return min(max((value - low) / (high - low), 0.0), 1.0) if high > low else 0.0
 
 
-def x_scale(low: float, high: float, *, log: bool = False) -> Scale:
-    """Over the width that the axes leave."""
-    return Scale(low, high, _LEFT, WIDTH - _RIGHT, log)
+# ---- marks: `style` is one of the palette's ------------------------------------------------------------------------
 
 
-def y_scale(low: float, high: float, *, height: float = HEIGHT, log: bool = False) -> Scale:
-    """Over the height that the axes leave, upwards."""
-    return Scale(low, high, height - _BOTTOM, _TOP, log)
+class Line(Struct, frozen=True, kw_only=True):
+    """Straight lines through points."""
+
+    style: str
+    points: list[tuple[float, float]]
+    hint: str = ""
+    """What is said of it where it is pointed at."""
+    points_style: str = ""
+    """The fill of its points, where they are seen."""
+
+
+class Box(Struct, frozen=True, kw_only=True):
+    """A rectangle, with words in its middle."""
+
+    style: str
+    left: float
+    right: float
+    low: float
+    high: float
+    hint: str = ""
+    text: str = ""
+
+
+class Dot(Struct, frozen=True, kw_only=True):
+    """A circle, with words above it."""
+
+    style: str
+    x: float
+    y: float
+    radius: float
+    """In units of the picture, which is 640 of them wide."""
+    hint: str = ""
+    text: str = ""
+    name: str = ""
+    """What it is, said by the key of a picture that has no table beside it."""
+
+
+class Stairs(Struct, frozen=True, kw_only=True):
+    """Filled from the x axis up to levels[i] between edges[i] and edges[i + 1]; None leaves a gap."""
+
+    style: str
+    edges: list[float]
+    levels: list[float | None]
+
+
+class Band(Struct, frozen=True, kw_only=True):
+    """A stretch of the x axis, shaded over the whole height."""
+
+    style: str
+    left: float
+    right: float
+
+
+class Words(Struct, frozen=True, kw_only=True):
+    """Words beside a place: `dx` to the right of it and `dy` below it, in units of the picture."""
+
+    text: str
+    x: float
+    y: float
+    anchor: Literal["start", "middle", "end"] = "start"
+    dx: float = 0.0
+    dy: float = 0.0
+
+
+Mark = Line | Box | Dot | Stairs | Band | Words
+
+
+class Key(Struct, frozen=True):
+    """What a style stands for."""
+
+    style: str
+    label: str
+
+
+class Chart(Struct, frozen=True, kw_only=True):
+    """Axes, marks on them, and what the colours mean."""
+
+    summary: str
+    """What a person who cannot see it should know."""
+    title: str = ""
+    """Above a picture that stands alone; a page has its own headings."""
+    x: Axis
+    y: Axis
+    marks: list[Mark]
+    key: list[Key] = []
+    height: float = HEIGHT
+
+
+# ---- ticks ---------------------------------------------------------------------------------------------------------
 
 
 def round_ticks(high: float, most: int = 5) -> list[float]:
@@ -96,14 +145,10 @@ def decades(low: float, high: float) -> list[float]:
     return [10.0**power for power in range(first, last + 1, skip)]
 
 
-def polyline(points: Sequence[tuple[float, float]]) -> str:
-    """An SVG path through points."""
-    return "M" + "L".join(f"{x:g} {y:g}" for x, y in points) if points else ""
-
-
-def steps_path(xs: Sequence[float], ys: Sequence[float], base: float) -> str:
-    """A filled staircase: level ys[i] from xs[i] to xs[i + 1]."""
-    points = [(xs[0], base)]
-    for i, y in enumerate(ys):
-        points += [(xs[i], y), (xs[i + 1], y)]
-    return polyline([*points, (xs[-1], base)]) + "Z"
+def log_ticks(low: float, high: float) -> list[float]:
+    """`decades`, with 2 and 5 times each where there would be less than three."""
+    whole = decades(low, high)
+    if len(whole) >= 3:
+        return whole
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [m * 10.0**power for power in powers for m in (1, 2, 5) if low * 0.999 <= m * 10.0**power <= high * 1.001]

@@ -1,24 +1,25 @@
-"""Step times over a parameter as a PNG: T and B above, their ratio u below, on one axis."""
+"""Step times over a parameter as charts: T and B above, their ratio u below, over the same axis."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from proftrack.report import plots
+from proftrack.report.charts import Axis, Band, Chart, Key, Line, Mark, Tick, log_ticks
+from proftrack.report.palette import CURVES
 from proftrack.text import duration, plain
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-_WIDTH_IN, _HEIGHT_IN, _DPI = 8.0, 5.2, 100
-# Okabe and Ito: told apart by people who do not see red or green.
-_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _LOG_FROM = 8.0
 """Values that are so many times apart are shown on a log axis."""
+_ROOM = 1.15
+"""Of a log axis, beyond its first and last value."""
+_TIMES_HEIGHT, _FRACTIONS_HEIGHT = 230.0, 150.0
+_THRESHOLDS = (0.5, 0.8)
+_FRACTIONS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 class Curve(Struct, kw_only=True):
@@ -31,6 +32,42 @@ class Curve(Struct, kw_only=True):
     fraction: list[float | None]
 
 
+def charts(
+    curves: Sequence[Curve],
+    *,
+    title: str,
+    x_label: str,
+    ticks: Sequence[tuple[float, str]],
+    numeric: bool,
+    span: tuple[float, float] | None = None,
+) -> list[Chart]:
+    """The chart of times and that of fractions; `span` shades where the regime changes. No more curves than colours."""
+    curves = curves[: len(CURVES)]
+    x = _x_axis(x_label, ticks, numeric=numeric)
+    shade: list[Mark] = [Band(style="crossing", left=span[0], right=span[1])] if span is not None else []
+    levels = [Line(style="threshold", points=[(x.low, level), (x.high, level)]) for level in _THRESHOLDS]
+    fractions = [mark for i, each in enumerate(curves) for mark in _lines(f"curve-{i}", i, each.x, each.fraction)]
+    highest = max([1.05, *(u for curve in curves for u in curve.fraction if u is not None)])
+    return [
+        Chart(
+            summary=f"Step time T and busy time B over {x_label}",
+            title=title,
+            x=x,
+            y=_time_axis(curves),
+            marks=[*shade, *_times(curves)],
+            key=_key(curves),
+            height=_TIMES_HEIGHT,
+        ),
+        Chart(
+            summary=f"Busy fraction u over {x_label}",
+            x=x,
+            y=Axis(label="u = B / T", low=0, high=highest, ticks=[Tick(u, f"{u:g}") for u in _FRACTIONS]),
+            marks=[*shade, *levels, *fractions],
+            height=_FRACTIONS_HEIGHT,
+        ),
+    ]
+
+
 def write(
     path: Path,
     curves: Sequence[Curve],
@@ -41,62 +78,60 @@ def write(
     numeric: bool,
     span: tuple[float, float] | None = None,
 ) -> bool:
-    """Draw the curves; `span` shades where the regime changes. False where matplotlib is not installed.
+    """Draw `charts` as a PNG. False where matplotlib is not installed.
 
     Raises OSError where the disk refuses.
     """
     if not plots.available():
         return False
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(_WIDTH_IN, _HEIGHT_IN), layout="constrained")
-    FigureCanvasAgg(figure)
-    times, fractions = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
-    for curve, color in zip(curves, _COLORS, strict=False):
-        _draw(times, curve, color, alone=len(curves) == 1)
-        fractions.plot(curve.x, _known(curve.fraction), "o-", color=color, label=curve.name or None)
-    _axes(times, fractions, ticks, numeric=numeric)
-    times.set_title(plain(title, 90), fontsize=10, loc="left", parse_math=False)
-    fractions.set_xlabel(plain(x_label, 60), parse_math=False)
-    if span is not None:
-        for axes in (times, fractions):
-            axes.axvspan(*span, color="#e69f00", alpha=0.25, linewidth=0)
-    if len(curves) > 1:
-        fractions.legend(fontsize=7, frameon=False)
-    times.legend(fontsize=8, frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with plots.quiet():
-        figure.savefig(path, dpi=_DPI, metadata={"Software": None})
+    plots.write(charts(curves, title=title, x_label=x_label, ticks=ticks, numeric=numeric, span=span), path)
     return True
 
 
-def _draw(axes: Axes, curve: Curve, color: str, *, alone: bool) -> None:
-    name = "" if alone else f", {plain(curve.name, 40)}"
-    axes.plot(curve.x, _known(curve.time_us), "o-", color=color, label=f"T step time{name}")
-    second = _COLORS[1] if alone else color
-    axes.plot(curve.x, _known(curve.busy_us), "s--", color=second, label=f"B busy{name}", markerfacecolor="white")
+def _x_axis(label: str, ticks: Sequence[tuple[float, str]], *, numeric: bool) -> Axis:
+    values = [at for at, _ in ticks] or [0.0]
+    low, high = min(values), max(values)
+    marks = [Tick(at, plain(text, 14)) for at, text in ticks]
+    if numeric and low > 0 and high / low >= _LOG_FROM:
+        return Axis(label=label, low=low / _ROOM, high=high * _ROOM, ticks=marks, log=True)
+    room = 0.04 * (high - low) or 0.5
+    return Axis(label=label, low=low - room, high=high + room, ticks=marks)
 
 
-def _axes(times: Axes, fractions: Axes, ticks: Sequence[tuple[float, str]], *, numeric: bool) -> None:
-    values = [at for at, _ in ticks]
-    if numeric and values and min(values) > 0 and max(values) / min(values) >= _LOG_FROM:
-        times.set_xscale("log", base=2)
-    fractions.set_xticks(values, [plain(text, 14) for _, text in ticks], fontsize=8, parse_math=False)
-    fractions.minorticks_off()
-    times.set_yscale("log")
-    times.set_ylabel("a step")
-    times.yaxis.set_major_formatter(lambda us, _: duration(us))
-    times.yaxis.set_minor_formatter(lambda us, _: "")
-    fractions.set_ylim(0, max(1.05, *fractions.get_ylim()))
-    fractions.set_ylabel("u = B / T")
-    for level in (0.5, 0.8):
-        fractions.axhline(level, color="#888888", linewidth=0.8, linestyle=":")
-    for axes in (times, fractions):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.25)
+def _time_axis(curves: Sequence[Curve]) -> Axis:
+    known = [us for curve in curves for us in (*curve.time_us, *curve.busy_us) if us] or [1.0]
+    low, high = min(known) / _ROOM, max(known) * _ROOM
+    return Axis(
+        label="a step", low=low, high=high, ticks=[Tick(us, duration(us)) for us in log_ticks(low, high)], log=True
+    )
 
 
-def _known(values: Sequence[float | None]) -> list[float]:
-    """What is not known leaves a gap."""
-    return [float("nan") if value is None else value for value in values]
+def _times(curves: Sequence[Curve]) -> Iterator[Line]:
+    for i, curve in enumerate(curves):
+        yield from _lines(f"curve-{i}", i, curve.x, curve.time_us)
+        yield from _lines(_busy_style(i, curves), _busy_color(i, curves), curve.x, curve.busy_us)
+
+
+def _busy_color(i: int, curves: Sequence[Curve]) -> int:
+    """Of a curve alone B has a colour of its own; of several it has that of their T."""
+    return 1 if len(curves) == 1 else i
+
+
+def _busy_style(i: int, curves: Sequence[Curve]) -> str:
+    return f"curve-{_busy_color(i, curves)}-busy"
+
+
+def _lines(style: str, color: int, xs: Sequence[float], ys: Sequence[float | None]) -> Iterator[Line]:
+    """A line for each stretch of points that are known."""
+    points = list(zip(xs, ys, strict=True))
+    for known, stretch in groupby(points, key=lambda point: point[1] is not None):
+        if known:
+            yield Line(style=style, points=[(x, y or 0.0) for x, y in stretch], points_style=f"point-{color}")
+
+
+def _key(curves: Sequence[Curve]) -> list[Key]:
+    key = []
+    for i, curve in enumerate(curves):
+        name = "" if len(curves) == 1 else f", {plain(curve.name, 40)}"
+        key += [Key(f"curve-{i}", f"T step time{name}"), Key(_busy_style(i, curves), f"B busy{name}")]
+    return key

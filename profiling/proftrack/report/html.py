@@ -1,44 +1,81 @@
-"""report.html: one file that explains a run to somebody who did not make it.
+"""A document as one self-contained page of HTML: style, script and data are inside, nothing is fetched.
 
-Nothing in it is fetched: style, script and data are inside. All text of a trace is untrusted. It is escaped by the
-template engine in text and attributes, and embedded as JSON in which no `<` is left; and should markup get through all
-the same, the page's policy allows no script but the one whose hash it names, and no request at all.
+All text is untrusted. It is escaped by the template engine in text and attributes, and embedded as JSON in which no `<`
+is left; and should markup get through all the same, the page's policy allows no script but the one whose hash it names,
+and no request at all.
 """
 
 from __future__ import annotations
 
+import base64
 import functools
+import hashlib
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from proftrack import __version__
-from proftrack.record import Record
-from proftrack.report import facts, figures, sections, tables
-from proftrack.report.assets import asset, policy
-from proftrack.report.chains import Chain, Wait
-from proftrack.report.embedded import lanes_data
-from proftrack.report.lanes import Lanes
-from proftrack.report.scene import Scene
-from proftrack.text import counted, duration, factor, percent, plain
+from proftrack.report import palette, svg
+from proftrack.report.document import SUB, Beside, Block, Document, Section, Table, Timeline, is_empty
+from proftrack.text import percent, plain
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
+
+    from proftrack.report.timeline.lanes import Lanes
 
 LARGEST_BYTES = 1_000_000
 """What a report may weigh at most, whatever the trace."""
+_SENTENCE = 1500
+_CODE = re.compile(r"`([^`]+)`")
 
 
-def render(record: Record, scene: Scene | None) -> str:
-    """The page. Without a scene (no events at hand) it says so in place of what needs them."""
-    style, script = asset("report.css"), asset("lanes.js") + asset("tables.js")
-    context = _context(record, scene)
+def render(document: Document) -> str:
+    """The page; a script is in it only where a block needs one."""
+    style = palette.css() + _asset("report.css")
+    script = "".join(_asset(name) for name in _scripts(document))
     page: str = (
         _engine()
-        .get_template("report.html.jinja")
-        .render(style=style, script=script, policy=policy(style, script), **context)
+        .get_template("page.html.jinja")
+        .render(document=document, style=style, script=script, policy=_policy(style, script), version=__version__)
     )
     return page
+
+
+def _scripts(document: Document) -> list[str]:
+    blocks = list(_all(document.blocks))
+    drawn = any(isinstance(block, Timeline) for block in blocks)
+    sorted_ = any(isinstance(block, Table) and block.sortable for block in blocks)
+    return ["lanes.js"] * drawn + ["tables.js"] * sorted_
+
+
+def _all(blocks: Sequence[Block]) -> Iterator[Block]:
+    """The blocks, and those in them."""
+    for block in blocks:
+        yield block
+        if isinstance(block, Section | Beside):
+            yield from _all(block.blocks)
+
+
+@functools.cache
+def _asset(name: str) -> str:
+    """A file of templates/, as text."""
+    return resources.files("proftrack.report").joinpath("templates").joinpath(name).read_text(encoding="utf-8")
+
+
+def _policy(style: str, script: str) -> str:
+    """Content security policy: this very style and this very script, and nothing from anywhere."""
+
+    def digest(text: str) -> str:
+        return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+
+    own = f"script-src {digest(script)}; style-src {digest(style)}"
+    return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
 
 
 @functools.cache
@@ -46,92 +83,46 @@ def _engine() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     engine = Environment(
-        loader=FunctionLoader(asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(_asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_without_controls,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    engine.filters.update(duration=duration, percent=percent, factor=factor, plain=plain, counted=counted)
+    engine.filters.update(
+        kind=lambda block: type(block).__name__,
+        empty=is_empty,
+        plain=plain,
+        code=_with_code,
+        percent=percent,
+        drawing=svg.draw,
+        lanes_data=_lanes_data,
+    )
+    engine.globals["SUB"] = SUB
     return engine
 
 
-def _context(record: Record, scene: Scene | None) -> dict[str, Any]:
+def _without_controls(value: Any) -> Any:
+    """All that the template writes: control characters of a text that is not markup of ours are escaped, too."""
+    return plain(value, sys.maxsize) if type(value) is str else value
+
+
+def _with_code(text: str) -> Markup:
+    """A sentence on one line, what stands between backticks as code; all of it escaped."""
+    from markupsafe import Markup, escape
+
+    parts = _CODE.split(plain(text, _SENTENCE))
+    return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(parts))
+
+
+def _lanes_data(lanes: Lanes) -> Markup:
+    """JSON that no HTML parser can take for markup, and no JavaScript engine for a line's end."""
     from markupsafe import Markup
 
-    lanes, queue = (scene.lanes, scene.queue) if scene else (None, None)
-    data = lanes_data(lanes) if lanes else None
-    return {
-        "version": __version__,
-        "record": record,
-        "verdict": record.verdict,
-        "title": sections.title(record),
-        "origin": sections.origin(record),
-        "has_gpu": record.totals.self_cuda_time_total_us is not None,
-        "flags": record.quality,
-        "doubts": [reason for reason in record.verdict.reasons if reason not in {f.message for f in record.quality}],
-        "bars": sections.time_bars(record),
-        "remarks": sections.times_remarks(record),
-        "schedule": sections.schedule(record),
-        "lanes": lanes,
-        "lanes_data": Markup(_inert(msgspec.json.encode(data))) if data else None,
-        "lanes_title": _lanes_title(lanes, scene),
-        "waits": [(wait, _wait_text(wait)) for wait in scene.waits[: sections.ROWS]] if scene else [],
-        "split": sections.split_parts(record),
-        "idle": sections.idle_parts(record),
-        "kernels": tables.kernels(record) if record.kernels else None,
-        "ops": tables.operators(record) if record.ops else None,
-        "launch": record.launch,
-        "delay_chart": figures.delay_chart(queue) if queue else None,
-        "depth_chart": figures.depth_chart(queue) if queue else None,
-        "roofline": figures.roofline_chart(record),
-        "roofline_missing": _roofline_missing(record),
-        "steps_chart": figures.steps_chart(record),
-        "steps": tables.steps(record) if record.per_step else None,
-        "regions": tables.regions(record.regions, "region") if record.regions else None,
-        "modules": tables.regions(record.modules, "module") if record.modules else None,
-        "chains": [_chain(chain) for chain in scene.chains] if scene else [],
-        "environment": facts.environment(record),
-    }
+    from proftrack.report.timeline.data import lanes_data
 
-
-def _inert(data: bytes) -> str:
-    """JSON that no HTML parser can take for markup, and no JavaScript engine for a line's end."""
-    text = data.decode("utf-8")
+    text = msgspec.json.encode(lanes_data(lanes)).decode("utf-8")
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
-    return text
-
-
-def _lanes_title(lanes: Lanes | None, scene: Scene | None) -> str:
-    if lanes is None or scene is None:
-        return ""
-    what = f"the busiest step, {lanes.step}" if lanes.step else "the whole recording: it has no steps"
-    return f"{what}{f', in cycle {scene.cycle + 1} of {scene.cycles}' if scene.cycles > 1 else ''}"
-
-
-def _wait_text(wait: Wait) -> str:
-    share = wait.busy_us / wait.total_us if wait.total_us else 0.0
-    if share >= 0.5:
-        return (
-            f"the GPU worked during {percent(share)} of it: the host waits for work that has to be done, and removing "
-            "the call would win next to nothing"
-        )
-    if share >= 0.05:
-        return f"the GPU worked during {percent(share)} of it; the rest is the price of the call and of what it delays"
-    return f"the GPU worked during {percent(share)} of it: there was nothing to wait for, that is what the call costs"
-
-
-def _chain(chain: Chain) -> dict[str, Any]:
-    said = []
-    if not chain.links:
-        said.append("its launch was not recorded")
-    elif chain.ways > 1:
-        said.append(f"{percent(chain.share)} of its time; {counted(chain.ways - 1, 'other way', 'other ways')}")
-    return {
-        "links": [plain(link, sections.NAME) for link in chain.links],
-        "kernel": plain(chain.kernel, sections.NAME),
-        "text": "; ".join(said),
-    }
-
-
-def _roofline_missing(record: Record) -> str:
-    if record.ceilings is None:
-        return "No roofline: the device's attainable rates were not measured with this trace (`proftrack run` does)."
-    return "No roofline: no kernel has known FLOPs and bytes (its operators' shapes were not recorded or not known)."
+    return Markup(text)

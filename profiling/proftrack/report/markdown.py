@@ -1,76 +1,181 @@
-"""A record as Markdown, for a pull request, a wiki or a chat.
+"""A document as Markdown, for a pull request, a wiki, a chat, or a run's description in MLflow.
 
-All names are untrusted: every character that Markdown or HTML could take for markup becomes an entity.
+All text is untrusted: every character that Markdown or HTML could take for markup becomes an entity. Only what stands
+between backticks in a sentence is code.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from proftrack.record import Record
-from proftrack.report import facts, sections, tables
-from proftrack.text import counted, duration, percent, plain
+from proftrack.report.document import (
+    SUB,
+    Bars,
+    Beside,
+    Block,
+    Chips,
+    Document,
+    Facts,
+    Items,
+    Lead,
+    Paragraph,
+    Section,
+    Shares,
+    Strip,
+    Table,
+    Ways,
+    is_empty,
+)
+from proftrack.text import percent, plain
 
-ROWS = 10
-_SENTENCE = 600
+_NAME, _CELL, _SENTENCE = 90, 160, 1200
 _MARKUP = re.compile(r"[&<>|*`~\[\]\\#!$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=www)\.|:(?=//)|@(?=\w)")
 _LEADING = re.compile(r"^(?:[-+](?=\s)|\d+[.)](?=\s))")
+_CODE = re.compile(r"`([^`<>|&\[\]]*[^`<>|&\[\]\s][^`<>|&\[\]]*)`")
+"""Code in a sentence. What could be markup to a reader that knows no code is none: all of it is escaped."""
 
 
-def escape(text: str, chars: int = 90) -> str:
+def escape(text: str, chars: int = _NAME) -> str:
     """Untrusted text as one line of Markdown that shows exactly that text."""
-    line = plain(" ".join(text.split()), chars)
+    return _escaped(_one_line(text, chars))
+
+
+def sentence(text: str, chars: int = _SENTENCE) -> str:
+    """The same, but what stands between backticks is code."""
+    parts = _CODE.split(_one_line(text, chars))
+    return "".join(f"`{part}`" if i % 2 else _escaped(part) for i, part in enumerate(parts))
+
+
+def _one_line(text: str, chars: int) -> str:
+    return plain(" ".join(text.split()), chars)
+
+
+def _escaped(line: str) -> str:
     line = _MARKUP.sub(lambda match: f"&#{ord(match.group())};", line)
     return _LEADING.sub(lambda match: match.group()[:-1] + f"&#{ord(match.group()[-1])};", line)
 
 
-def render(record: Record) -> str:
-    """The report: verdict, times, evidence, what to do, where the window went, the largest kernels and operators."""
-    verdict = record.verdict
-    parts = [
-        f"# {escape(sections.title(record))}",
-        escape(sections.origin(record), _SENTENCE),
-        f"**{escape(verdict.summary, _SENTENCE)}**",
-        f"{escape(verdict.regime)}, confidence {escape(verdict.confidence)}, step time {escape(verdict.basis)}"
-        + (f", largest cause {escape(verdict.cause)}" if verdict.cause else ""),
-        _times(record),
-        _list("Not certain because", verdict.reasons),
-        _list("It rests on", [item.text for item in verdict.evidence]),
-        _list("What to do next", verdict.advice),
-        _parts(f"Window of {duration(record.window.duration_us)}", sections.split_parts(record)),
-        _parts("GPU idle a step, by cause", sections.idle_parts(record)),
-        _table("GPU work", tables.kernels(record)) if record.kernels else "",
-        _table("On the host", tables.operators(record)) if record.ops else "",
-        _table("Recorded steps", tables.steps(record)) if record.per_step else "",
-        _list("About the data", [f"{flag.code} ({flag.count}): {flag.message}" for flag in record.quality]),
-        _rows("Environment", ("what", "value"), facts.environment(record)),
+def render(document: Document, *, most_chars: int | None = None) -> str:
+    """The document. Of one that is longer than `most_chars` those blocks are left out that do not fit: half a table
+    shows as text.
+    """
+    parts = [_title(document), sentence(document.origin), *_blocks(document.blocks, comment=document.comment)]
+    text = ""
+    for part in filter(None, parts):
+        if most_chars is None or len(text) + len(part) + 3 <= most_chars:
+            text += ("\n\n" if text else "") + part
+    return text + "\n"
+
+
+def _title(document: Document) -> str:
+    if not document.title:
+        return ""
+    return f"{'###' if document.comment else '#'} {escape(document.title, _SENTENCE)}"
+
+
+def _blocks(blocks: Sequence[Block], *, comment: bool) -> Iterator[str]:
+    for block in blocks:
+        if is_empty(block):
+            continue
+        if isinstance(block, Section | Beside):
+            if isinstance(block, Section):
+                yield _heading(block.title, comment=comment)
+            yield from _blocks(block.blocks, comment=comment)
+        elif type(block) in _BODY:
+            yield _headed(block, _BODY[type(block)](block), comment=comment)
+
+
+def _heading(title: str, *, comment: bool) -> str:
+    return f"{sentence(title)}:" if comment else f"## {sentence(title)}"
+
+
+def _headed(block: Any, body: str, *, comment: bool) -> str:
+    """A block under its title; a long table of a comment is folded away."""
+    title = getattr(block, "title", "")
+    if isinstance(block, Table) and block.folded and comment:
+        return f"<details><summary>{escape(title, _SENTENCE)}</summary>\n\n{body}\n\n</details>"
+    return f"{_heading(title, comment=comment)}\n\n{body}" if title else body
+
+
+# ---- blocks ----------------------------------------------------------------------------------------------------------
+
+
+def _lead(block: Lead) -> str:
+    if block.label:
+        return f"**{escape(block.label)}** {sentence(block.text)}"
+    return f"**{sentence(block.text)}**"
+
+
+def _paragraph(block: Paragraph) -> str:
+    return sentence(block.text)
+
+
+def _chips(block: Chips) -> str:
+    return ", ".join(f"{escape(name)} {escape(value)}".strip() for name, value in block.items)
+
+
+def _items(block: Items) -> str:
+    return "\n".join(f"{'  ' if line.startswith(SUB) else ''}- {sentence(line)}" for line in block.lines)
+
+
+def _facts(block: Facts) -> str:
+    return _rows(("what", "value"), block.rows, numbers=2)
+
+
+def _bars(block: Bars) -> str:
+    rows = [(f"{bar.key}: {bar.label}" if bar.key.strip() else bar.label, bar.value, bar.text) for bar in block.bars]
+    return _rows(("time", "", "what could be won"), rows, numbers=3)
+
+
+def _shares(block: Shares) -> str:
+    rows = [(part.label, part.value, percent(part.share / 100)) for part in block.parts]
+    return _rows(("part", "time", "share"), rows, numbers=1)
+
+
+def _strip(block: Strip) -> str:
+    return "\n".join(f"- {sentence(f'{span.label}: {span.detail}')}" for span in block.spans)
+
+
+def _ways(block: Ways) -> str:
+    lines = []
+    for way in block.ways:
+        links = " &rarr; ".join(escape(link) for link in (*way.links, way.end))
+        lines.append(f"- {links}{f' ({sentence(way.text)})' if way.text else ''}")
+    return "\n".join(lines)
+
+
+def _table(block: Table) -> str:
+    rows = [
+        [sentence(cell.text) if i == block.below else escape(cell.text, _CELL) for i, cell in enumerate(row)]
+        for row in block.cells[: block.most]
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    heads = [escape(column.label) for column in block.columns]
+    right = [column.kind == "number" for column in block.columns]
+    return "\n\n".join([_lines(heads, rows, right), *map(sentence, block.notes)])
 
 
-def _times(record: Record) -> str:
-    rows = [(f"{bar.key}: {bar.label}", duration(bar.us), bar.text) for bar in sections.time_bars(record)]
-    return _rows("A step's times", ("time", "", "what could be won"), rows)
+def _rows(heads: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: int) -> str:
+    cells = [[escape(cell, _SENTENCE) for cell in row] for row in rows]
+    return _lines(heads, cells, [i >= numbers for i in range(len(heads))])
 
 
-def _list(title: str, lines: Sequence[str]) -> str:
-    return "\n".join([f"## {title}", "", *(f"- {escape(line, _SENTENCE)}" for line in lines)]) if lines else ""
+def _lines(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
+    rule = "|".join("---:" if each else "---" for each in right)
+    lines = [f"| {' | '.join(cells)} |" for cells in (heads, *rows)]
+    return "\n".join([lines[0], f"|{rule}|", *lines[1:]])
 
 
-def _parts(title: str, parts: list[sections.Part]) -> str:
-    rows = [(part.label, duration(part.us), percent(part.share / 100)) for part in parts]
-    return _rows(title, ("part", "time", "share"), rows) if rows else ""
-
-
-def _table(title: str, table: tables.Table) -> str:
-    rows = [[cell.text for cell in row] for row in table.rows[:ROWS]]
-    text = _rows(title, [column.label for column in table.columns], rows)
-    more = len(table.rows) - ROWS
-    return text + (f"\n\n{counted(more, 'more row')}." if more > 0 else "")
-
-
-def _rows(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [" | ".join(escape(cell, 1500) for cell in cells) for cells in (heads, *rows)]
-    body = [f"| {line} |" for line in lines]
-    return "\n".join([f"## {title}", "", body[0], "|---" * len(heads) + "|", *body[1:]])
+_BODY: dict[type, Callable[[Any], str]] = {
+    Lead: _lead,
+    Paragraph: _paragraph,
+    Chips: _chips,
+    Items: _items,
+    Facts: _facts,
+    Table: _table,
+    Bars: _bars,
+    Shares: _shares,
+    Strip: _strip,
+    Ways: _ways,
+}

@@ -1,6 +1,7 @@
-"""plots/*.png: the pictures of a report for MLflow's image view and for chat. The only part that imports matplotlib.
+"""Charts as PNG, for MLflow's image view and for chat. Of the package only this and timeline/picture.py draw with
+matplotlib, and both do without it at import.
 
-800 pixels wide, units on the axes, colours that people who do not see red or green can tell apart (Okabe and Ito).
+800 pixels wide; axes, marks and colours are those that HTML shows.
 """
 
 from __future__ import annotations
@@ -9,53 +10,27 @@ import contextlib
 import importlib.util
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from proftrack.record import Record
-from proftrack.report import sections
-from proftrack.report.bars import Bars, bars
-from proftrack.report.figures import plotted, rate, roofs
-from proftrack.report.lanes import STYLES, Lanes
-from proftrack.report.scene import Scene
-from proftrack.text import duration, percent, plain, scaled, short_name
+from proftrack.report import palette
+from proftrack.report.charts import Band, Box, Chart, Dot, Key, Line, Mark, Stairs
+from proftrack.report.svg import WIDTH
+from proftrack.text import plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 WIDTH_PX = 800
-_DPI = 100
-_COLORS = {
-    "region": "#a3a9b3",
-    "operator": "#56b4e9",
-    "call": "#f7d794",
-    "launch": "#e69f00",
-    "wait": "#cc79a7",
-    "compute": "#0072b2",
-    "arithmetic": "#0072b2",
-    "bandwidth": "#009e73",
-    "latency": "#f0e442",
-    "transfer": "#d55e00",
-    "communication": "#7b62b8",
-    "unknown": "#a3a9b3",
-    "idle": "#d5d9df",
-    "idle-dispatch": "#e69f00",
-    "idle-host": "#a6761d",
-    "idle-input": "#d55e00",
-    "idle-synchronization": "#cc79a7",
-    "idle-allocator": "#66c2a5",
-    "idle-profiler": "#a3a9b3",
-    "idle-queued": "#a3a9b3",
-    "idle-unknown": "#a3a9b3",
-}
-_ON_DARK = ("arithmetic", "compute", "communication")
-_ROW_PX = 20
-_MOST_ARROWS = 60
-_ARROW = {"arrowstyle": "-|>", "color": "#535b66", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 6}
+DPI = 100
+_SCALE = WIDTH_PX / WIDTH
+_POINTS = _SCALE * 72 / DPI
+"""Printer's points in a unit of a chart."""
+_MARGIN_PX, _KEY_ROW_PX, _KEY_COLUMNS = 40, 22, 2
+_KEY_BELOW_PX = 44
+_SMALL, _WORDS = 7.5, 8.0
 
 
 def available() -> bool:
@@ -70,27 +45,16 @@ def load() -> None:
         importlib.import_module("matplotlib.figure")
 
 
-def write(record: Record, scene: Scene | None, folder: Path) -> list[Path]:
-    """Write those pictures that the record has figures for into `folder`; returns their paths.
-
-    Raises OSError where the disk refuses.
-    """
-    lanes = scene.lanes if scene else None
-    drawn: dict[str, Callable[[], Figure | None]] = {
-        "lanes": lambda: _lanes(record, lanes) if lanes else None,
-        "split": lambda: _split(record),
-        "roofline": lambda: _roofline(record),
-        "steps": lambda: _steps(record),
-    }
-    written = []
+def write(charts: Sequence[Chart], path: Path) -> None:
+    """Draw the charts below each other. Raises OSError where the disk refuses."""
     with quiet():
-        for name, draw in drawn.items():
-            figure = draw()
-            if figure is not None:
-                folder.mkdir(parents=True, exist_ok=True)
-                figure.savefig(folder / f"{name}.png", dpi=_DPI, metadata={"Software": None})
-                written.append(folder / f"{name}.png")
-    return written
+        save(_drawn(charts), path)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a picture; its folder is made. Raises OSError where the disk refuses."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})
 
 
 @contextlib.contextmanager
@@ -109,165 +73,131 @@ def quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _figure(height_px: float) -> tuple[Figure, Axes]:
+def new_figure(height_px: float) -> Figure:
+    """An empty picture of so many pixels."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH_PX / _DPI, height_px / _DPI), layout="constrained")
+    figure = Figure(figsize=(WIDTH_PX / DPI, height_px / DPI), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _titled(axes: Axes, record: Record, what: str) -> None:
-    axes.set_title(f"{sections.title(record)[:70]}: {what}", fontsize=10, loc="left")
-
-
-# ---- lanes -----------------------------------------------------------------------------------------------------------
-
-
-def _lanes(record: Record, lanes: Lanes) -> Figure:
-    low, high = lanes.focus
-    rows = sum(group.rows for group in lanes.groups)
-    figure, axes = _figure(_ROW_PX * (rows + len(lanes.groups)) + 110)
-    unit, name = _unit((high - low) / 1000)
-    top = {}
-    at = 0.0
-    for group in lanes.groups:
-        at += 1
-        axes.text(0, at - 0.15, group.label, va="bottom", ha="left", fontsize=8, color="#535b66")
-        for i in range(group.rows):
-            top[group.first + i] = at + i
-        at += group.rows
-    drawn = bars(lanes, low, high, WIDTH_PX - 40)
-    _draw_bars(axes, drawn, top, unit)
-    _draw_names(axes, drawn, lanes, top, unit)
-    _draw_arrows(axes, lanes, top, unit)
-    axes.set(xlim=(0, (high - low) / 1000 / unit), ylim=(at + 0.3, 0), xlabel=f"time ({name})", yticks=[])
-    axes.spines["left"].set_visible(False)
-    _titled(axes, record, lanes.step or "the recording")
-    _legend(axes, sorted({STYLES[s] for s in drawn.style.tolist()}, key=STYLES.index))
     return figure
 
 
-def _unit(span_us: float) -> tuple[float, str]:
-    """Microseconds in a unit that fits the axis, and its name."""
-    return (1e6, "s") if span_us >= 1e6 else (1e3, "ms") if span_us >= 1e3 else (1.0, "us")
+def entitle(axes: Axes, title: str) -> None:
+    """Write above the axes what they are of."""
+    axes.set_title(plain(title, 110), fontsize=10, loc="left")
 
 
-def _draw_bars(axes: Axes, drawn: Bars, top: dict[int, float], unit: float) -> None:
-    from matplotlib.collections import PolyCollection
-
-    left, right = drawn.left_us / unit, (drawn.left_us + drawn.width_us) / unit
-    bottom = np.array([top[row] for row in drawn.row.tolist()]) + 0.94 - drawn.base * 0.88
-    upper = bottom - drawn.height * 0.88
-    corners = np.stack([left, bottom, right, bottom, right, upper, left, upper], axis=1).reshape(-1, 4, 2)
-    colors = [_COLORS[STYLES[s]] for s in drawn.style.tolist()]
-    axes.add_collection(PolyCollection(list(corners), facecolors=colors, linewidths=0), autolim=False)
+# ---- a chart ---------------------------------------------------------------------------------------------------------
 
 
-def _draw_names(axes: Axes, drawn: Bars, lanes: Lanes, top: dict[int, float], unit: float) -> None:
-    per_px = (lanes.focus[1] - lanes.focus[0]) / 1000 / (WIDTH_PX - 40)
-    for i in np.flatnonzero(drawn.width_us > 40 * per_px).tolist():
-        style = STYLES[drawn.style[i]]
-        if drawn.name[i] < 0 and not style.startswith("idle-"):
-            continue
-        name = short_name(lanes.names[drawn.name[i]]) if drawn.name[i] >= 0 else style.removeprefix("idle-")
-        text = plain(name, max(int(drawn.width_us[i] / per_px / 5.6), 4))
-        color = "white" if style in _ON_DARK else "#111111"
-        at = (drawn.left_us[i] + 3 * per_px) / unit
-        axes.text(at, top[int(drawn.row[i])] + 0.52, text, va="center", fontsize=7.5, color=color, clip_on=True)
+def _drawn(charts: Sequence[Chart]) -> Figure:
+    keys = [_key(chart) for chart in charts]
+    heights = [
+        chart.height * _SCALE + _MARGIN_PX + _KEY_ROW_PX * -(-len(key) // _KEY_COLUMNS)
+        for chart, key in zip(charts, keys, strict=True)
+    ]
+    figure = new_figure(sum(heights))
+    panels = figure.subplots(len(charts), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, chart, key in zip(panels, charts, keys, strict=True):
+        _axes(axes, chart)
+        for order, mark in enumerate(chart.marks, start=2):
+            _mark(axes, mark, order)
+        _legend(axes, chart, key)
+    return figure
 
 
-def _draw_arrows(axes: Axes, lanes: Lanes, top: dict[int, float], unit: float) -> None:
-    """From launches to what they launched, where those are few."""
-    marks, (low, high) = lanes.marks, lanes.focus
-    call, work, called = lanes.links
-    seen = np.flatnonzero((marks.start[work] < high) & (marks.start[work] >= low) & (called >= low))
-    if len(seen) > _MOST_ARROWS:
-        return
-    for i in seen.tolist():
-        start = ((called[i] - low) / 1000 / unit, top[int(marks.row[call[i]])] + 0.94)
-        end = ((marks.start[work[i]] - low) / 1000 / unit, top[int(marks.row[work[i]])] + 0.06)
-        axes.annotate("", xy=end, xytext=start, arrowprops=_ARROW)
+def _axes(axes: Axes, chart: Chart) -> None:
+    for axis, line, limits in ((chart.x, axes.xaxis, axes.set_xlim), (chart.y, axes.yaxis, axes.set_ylim)):
+        if axis.log:
+            (axes.set_xscale if axis is chart.x else axes.set_yscale)("log")
+        limits(axis.low, axis.high)
+        line.set_ticks([tick.value for tick in axis.ticks], [plain(tick.label, 24) for tick in axis.ticks])
+        line.set_ticks([], minor=True)
+    axes.set_xlabel(plain(chart.x.label, 60))
+    axes.set_ylabel(plain(chart.y.label, 60))
+    axes.tick_params(labelsize=_WORDS, length=3)
+    axes.grid(axis="y", color=palette.GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    entitle(axes, chart.title)
 
 
-def _legend(axes: Axes, styles: list[str]) -> None:
+def _mark(axes: Axes, mark: Mark, order: int) -> None:
+    if isinstance(mark, Line):
+        xs, ys = zip(*mark.points, strict=True)
+        axes.plot(xs, ys, zorder=order, clip_on=False, **_stroke(mark.style))
+        if mark.points_style:
+            axes.plot(xs, ys, "o", color=palette.color(mark.points_style), markersize=4, zorder=order, clip_on=False)
+    elif isinstance(mark, Box):
+        _box(axes, mark, order)
+    elif isinstance(mark, Dot):
+        _dot(axes, mark, order)
+    elif isinstance(mark, Stairs):
+        levels = [float("nan") if level is None else level for level in mark.levels]
+        axes.stairs(levels, mark.edges, fill=True, zorder=order, **_fill(mark.style))
+    elif isinstance(mark, Band):
+        axes.axvspan(mark.left, mark.right, linewidth=0, zorder=order, **_fill(mark.style))
+    else:
+        at = {"xytext": (mark.dx * _POINTS, -mark.dy * _POINTS), "textcoords": "offset points"}
+        ha = {"start": "left", "middle": "center", "end": "right"}[mark.anchor]
+        axes.annotate(plain(mark.text, 80), (mark.x, mark.y), ha=ha, fontsize=_WORDS, zorder=order, **at)  # type: ignore[arg-type]
+
+
+def _box(axes: Axes, mark: Box, order: int) -> None:
+    from matplotlib.patches import Rectangle
+
+    width, height = mark.right - mark.left, mark.high - mark.low
+    axes.add_patch(Rectangle((mark.left, mark.low), width, height, linewidth=0, zorder=order, **_fill(mark.style)))
+    if mark.text:
+        color = "white" if mark.style in palette.ON_DARK else "#111111"
+        at = (mark.left + width / 2, mark.low + height / 2)
+        axes.text(*at, mark.text, ha="center", va="center", fontsize=_WORDS, color=color, zorder=order)
+
+
+def _dot(axes: Axes, mark: Dot, order: int) -> None:
+    size = (2 * mark.radius * _POINTS) ** 2
+    axes.scatter(mark.x, mark.y, s=size, edgecolors="#444444", linewidths=0.6, zorder=order, **_fill(mark.style, 0.85))
+    if mark.text:
+        above = (0, (mark.radius + 3) * _POINTS)
+        place = {"xytext": above, "textcoords": "offset points", "ha": "center", "zorder": order}
+        axes.annotate(mark.text, (mark.x, mark.y), fontsize=_WORDS, **place)  # type: ignore[arg-type]
+
+
+def _stroke(style: str) -> dict[str, Any]:
+    line = palette.STROKES[style]
+    dash = (0, [part / line.width for part in line.dash]) if line.dash else "-"
+    return {"color": palette.color(style), "linewidth": line.width, "linestyle": dash}
+
+
+def _fill(style: str, alpha: float = 1.0) -> dict[str, Any]:
+    return {"color": palette.color(style), "alpha": palette.SHEER.get(style, alpha)}
+
+
+# ---- the key ---------------------------------------------------------------------------------------------------------
+
+
+def _key(chart: Chart) -> list[Key]:
+    """What the colours stand for, and the names of the dots: there is no table beside a picture."""
+    return [*chart.key, *(Key(mark.style, mark.name) for mark in chart.marks if isinstance(mark, Dot) and mark.name)]
+
+
+def _legend(axes: Axes, chart: Chart, key: list[Key]) -> None:
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    patches = [Patch(color=_COLORS[s], label=s.replace("idle-", "idle: ")) for s in styles]
-    axes.figure.legend(handles=patches, loc="outside lower center", ncols=7, fontsize=7.5, frameon=False)
-
-
-# ---- split, roofline, steps ------------------------------------------------------------------------------------------
-
-
-def _split(record: Record) -> Figure | None:
-    split, idle = sections.split_parts(record), sections.idle_parts(record)
-    if not split:
-        return None
-    figure, axes = _figure(200 if idle else 140)
-    for at, parts in enumerate([split, *([idle] if idle else [])]):
-        for part in parts:
-            axes.barh(at, part.share, left=part.start, color=_COLORS[part.key], height=0.6)
-            if part.share >= 14:
-                name = part.label.partition(":")[0]
-                text = f"{name}\n{duration(part.us)}, {percent(part.share / 100)}"
-                color = "white" if part.key in _ON_DARK else "#111111"
-                axes.text(part.start + part.share / 2, at, text, ha="center", va="center", fontsize=8, color=color)
-    axes.set(xlim=(0, 100), xlabel="share (%)", ylim=(1.6 if idle else 0.6, -0.6))
-    axes.set_yticks([0, 1] if idle else [0], ["window", "idle a step\nby cause"] if idle else ["window"])
-    _titled(axes, record, f"window of {duration(record.window.duration_us)}")
-    return figure
-
-
-def _roofline(record: Record) -> Figure | None:
-    ceilings, kernels = record.ceilings, plotted(record.kernels)
-    if ceilings is None or not kernels:
-        return None
-    figure, axes = _figure(460)
-    ridges = {dtype: flops / ceilings.bytes_per_s for dtype, flops in roofs(record).items()}
-    intensities = [k.intensity or 0.0 for _, k in kernels]
-    low, high = min([*intensities, *ridges.values()]) / 3, max([*intensities, *ridges.values()]) * 10
-    for dtype, ridge in ridges.items():
-        flops = ridge * ceilings.bytes_per_s
-        axes.plot([low, ridge, high], [low * ceilings.bytes_per_s, flops, flops], color="#16191d", linewidth=1.2)
-        axes.text(ridge * 0.8, flops, f"{dtype} {scaled(flops, 'FLOP/s')}", ha="right", va="center", fontsize=8)
-    for rank, kernel in kernels[:8]:
-        at = (kernel.intensity or 0.0, rate(kernel))
-        label = f"{rank} {plain(short_name(kernel.name), 44)}, {percent(kernel.share)}"
-        color = _COLORS[kernel.limit]
-        axes.scatter(*at, s=30 + 500 * kernel.share, color=color, alpha=0.85, edgecolors="#444444", label=label)
-        axes.annotate(str(rank), at, (9, -14), textcoords="offset points", fontsize=8)
-    axes.set(xscale="log", yscale="log", xlim=(low, high), xlabel="FLOPs a byte", ylabel="FLOP/s")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_major_formatter(lambda value, _: scaled(value, "").strip())
-    axes.figure.legend(loc="outside lower center", ncols=2, fontsize=7.5, frameon=False, markerscale=0.6)
-    axes.grid(color="#e3e6ea", linewidth=0.6)
-    axes.set_axisbelow(True)
-    _titled(axes, record, f"roofline of {plain(ceilings.device, 40)}, memory {scaled(ceilings.bytes_per_s, 'B/s')}")
-    return figure
-
-
-def _steps(record: Record) -> Figure | None:
-    steps = record.per_step
-    if not steps:
-        return None
-    figure, axes = _figure(320)
-    host, gpu = np.array([s.host_us for s in steps]), np.array([s.self_cuda_time_us or 0.0 for s in steps])
-    t, b = record.step_time_us, record.times.gpu_busy_per_step_us
-    unit, name = _unit(max([float(host.max()), float(gpu.max()), t or 0.0]))
-    at = np.arange(len(steps))
-    axes.bar(at - 0.2, host / unit, 0.38, color=_COLORS["operator"], label="host interval, profiler included")
-    axes.bar(at + 0.2, gpu / unit, 0.38, color=_COLORS["compute"], label="GPU time of what it launched")
-    for label, us, line in (("T", t, "--"), ("B", b, ":")):
-        if us:
-            axes.axhline(us / unit, color="#16191d", linestyle=line, label=f"{label} {duration(us)}")
-    every = max(1, len(steps) // 20)
-    axes.set_xticks(at[::every], [str(s.step) for s in steps[::every]])
-    axes.set(xlabel="recorded step (ProfilerStep number)", ylabel=f"time ({name})", ylim=(0, None))
-    axes.margins(y=0.25)
-    axes.legend(fontsize=8, frameon=False, ncols=2, loc="upper right")
-    _titled(axes, record, "recorded steps")
-    return figure
+    if not key:
+        return
+    handles = [
+        Line2D([], [], **_stroke(each.style)) if each.style in palette.STROKES else Patch(**_fill(each.style))
+        for each in key
+    ]
+    axes.legend(
+        handles,
+        [plain(each.label, 70) for each in key],
+        loc="upper center",
+        bbox_to_anchor=(0.5, -_KEY_BELOW_PX / (chart.height * _SCALE)),
+        ncols=_KEY_COLUMNS,
+        fontsize=_SMALL,
+        frameon=False,
+    )

@@ -1,4 +1,4 @@
-"""What the terminal shows: the verdict first, then the figures it rests on. Plain text where it is piped.
+"""A document on a terminal, or as plain text for a pipe.
 
 Lines fit the terminal; where there is none, $COLUMNS, else 100 columns. Numbers are never cut: the name beside them
 gives way.
@@ -6,28 +6,51 @@ gives way.
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import IO
+from typing import IO, Any, TypeVar
 
+from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
-from proftrack.record import Record
-from proftrack.report import tables
-from proftrack.report.sections import idle_parts, split_parts, time_bars
-from proftrack.text import brief, counted, duration, percent, plain
+from proftrack.report.document import (
+    SUB,
+    Bars,
+    Beside,
+    Block,
+    Cell,
+    Chips,
+    Column,
+    Document,
+    Facts,
+    Items,
+    Lead,
+    Paragraph,
+    Section,
+    Shares,
+    Strip,
+    Table,
+    Tone,
+    Ways,
+    is_empty,
+)
+from proftrack.text import brief, percent, plain
 
-TOP = 5
-_GAPS = 3
-_DEVICES = 8
+_Each = TypeVar("_Each")
 PIPED_COLUMNS = 100
+_SENTENCE, _CELL, _NAME = 1200, 160, 60
+_NARROWEST = 10
+"""Of a column of words, which gives way to numbers no further."""
 _BAR = 30
 _LABEL = 8
-_NARROWEST_NAME = 12
-_WIDEST_NAME = 60
-_STYLE = {"high": "bold green", "medium": "bold yellow", "low": "bold red"}
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
+_SHORT_ID = 8
+_GAP = 2
+_STYLES: dict[Tone, str] = {"good": "bold green", "bad": "bold red", "unclear": "bold yellow", "plain": "bold"}
 
 
 def console(stream: IO[str] | None = None) -> Console:
@@ -50,161 +73,267 @@ def _width(out: IO[str]) -> int | None:
     return int(asked) if asked.isascii() and asked.isdigit() and int(asked) > 0 else PIPED_COLUMNS
 
 
-def print_result(record: Record, stream: IO[str] | None = None) -> None:
-    """What `proftrack run` says at its end: verdict, times, the largest kernels."""
-    out = console(stream)
-    _verdict(out, record)
-    _times(out, record)
-    _kernels(out, record)
+def show(document: Document, stream: IO[str] | None = None) -> None:
+    """Print a document to stdout, or to another text stream."""
+    _show(console(stream), document.blocks)
+
+
+def text(document: Document) -> str:
+    """The same as a string."""
+    stream = io.StringIO()
+    show(document, stream)
+    return stream.getvalue().lstrip("\n")
 
 
 def print_note(label: str, text: str) -> None:
     """A sentence behind a label of eight columns, as wide as the terminal is."""
-    _hanging(console(), Text(text), label.ljust(_LABEL), " " * _LABEL)
+    _hanging(console(), text, label.ljust(_LABEL), " " * _LABEL)
 
 
-def _hanging(out: Console, text: Text, first: str = "", below: str = "") -> None:
-    """A text in lines that fit, the first behind `first`, the others behind `below`, which is as wide."""
-    for i, part in enumerate(text.wrap(out, max(out.width - len(below), 20))):
-        part.rstrip()
-        out.print(Text(below if i else first) + part)
+# ---- blocks ----------------------------------------------------------------------------------------------------------
 
 
-def print_record(record: Record, stream: IO[str] | None = None) -> None:
-    """What `proftrack analyze` says: the same, with idle time by cause, the split and operators."""
-    out = console(stream)
-    _verdict(out, record)
-    _times(out, record)
-    _parts(out, f"Window of {duration(record.window.duration_us)}, {counted(record.window.steps, 'step')}:", record)
-    _gaps(out, record)
-    _launches(out, record)
-    _kernels(out, record)
-    _ops(out, record)
-    _quality(out, record)
-
-
-def _verdict(out: Console, record: Record) -> None:
-    verdict = record.verdict
-    style = "bold red" if verdict.regime == "inconclusive" else _STYLE[verdict.confidence]
-    out.print()
-    _hanging(out, Text(verdict.summary, style=style))
-    said = f"confidence {verdict.confidence}, step time {verdict.basis}"
-    out.print(Text(said + (f", largest cause {verdict.cause}" if verdict.cause else "")))
-    for heading, mark, lines in (
-        ("Not certain because", "?", verdict.reasons),
-        ("It rests on", "-", [item.text for item in verdict.evidence]),
-        ("What to do next", ">", verdict.advice),
-    ):
-        if lines:
+def _show(out: Console, blocks: Sequence[Block]) -> None:
+    """Block after block, with a line between them but where they go together."""
+    before: Block | None = None
+    for block in blocks:
+        if is_empty(block) or type(block) not in _SHOW:
+            continue
+        together = isinstance(block, Chips | Paragraph | Ways) and isinstance(before, Lead | Paragraph)
+        if not together and not isinstance(block, Section | Beside):
             out.print()
-            out.print(Text(f"{heading}:"))
-            _items(out, mark, lines)
+        _SHOW[type(block)](out, block)
+        before = block
 
 
-def _items(out: Console, mark: str, lines: Sequence[str], style: str = "") -> None:
-    """One item a line; what does not fit goes on below its own text."""
-    for line in lines:
-        _hanging(out, Text(plain(line, 600), style=style), f"  {mark} ", "    ")
+def _lead(out: Console, block: Lead) -> None:
+    label = f"{block.label}: " if block.label else ""
+    _hanging(out, label + block.text, style=_STYLES[block.tone])
 
 
-def _times(out: Console, record: Record) -> None:
-    bars = time_bars(record)
-    longest = max((bar.us for bar in bars), default=0.0)
-    out.print()
-    for bar in bars:
-        line = f"{bar.key}  {bar.label.partition(':')[0].partition(',')[0]:<24}{duration(bar.us):>9}  "
-        out.print(Text(line + _bar(bar.us / longest, out.width - len(line))))
-    other = record.timing.other if record.timing is not None else None
-    if other is not None:
-        label = "step, synchronised" if other.noun == "step" else "step, back to back"
-        out.print(Text(f"   {label:<24}{duration(other.us):>9}"))
-    if record.verdict.gpu_busy_fraction is not None:
-        out.print(Text(f"u  {'B / T':<24}{percent(record.verdict.gpu_busy_fraction):>9}"))
+def _paragraph(out: Console, block: Paragraph) -> None:
+    _hanging(out, block.text)
+
+
+def _chips(out: Console, block: Chips) -> None:
+    _hanging(out, ", ".join(f"{name} {value}".strip() for name, value in block.items))
+
+
+def _items(out: Console, block: Items) -> None:
+    _heading(out, block.title)
+    for line in block.lines:
+        first = SUB if line.startswith(SUB) else f"{block.mark} "
+        _hanging(out, line.strip(), f"  {first}", "  " + " " * len(first), "yellow" if block.warning else "")
+
+
+def _facts(out: Console, block: Facts) -> None:
+    _heading(out, block.title)
+    width = max(len(name) for name, _ in block.rows)
+    for name, value in block.rows:
+        _hanging(out, value, f"  {plain(name):<{width}}  ", " " * (width + 4))
+
+
+def _bars(out: Console, block: Bars) -> None:
+    _heading(out, block.title)
+    for bar in block.bars:
+        line = f"{bar.key:<2} {plain(bar.short or bar.label, _CELL):<24}{plain(bar.value):>9}  "
+        length = bar.solid + bar.rest
+        out.print(Text((line + _bar(length / 100, out.width - len(line)) if length else line).rstrip()))
 
 
 def _bar(share: float, room: int) -> str:
     return "#" * max(1, round(min(_BAR, room) * share)) if room > 3 else ""
 
 
-def _parts(out: Console, heading: str, record: Record) -> None:
-    """The window's exclusive parts, and idle time by cause."""
-    idle = f"GPU idle{' a step' if record.window.steps else ''}, by cause (profiled):"
-    for title, parts in ((heading, split_parts(record)), (idle, idle_parts(record))):
-        if parts:
+def _shares(out: Console, block: Shares) -> None:
+    _heading(out, block.title)
+    for part in block.parts:
+        share = part.share / 100
+        line = f"  {plain(part.short or part.label, _CELL):<22}{plain(part.value):>9} {percent(share):>8}  "
+        out.print(Text(line + _bar(share, out.width - len(line))))
+
+
+def _strip(out: Console, block: Strip) -> None:
+    for span in block.spans:
+        _hanging(out, f"{span.label}: {span.detail}", "  - ", SUB)
+
+
+def _ways(out: Console, block: Ways) -> None:
+    for way in block.ways:
+        for depth, link in enumerate([*way.links, *([way.end] if way.end else [])]):
+            out.print(Text(f"  {'  ' * depth}{'└ ' if depth else ''}{plain(link, 70)}"))
+        if way.text:
+            _hanging(out, way.text, "  ", "  ")
+
+
+def _section(out: Console, block: Section) -> None:
+    if block.headed:
+        out.print()
+        _heading(out, block.title)
+    _show(out, block.blocks)
+
+
+def _beside(out: Console, block: Beside) -> None:
+    _show(out, block.blocks)
+
+
+def _heading(out: Console, title: str) -> None:
+    if title:
+        out.print(Text(f"{plain(title, _SENTENCE)}:"))
+
+
+def _hanging(out: Console, text: str, first: str = "", below: str = "", style: str = "") -> None:
+    """A text in lines that fit, the first behind `first`, the others behind `below`, which is as wide."""
+    words = Text(plain(text, _SENTENCE), style=style)
+    for i, part in enumerate(words.wrap(out, max(out.width - len(below), 20))):
+        part.rstrip()
+        out.print(Text(below if i else first) + part)
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def _table(out: Console, block: Table) -> None:
+    """Columns side by side. Where they do not fit, run ids are shortened, sentences go below their row, words give way
+    (never a number), and what still has no room is another table below, with the first column again.
+    """
+    columns = [replace(column, label=plain(column.label, _CELL)) for column in block.columns]
+    shown = block.cells[: block.most]
+    below = [""] * len(shown)
+    texts = [[_whole(cell, column) for cell, column in zip(row, columns, strict=True)] for row in shown]
+    if not _fits(columns, texts, out.width):
+        texts = [[cell[:_SHORT_ID] if _RUN_ID.fullmatch(cell) else cell for cell in row] for row in texts]
+    if block.below is not None and not _fits(columns, texts, out.width):
+        below = [plain(row[block.below].text, _SENTENCE) for row in shown]
+        columns = _without(columns, block.below)
+        texts = [_without(row, block.below) for row in texts]
+    widths = _narrowed(columns, _widths(columns, texts), out.width)
+    _heading(out, block.title)
+    for number, part in enumerate(_parts(widths, out.width)):
+        if number:
             out.print()
-            out.print(Text(title))
-        for part in parts:
-            line = f"  {part.label.partition(':')[0]:<22}{duration(part.us):>9} {percent(part.share / 100):>8}  "
-            out.print(Text(line + _bar(part.share / 100, out.width - len(line))))
+        _rows(
+            out,
+            [columns[i] for i in part],
+            [[row[i] for row in texts] for i in part],
+            [widths[i] for i in part],
+            below,
+            headed=any(column.label for column in columns),
+        )
+    for note in block.notes:
+        _hanging(out, note, style="dim")
 
 
-def _gaps(out: Console, record: Record) -> None:
-    """The longest stretches in which the GPU idled, and what the host did."""
-    if record.idle.largest:
-        out.print()
-        out.print(Text("The longest idle gaps (profiled):"))
-    for gap in record.idle.largest[:_GAPS]:
-        line = f"  {duration(gap.duration_us):>9}  {gap.cause:<16}during "
-        out.print(Text(line + brief(gap.during, max(out.width - len(line) - 1, _NARROWEST_NAME))))
+def _without(row: Sequence[_Each], index: int) -> list[_Each]:
+    return [*row[:index], *row[index + 1 :]]
 
 
-def _launches(out: Console, record: Record) -> None:
-    """How work came to the GPU, and which of several devices the figures are about."""
-    launch, lines = record.launch, []
-    if launch is not None and launch.delay_median_us is not None:
-        late = f", p95 {duration(launch.delay_p95_us)}" if launch.delay_p95_us is not None else ""
-        depth = launch.queue_depth_max
-        lines.append(f"Launch to start: median {duration(launch.delay_median_us)}{late}; queue at most {depth} deep.")
-    if len(record.devices) > 1:
-        busiest = max(record.devices, key=lambda d: (d.gpu_busy_us or 0.0, -d.device))
-        each = ", ".join(f"{d.device} busy {duration(d.gpu_busy_us)}" for d in record.devices[:_DEVICES])
-        lines.append(f"{counted(len(record.devices), 'device')} ({each}): B, idle and split are of {busiest.device}.")
-    if lines:
-        out.print()
-    for line in lines:
-        out.print(Text(line))
+def _whole(cell: Cell, column: Column) -> str:
+    if column.kind == "code":
+        return cell.hint or cell.text
+    return plain(cell.text, _CELL)
 
 
-def _kernels(out: Console, record: Record) -> None:
-    if record.kernels:
-        _table(out, tables.kernels(record), ("GPU work", "share", "total", "calls", "mean", "limit"))
+def _widths(columns: Sequence[Column], texts: Sequence[Sequence[str]]) -> list[int]:
+    out = []
+    for i, column in enumerate(columns):
+        longest = max(len(row[i]) if column.kind != "code" else len(brief(row[i], _NAME)) for row in texts)
+        out.append(max(len(column.label), longest, column.width))
+    return out
 
 
-def _ops(out: Console, record: Record) -> None:
-    if record.ops:
-        _table(out, tables.operators(record), ("operator, region or call", "share", "self CPU", "calls", "self CUDA"))
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + _GAP * (len(widths) - 1)
 
 
-def _table(out: Console, table: tables.Table, wanted: Sequence[str]) -> None:
-    """The first rows of these columns; the first of them is the name, which takes the room that is left."""
-    labels = [column.label for column in table.columns]
-    at = [labels.index(name) for name in wanted if name in labels]
-    rows = [[row[i] for i in at] for row in table.rows[:TOP]]
-    heads = [labels[i] for i in at]
-    widths = [max(len(head), *(len(row[i].text) for row in rows)) for i, head in enumerate(heads)]
-    room = max(out.width - sum(widths[1:]) - 2 * (len(widths) - 1) - 1, _NARROWEST_NAME)
-    names = _told_apart([row[0].hint or row[0].text for row in rows], min(room, _WIDEST_NAME))
-    width = max(map(len, [*names, heads[0][:room]]))
-    out.print()
-    for name, cells in zip([heads[0], *names], [heads, *([c.text for c in row] for row in rows)], strict=True):
-        line = f"{name:<{width}.{width}}" + "".join(f"  {c:>{w}}" for c, w in zip(cells[1:], widths[1:], strict=True))
-        out.print(Text(line, no_wrap=True, style="bold" if cells is heads else ""), crop=False)
-    if len(table.rows) > TOP:
-        out.print(Text(f"and {counted(len(table.rows) - TOP, 'more row')}: proftrack report shows all"))
+def _fits(columns: Sequence[Column], texts: Sequence[Sequence[str]], width: int) -> bool:
+    return _total(_widths(columns, texts)) <= width
 
 
-def _told_apart(names: list[str], room: int) -> list[str]:
+def _narrowed(columns: Sequence[Column], widths: list[int], width: int) -> list[int]:
+    """The widest column that may be cut gives way until all fit, or until none is left to give way."""
+    widths = list(widths)
+    cut = [i for i, column in enumerate(columns) if column.kind in ("text", "code")]
+    while cut and _total(widths) > width:
+        widest = max(cut, key=lambda i: widths[i])
+        if widths[widest] <= _NARROWEST:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def _parts(widths: Sequence[int], width: int) -> list[list[int]]:
+    """The columns that fit beside each other; behind the first part each begins with the first column."""
+    parts = [[0]]
+    for i in range(1, len(widths)):
+        if len(parts[-1]) > 1 and _total([widths[j] for j in (*parts[-1], i)]) > width:
+            parts.append([0])
+        parts[-1].append(i)
+    return parts
+
+
+def _rows(
+    out: Console,
+    columns: Sequence[Column],
+    texts: Sequence[Sequence[str]],
+    widths: Sequence[int],
+    below: Sequence[str],
+    *,
+    headed: bool,
+) -> None:
+    """Lines of a table, which is given column by column."""
+    cells = [_column(column, each, width) for column, each, width in zip(columns, texts, widths, strict=True)]
+    if headed:
+        heads = [_aligned(column, column.label[:width], width) for column, width in zip(columns, widths, strict=True)]
+        _line(out, heads, "bold")
+    for row, sentence in zip(zip(*cells, strict=True), below, strict=True):
+        _line(out, row, "")
+        if sentence:
+            _hanging(out, sentence, SUB, SUB)
+
+
+def _line(out: Console, cells: Sequence[str], style: str) -> None:
+    line = Text((" " * _GAP).join(cells).rstrip(), style=style)
+    out.print(line, no_wrap=True, overflow="ignore", crop=False)
+
+
+def _column(column: Column, texts: Sequence[str], width: int) -> list[str]:
+    cut = _told_apart(texts, width) if column.kind == "code" else [_cut(cell, width) for cell in texts]
+    return [_aligned(column, cell, width) for cell in cut]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else plain(text, width)
+
+
+def _aligned(column: Column, text: str, width: int) -> str:
+    return text.rjust(width) if column.kind == "number" else text.ljust(width)
+
+
+def _told_apart(names: Sequence[str], room: int) -> list[str]:
     """Names cut in their middle; those that are then alike by their ends, where that tells them apart."""
     cut = [brief(name, room) for name in names]
     return [
-        name_cut if cut.count(name_cut) == 1 else f"{brief(name, len(name))[: room - 3]}..."
+        name_cut if cut.count(name_cut) == 1 else _cut_end(brief(name, len(name)), room)
         for name, name_cut in zip(names, cut, strict=True)
     ]
 
 
-def _quality(out: Console, record: Record) -> None:
-    told = set(record.verdict.reasons)
-    flags = [flag for flag in record.quality if flag.message not in told]
-    if flags:
-        out.print()
-        _items(out, "!", [f"{flag.code} ({flag.count}): {flag.message}" for flag in flags], style="yellow")
+def _cut_end(name: str, room: int) -> str:
+    return name if len(name) <= room else f"{name[: room - 3]}..."
+
+
+_SHOW: dict[type, Callable[[Console, Any], None]] = {
+    Lead: _lead,
+    Paragraph: _paragraph,
+    Chips: _chips,
+    Items: _items,
+    Facts: _facts,
+    Table: _table,
+    Bars: _bars,
+    Shares: _shares,
+    Strip: _strip,
+    Ways: _ways,
+    Section: _section,
+    Beside: _beside,
+}

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from proftrack import rundir
 from proftrack.errors import StoreError
 from proftrack.record import Record
+from proftrack.report.pages.note import note
 from proftrack.store import columns, fields
-from proftrack.store.description import note
 from proftrack.store.errors import explained, quiet
 from proftrack.store.lifecycle import CHANGED_TAG, LEFT_OUT_TAG, RECORD_TAG, now, set_tags
 from proftrack.store.retry import quick_retries, time_for

@@ -11,7 +11,7 @@
     return x === null || y === null ? (x === null) - (y === null) : x - y;
   };
   const sort = (table, head) => {
-    const column = head.cellIndex, numeric = head.classList.contains("n");
+    const column = head.cellIndex, numeric = head.classList.contains("number");
     const falling = head.getAttribute("aria-sort") === null ? numeric : head.getAttribute("aria-sort") === "ascending";
     const rows = [...table.tBodies[0].rows].sort((a, b) => {
       const empty = numeric && (value(a, column) === null || value(b, column) === null);

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from proftrack.report.lanes import STYLES, Lanes
-from proftrack.report.thinning import Marks
+from proftrack.report.timeline.lanes import STYLES, Lanes
+from proftrack.report.timeline.thinning import Marks
 from proftrack.trace.table import NONE, Bools, Ints
 
 Floats = npt.NDArray[np.float64]

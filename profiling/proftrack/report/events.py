@@ -11,12 +11,12 @@ from proftrack.measures.view import View, view
 from proftrack.measures.window import find_windows
 from proftrack.record.figures import Kernel
 from proftrack.report.chains import Chain, Wait, chains, waits
-from proftrack.report.lanes import Lanes, lanes
 from proftrack.report.queue import Queue, queue
+from proftrack.report.timeline.lanes import Lanes, lanes
 from proftrack.trace.table import EventTable
 
 
-class Scene(NamedTuple):
+class EventDetails(NamedTuple):
     """Of one cycle: its timeline, its launches, its waits."""
 
     lanes: Lanes | None
@@ -28,8 +28,8 @@ class Scene(NamedTuple):
     cycles: int
 
 
-def scene(tables: list[EventTable], kernels: list[Kernel]) -> Scene | None:
-    """The scene of the cycle whose step has most GPU work; None where nothing in the tables has a time."""
+def details(tables: list[EventTable], kernels: list[Kernel]) -> EventDetails | None:
+    """Those of the cycle whose step has most GPU work; None where nothing in the tables has a time."""
     views = [view(table) for table in tables]
     if not views:
         return None
@@ -39,7 +39,7 @@ def scene(tables: list[EventTable], kernels: list[Kernel]) -> Scene | None:
     if windows is None:
         return None
     gaps = find_gaps(seen, windows) if len(seen.links.gpu) else None
-    return Scene(
+    return EventDetails(
         lanes=lanes(seen, windows, gaps, kernels),
         queue=queue(seen, windows),
         chains=chains(seen, kernels),

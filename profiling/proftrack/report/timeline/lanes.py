@@ -10,9 +10,9 @@ from proftrack.measures.idle import Gaps
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
 from proftrack.record.figures import Kernel
-from proftrack.report import lane_rows
-from proftrack.report.lane_rows import GPU_STYLE, IDLE_STYLE, STYLES, Group, Rows
-from proftrack.report.thinning import Marks, thin
+from proftrack.report.timeline import rows as timeline_rows
+from proftrack.report.timeline.rows import GPU_STYLE, IDLE_STYLE, STYLES, Group, Rows
+from proftrack.report.timeline.thinning import Marks, thin
 from proftrack.text import duration
 from proftrack.trace.categories import CALL_KINDS, is_wait
 from proftrack.trace.table import NONE, Ints
@@ -64,10 +64,10 @@ def lanes(seen: View, windows: Windows, gaps: Gaps | None, kernels: list[Kernel]
         low, high = focus
     one = (low, high) == focus and step != NONE
     rows = Rows(low, high)
-    lane_rows.host(seen, rows)
-    lane_rows.gpu(seen, seen.owned.step == step if one else seen.owned.step != NONE, kernels, rows)
+    timeline_rows.host(seen, rows)
+    timeline_rows.gpu(seen, seen.owned.step == step if one else seen.owned.step != NONE, kernels, rows)
     if gaps is not None:
-        lane_rows.idle(gaps, rows)
+        timeline_rows.idle(gaps, rows)
     marks = rows.marks()
     return None if marks is None else _picture(seen, rows, marks, focus, step)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from proftrack.measures.idle import CAUSES
-from proftrack.report.lanes import STYLES, Lanes
+from proftrack.report.timeline.lanes import STYLES, Lanes
 from proftrack.text import plain
 from proftrack.trace.table import NONE
 from proftrack.verdict.evidence import CAUSE_TEXT

@@ -1,40 +1,20 @@
-"""The tables of a report: columns, rows as text, and what each cell is sorted by. Names are cut and still untrusted."""
+"""The tables of a record: operators, kernels, steps, regions. Names are cut and still untrusted."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Struct
+import msgspec
 
 from proftrack.record import Record
 from proftrack.record.figures import Region
-from proftrack.report.sections import NAME, ROWS
+from proftrack.report.document import Cell, Column, Table
 from proftrack.text import counted, duration, factor, percent, plain
 
-
-class Column(Struct, frozen=True, kw_only=True):
-    """A column of a table."""
-
-    label: str
-    kind: str = "n"
-    """n: numbers, w: long names, t: short words. The CSS class of its cells."""
-    hint: str = ""
-
-
-class Cell(Struct, frozen=True, kw_only=True):
-    """A cell: what is shown, and what it is sorted by."""
-
-    text: str
-    value: float | None = None
-    hint: str = ""
-
-
-class Table(Struct, frozen=True, kw_only=True):
-    """Rows to show, and what is said about those that are left out."""
-
-    columns: list[Column]
-    rows: list[list[Cell]]
-    rest: str = ""
+ROWS = 100
+"""Rows of one table."""
+_NAME = 160
 
 
 def _time(us: float | None) -> Cell:
@@ -49,9 +29,26 @@ def _share(fraction: float | None) -> Cell:
     return Cell(text=percent(fraction), value=fraction)
 
 
-def _name(name: str, limit: int = NAME) -> Cell:
+def _name(name: str, limit: int = _NAME) -> Cell:
     shown = plain(name, limit)
     return Cell(text=shown, hint=plain(name, 3 * limit) if len(name) > limit else "")
+
+
+def _table(title: str, columns: list[Column], rows: list[list[Cell]], rest: str) -> Table:
+    return Table(title, columns, rows, note=rest, most=ROWS, folded=False, sortable=True)
+
+
+def first(table: Table, most: int, more: str, wanted: Sequence[str] = ()) -> Table:
+    """The first rows of a table, of the columns of these labels; `more` is said of the others, with their number."""
+    labels = [column.label for column in table.columns]
+    at = [labels.index(label) for label in wanted if label in labels] or range(len(labels))
+    left = len(table.rows) - most
+    return msgspec.structs.replace(
+        table,
+        heads=[table.heads[i] for i in at],
+        rows=[[row[i] for i in at] for row in table.rows[:most]],
+        note=more.format(counted(left, "more row")) if left > 0 else "",
+    )
 
 
 def _rest(rows: list[Any], share: float | None) -> str:
@@ -61,14 +58,14 @@ def _rest(rows: list[Any], share: float | None) -> str:
     return f"{counted(len(rows) - ROWS, 'more row')}{left}: in record.json."
 
 
-def kernels(record: Record) -> Table:
+def kernels(record: Record, title: str = "") -> Table:
     """All GPU work by name."""
-    found, total = record.kernels, record.totals.self_cuda_time_total_us or 0.0
+    all_kernels, total = record.kernels, record.totals.self_cuda_time_total_us or 0.0
     columns = [
         Column(label="#", hint="rank by total time, as numbered in the roofline plot"),
-        Column(label="GPU work", kind="w"),
-        Column(label="kind", kind="t"),
-        Column(label="limit", kind="t", hint="what limits it: arithmetic, memory bandwidth, too few blocks, ..."),
+        Column(label="GPU work", kind="code"),
+        Column(label="kind", kind="word"),
+        Column(label="limit", kind="word", hint="what limits it: arithmetic, memory bandwidth, too few blocks, ..."),
         Column(label="share", hint="of the self CUDA time total"),
         Column(label="total"),
         Column(label="calls"),
@@ -91,10 +88,10 @@ def kernels(record: Record) -> Table:
             _count(k.blocks),
             _over(k.total_us, k.roofline_us),
         ]
-        for rank, k in enumerate(found[:ROWS], start=1)
+        for rank, k in enumerate(all_kernels[:ROWS], start=1)
     ]
-    left = sum(k.total_us for k in found[ROWS:]) / total if total else None
-    return Table(columns=columns, rows=rows, rest=_rest(found, left))
+    left = sum(k.total_us for k in all_kernels[ROWS:]) / total if total else None
+    return _table(title, columns, rows, _rest(all_kernels, left))
 
 
 def _over(us: float, roofline_us: float | None) -> Cell:
@@ -102,14 +99,14 @@ def _over(us: float, roofline_us: float | None) -> Cell:
     return Cell(text=factor(value), value=value)
 
 
-def operators(record: Record) -> Table:
+def operators(record: Record, title: str = "") -> Table:
     """Host rows by name, largest self CPU time first."""
     ops = sorted(record.ops, key=lambda op: -op.self_cpu_time_us)
     cpu, cuda = record.totals.self_cpu_time_total_us, record.totals.self_cuda_time_total_us
     gpu = [Column(label="self CUDA", hint="GPU time of what it launched itself"), Column(label="CUDA total")]
     columns = [
-        Column(label="operator, region or call", kind="w"),
-        Column(label="category", kind="t"),
+        Column(label="operator, region or call", kind="code"),
+        Column(label="category", kind="word"),
         Column(label="share", hint="of the self CPU time total"),
         Column(label="self CPU", hint="its time less that of what runs in it"),
         Column(label="CPU total"),
@@ -131,10 +128,10 @@ def operators(record: Record) -> Table:
         for op in ops[:ROWS]
     ]
     left = sum(op.self_cpu_time_us for op in ops[ROWS:]) / cpu if cpu else None
-    return Table(columns=columns, rows=rows, rest=_rest(ops, left))
+    return _table(title, columns, rows, _rest(ops, left))
 
 
-def steps(record: Record) -> Table:
+def steps(record: Record, title: str = "") -> Table:
     """The recorded steps; without a GPU only what the host did."""
     gpu = record.totals.self_cuda_time_total_us is not None
     columns = [
@@ -159,15 +156,14 @@ def steps(record: Record) -> Table:
         for s in record.per_step[:ROWS]
     ]
     shown = len(columns) if gpu else 3
-    rest = _rest(record.per_step, None)
-    return Table(columns=columns[:shown], rows=[row[:shown] for row in rows], rest=rest)
+    return _table(title, columns[:shown], [row[:shown] for row in rows], _rest(record.per_step, None))
 
 
-def regions(found: list[Region], what: str) -> Table:
+def regions(regions_: list[Region], what: str, title: str = "") -> Table:
     """record_function regions, or calls of modules; without a GPU only what the host did."""
-    gpu = any(region.gpu_busy_us is not None for region in found)
+    gpu = any(region.gpu_busy_us is not None for region in regions_)
     columns = [
-        Column(label=what, kind="w"),
+        Column(label=what, kind="code"),
         Column(label="calls"),
         Column(label="host total", hint="time between its begin and its end on the host"),
         Column(label="GPU busy", hint="union of the GPU work launched during it, by any thread"),
@@ -175,7 +171,7 @@ def regions(found: list[Region], what: str) -> Table:
     ]
     rows = [
         [_name(r.name), _count(r.calls), _time(r.cpu_time_us), _time(r.gpu_busy_us), _count(r.launches)]
-        for r in found[:ROWS]
+        for r in regions_[:ROWS]
     ]
     shown = len(columns) if gpu else 3
-    return Table(columns=columns[:shown], rows=[row[:shown] for row in rows], rest=_rest(found, None))
+    return _table(title, columns[:shown], [row[:shown] for row in rows], _rest(regions_, None))

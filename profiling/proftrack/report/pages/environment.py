@@ -1,11 +1,34 @@
-"""What a run was made with: machine, software, code, settings. Values are cut and still untrusted."""
+"""What was profiled and with what: title, machine, software, code, settings. Values are cut and still untrusted."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from proftrack.record import Record
-from proftrack.text import counted, plain, scaled
+from proftrack.text import counted, moment, plain, scaled
+
+_NAME = 160
+
+
+def title(record: Record) -> str:
+    """What was profiled: the experiment with its parameters, or the trace's file name."""
+    if record.run is not None:
+        return plain(record.run.display_name or record.run.experiment, _NAME)
+    return plain(record.source.files[0].name if record.source.files else "trace", _NAME)
+
+
+def origin(record: Record) -> str:
+    """Where and when, on one line."""
+    environment, run = record.environment, record.run
+    parts = [
+        environment.device.name if environment.device else None,
+        f"torch {environment.torch}" if environment.torch else None,
+        moment(run.started_ns) if run else None,
+        f"commit {environment.git.commit[:10]}{' (dirty)' if environment.git.dirty else ''}"
+        if environment.git and environment.git.commit
+        else None,
+    ]
+    return " · ".join(plain(part, _NAME) for part in parts if part)
 
 
 def environment(record: Record) -> list[tuple[str, str]]:

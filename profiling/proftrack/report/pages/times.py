@@ -1,76 +1,15 @@
-"""A record as the sections of a report: what is said and shown, without its markup.
-
-Every name here is still untrusted text: whoever shows it escapes it. Names are cut and on one line.
-"""
+"""A step's times, what could be won of them, and which steps were run for what."""
 
 from __future__ import annotations
 
-from msgspec import Struct
+import re
 
 from proftrack.record import Record
-from proftrack.text import counted, duration, factor, moment, percent, plain, scaled
-
-ROWS = 100
-"""Rows of one table."""
-NAME = 160
+from proftrack.report.document import Bar, Span
+from proftrack.text import counted, duration, factor, percent, scaled
 
 
-class Bar(Struct, frozen=True, kw_only=True):
-    """A time as a bar: solid up to what stands below it, the rest is what could be won. Shares of the longest."""
-
-    key: str
-    label: str
-    us: float
-    solid: float
-    rest: float
-    text: str
-    """What could be won, and by what."""
-
-
-class Part(Struct, frozen=True, kw_only=True):
-    """A part of a whole, in per cent from `start` on."""
-
-    key: str
-    label: str
-    us: float
-    start: float
-    share: float
-
-
-class Span(Struct, frozen=True, kw_only=True):
-    """Steps of the schedule that were treated alike."""
-
-    kind: str
-    """first, warm, timed, skipped, waited, warmed, recorded."""
-    label: str
-    detail: str
-
-
-def title(record: Record) -> str:
-    """What was profiled: the experiment with its parameters, or the trace's file name."""
-    if record.run is not None:
-        return plain(record.run.display_name or record.run.experiment, NAME)
-    return plain(record.source.files[0].name if record.source.files else "trace", NAME)
-
-
-def origin(record: Record) -> str:
-    """Where and when, on one line."""
-    environment, run = record.environment, record.run
-    parts = [
-        environment.device.name if environment.device else None,
-        f"torch {environment.torch}" if environment.torch else None,
-        moment(run.started_ns) if run else None,
-        f"commit {environment.git.commit[:10]}{' (dirty)' if environment.git.dirty else ''}"
-        if environment.git and environment.git.commit
-        else None,
-    ]
-    return " · ".join(plain(part, NAME) for part in parts if part)
-
-
-# ---- times -----------------------------------------------------------------------------------------------------------
-
-
-def time_bars(record: Record) -> list[Bar]:
+def bars(record: Record) -> list[Bar]:
     """T, B and R, and what each could win, unless the figures carry no verdict.
 
     On the CPU the operators' working time stands in for B.
@@ -87,7 +26,7 @@ def time_bars(record: Record) -> list[Bar]:
     rows += [(below[0], below[1], b, below[2]), ("R", "roofline: the least this device could need", r, "")]
     known = [row for row in rows if row[2]]
     longest = max((us or 0.0 for _, _, us, _ in known), default=0.0)
-    bars = []
+    shown = []
     for i, (key, label, us, what) in enumerate(known):
         assert us is not None
         lower = min((known[i + 1][2] or us), us) if i + 1 < len(known) else us
@@ -100,11 +39,13 @@ def time_bars(record: Record) -> list[Bar]:
         if record.verdict.regime == "inconclusive":
             text = ""
         solid = 100 * lower / longest
-        bars.append(Bar(key=key, label=label, us=us, solid=solid, rest=100 * us / longest - solid, text=text))
-    return bars
+        rest = 100 * us / longest - solid
+        short = re.split("[,:]", label)[0]
+        shown.append(Bar(key=key, label=label, short=short, value=duration(us), solid=solid, rest=rest, text=text))
+    return shown
 
 
-def times_remarks(record: Record) -> list[str]:
+def remarks(record: Record) -> list[str]:
     """What else is known of the step's time."""
     timing, out = record.timing, []
     if timing is not None:
@@ -171,39 +112,3 @@ def _timed(record: Record) -> list[Span]:
 def _recorded(numbers: list[int]) -> Span:
     shown = ", ".join(f"#{n}" for n in numbers) if len(numbers) <= 8 else f"#{numbers[0]} to #{numbers[-1]}"
     return Span(kind="recorded", label=shown or "none", detail="recorded: what the tables count")
-
-
-# ---- split and idle --------------------------------------------------------------------------------------------------
-
-
-def split_parts(record: Record) -> list[Part]:
-    """The window as exclusive parts."""
-    split = record.split
-    if split is None:
-        return []
-    return _parts(
-        [
-            ("compute", "compute", split.compute_us),
-            ("communication", "exposed communication", split.exposed_communication_us),
-            ("transfer", "exposed copies", split.exposed_copy_us),
-            ("idle", "idle", split.idle_us),
-        ]
-    )
-
-
-def idle_parts(record: Record) -> list[Part]:
-    """Idle time of a step by cause."""
-    from proftrack.verdict.evidence import CAUSE_TEXT
-
-    causes = sorted(record.idle.by_cause_us_per_step.items(), key=lambda kv: -kv[1])
-    return _parts([(f"idle-{cause}", f"{cause}: {CAUSE_TEXT.get(cause, '')}", us) for cause, us in causes])
-
-
-def _parts(rows: list[tuple[str, str, float]]) -> list[Part]:
-    whole = sum(us for _, _, us in rows)
-    out, start = [], 0.0
-    for key, label, us in rows:
-        if us > 0:
-            out.append(Part(key=key, label=label, us=us, start=start, share=100 * us / whole))
-            start += 100 * us / whole
-    return out

@@ -1,36 +1,34 @@
-"""A history as a page, a table for spreadsheets, and pictures."""
+"""A history as a page and as pictures: the changes of each series, then its runs."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
+from pathlib import Path
 
 from proftrack.compare.history import NEWEST, Change, History, RunPoint, Series, levels, newest
 from proftrack.compare.results import CommitRange, Different
-from proftrack.report.charts import Chart, Shape, Tick, polyline, round_ticks, x_scale, y_scale
-from proftrack.report.document import SUB, Block, Document, Items, Lead, Picture, Table
+from proftrack.errors import ProftrackError, UsageError
+from proftrack.report import plots
+from proftrack.report.charts import Axis, Chart, Dot, Line, Mark, Tick, round_ticks
+from proftrack.report.document import SUB, Block, Document, Figure, Items, Lead, Table
 from proftrack.text import changes as as_changes
 from proftrack.text import counted, figure, moment
 
 _HASH = 10
 _SHOWN, _LABELS = 5, 8
+_MOST_PLOTS = 6
 _GATE = {"pass": "pass", "fail": "FAIL", "inconclusive": "?"}
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def page(history: History) -> Document:
     """All series: their changes first, then their runs."""
     blocks: list[Block] = [Lead(_lead(history)), Items("Not shown", _left_out(history))]
     for series in history.series:
-        chart = plotted(series)
         blocks += [
             Lead(_series_title(series)),
-            *([Picture(chart)] if chart else []),
+            *_plot(series),
             Items("Changed", _changes(series.changes)),
             _runs(series),
         ]
@@ -57,8 +55,13 @@ def _left_out(history: History) -> list[str]:
 
 
 def _series_title(series: Series) -> str:
-    old = f", changes looked for in the newest {NEWEST:,}" if len(series.runs) > NEWEST else ""
-    return f"{series.title}: {counted(len(series.runs), 'run')} (fingerprint {series.fingerprint}){old}"
+    plotted = f", of which a plot shows the newest {NEWEST:,}" if len(series.runs) > NEWEST else ""
+    return f"{series.title}: {counted(len(series.runs), 'run')} (fingerprint {series.fingerprint}){plotted}"
+
+
+def _plot(series: Series) -> list[Figure]:
+    chart = chart_of(series)
+    return [Figure(chart, f"{series.metric} over the runs")] if chart else []
 
 
 def _changes(changes: Sequence[Change]) -> list[str]:
@@ -133,59 +136,50 @@ def _runs(series: Series) -> Table:
     return Table("Runs, the newest first (<- changed)", heads, rows, numbers=len(words), most=25, folded=False)
 
 
-# ---- CSV -------------------------------------------------------------------------------------------------------------
-
-
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """For a spreadsheet: no text is taken for a formula, times are ISO 8601."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(rows[0].keys())
-    for row in rows:
-        writer.writerow([_cell(name, value) for name, value in row.items()])
-    return out.getvalue()
-
-
-def _cell(name: str, value: Any) -> Any:
-    if value is None:
-        return ""
-    if name == "started":
-        return datetime.fromtimestamp(value / 1000, timezone.utc).isoformat(timespec="seconds")
-    if isinstance(value, str):
-        text = " ".join(value.split())
-        return f"'{text}" if value.startswith(_FORMULA) or text.startswith(_FORMULA) else text
-    return str(value).lower() if isinstance(value, bool) else value
-
-
 # ---- pictures --------------------------------------------------------------------------------------------------------
 
 
-def plotted(series: Series) -> Chart | None:
-    """The metric over the runs, its levels, and a line where it changed; None where no run has it."""
+def write_png(history: History, path: Path) -> None:
+    """Write a picture, for chat and for MLflow's image view: the plots of the first series below each other.
+
+    Raises ProftrackError without matplotlib, UsageError where the file cannot be written.
+    """
+    if not plots.available():
+        raise ProftrackError("--format png needs matplotlib, which is not installed; use --format html, or install it")
+    charts = [chart for series in history.series if (chart := chart_of(series)) is not None]
+    try:
+        plots.write(charts[:_MOST_PLOTS], path)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror}); name another file with -o") from error
+
+
+def chart_of(series: Series) -> Chart | None:
+    """The metric over the newest runs, its levels, and a line where it changed; None where no run has it."""
     series, metric = newest(series), series.metric
-    known = [(index, run, run.metrics[metric]) for index, run in enumerate(series.runs) if metric in run.metrics]
-    if not known:
+    points = [(index, run, run.metrics[metric]) for index, run in enumerate(series.runs) if metric in run.metrics]
+    if not points:
         return None
-    high = max(value for _, _, value in known)
-    x, ticks = x_scale(-0.5, len(series.runs) - 0.5), round_ticks(high * 1.05)
-    y = y_scale(0.0, ticks[-1])
-    shapes = [
-        Shape(kind="path", style="h-level", path=polyline([(x(first - 0.5), y(level)), (x(last - 0.5), y(level))]))
-        for first, last, level in levels(series)
+    ticks = round_ticks(max(value for _, _, value in points) * 1.05)
+    marks: list[Mark] = [
+        Line(style="level", points=[(first - 0.5, level), (last - 0.5, level)]) for first, last, level in levels(series)
     ]
-    shapes += [
-        Shape(kind="circle", style="h-run", x=x(index), y=y(value), width=3.5, text=_hint(run, metric, value))
-        for index, run, value in known
+    marks += [
+        Dot(style="one-run", x=index, y=value, radius=3.5, hint=_hint(run, metric, value))
+        for index, run, value in points
     ]
-    shapes += [_change_line(series, change, x, y) for change in series.changes]
+    marks += [_change_line(series, change, ticks[-1]) for change in series.changes]
     every = math.ceil(len(series.runs) / _LABELS)
     return Chart(
-        summary=f"{metric} over {len(known)} runs, {len(series.changes)} changes",
-        x_label="runs in order, by commit",
-        y_label=metric,
-        x_ticks=[Tick(x(i), (run.commit or run.run_id)[:7]) for i, run in enumerate(series.runs) if i % every == 0],
-        y_ticks=[Tick(y(value), figure(metric, value)) for value in ticks],
-        shapes=shapes,
+        summary=f"{metric} over {len(points)} runs, {len(series.changes)} changes",
+        title=series.title,
+        x=Axis(
+            label="runs in order, by commit",
+            low=-0.5,
+            high=len(series.runs) - 0.5,
+            ticks=[Tick(i, (run.commit or run.run_id)[:7]) for i, run in enumerate(series.runs) if i % every == 0],
+        ),
+        y=Axis(label=metric, low=0.0, high=ticks[-1], ticks=[Tick(value, figure(metric, value)) for value in ticks]),
+        marks=marks,
     )
 
 
@@ -194,11 +188,6 @@ def _hint(run: RunPoint, metric: str, value: float) -> str:
     return f"{figure(metric, value)}, {commit}{moment(run.started_ms * 1_000_000)}, run {run.run_id}"
 
 
-def _change_line(series: Series, change: Change, x: Any, y: Any) -> Shape:
-    at = x(next(i for i, run in enumerate(series.runs) if run.run_id == change.after.run_id) - 0.5)
-    return Shape(
-        kind="path",
-        style="h-change",
-        path=polyline([(at, y(y.low)), (at, y(y.high))]),
-        text=f"{_between(change)}: {_said(change)}",
-    )
+def _change_line(series: Series, change: Change, high: float) -> Line:
+    at = next(i for i, run in enumerate(series.runs) if run.run_id == change.after.run_id) - 0.5
+    return Line(style="change", points=[(at, 0.0), (at, high)], hint=f"{_between(change)}: {_said(change)}")

@@ -18,7 +18,7 @@ from proftrack.measures.nesting import Forest
 from proftrack.measures.view import View
 from proftrack.measures.window import busy
 from proftrack.record.figures import Kernel
-from proftrack.report.thinning import Marks
+from proftrack.report.timeline.thinning import Marks
 from proftrack.trace.categories import CALL_KINDS, Kind, is_launch, is_wait
 from proftrack.trace.table import NONE, Bools, Ints
 

@@ -1,0 +1,120 @@
+"""The colours of all pictures: what a mark is, and the colour that says so, in HTML and in PNG alike.
+
+Okabe and Ito's, which people who do not see red or green can tell apart, and a few neighbours of theirs.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+COLORS = {
+    "blue": "#0072b2",
+    "sky": "#56b4e9",
+    "green": "#009e73",
+    "yellow": "#f0e442",
+    "orange": "#e69f00",
+    "red": "#d55e00",
+    "purple": "#cc79a7",
+    "violet": "#7b62b8",
+    "grey": "#a3a9b3",
+    "brown": "#a6761d",
+    "teal": "#66c2a5",
+    "pale": "#f7d794",
+}
+TEXT, SOFT, GRID = "#16191d", "#535b66", "#e3e6ea"
+"""On the white ground of a PNG; HTML has its own for light and dark."""
+
+CURVES = ("blue", "red", "green", "purple", "orange", "sky")
+"""Of lines of one kind, which have to be told apart."""
+
+FILLS = {
+    # the timeline
+    "region": "grey",
+    "operator": "sky",
+    "call": "pale",
+    "launch": "orange",
+    "wait": "purple",
+    # what limits a kernel, and parts of the window
+    "arithmetic": "blue",
+    "compute": "blue",
+    "bandwidth": "green",
+    "latency": "yellow",
+    "transfer": "red",
+    "communication": "violet",
+    "unknown": "grey",
+    # idle time by cause
+    "idle": "grey",
+    "idle-dispatch": "orange",
+    "idle-host": "brown",
+    "idle-input": "red",
+    "idle-synchronization": "purple",
+    "idle-allocator": "teal",
+    "idle-profiler": "grey",
+    "idle-queued": "grey",
+    "idle-unknown": "grey",
+    # the times of a step, and what could be won of them
+    "solid-T": "blue",
+    "solid-B": "blue",
+    "solid-W": "blue",
+    "solid-R": "green",
+    "rest": "orange",
+    # charts
+    "host": "sky",
+    "gpu": "blue",
+    "typical": "blue",
+    "largest": "sky",
+    "one-run": "blue",
+    "crossing": "orange",
+    **{f"point-{i}": color for i, color in enumerate(CURVES)},
+}
+"""Style of a filled mark -> its colour."""
+
+
+class Stroke(Struct, frozen=True):
+    """How a line is drawn."""
+
+    color: str
+    """A name of COLORS; text: that of the words around it."""
+    width: float = 1.5
+    dash: tuple[float, ...] = ()
+
+
+STROKES = {
+    "roof": Stroke("text"),
+    "step-time": Stroke("text", 1, (6, 4)),
+    "gpu-busy": Stroke("text", 1, (2, 3)),
+    "host-line": Stroke("sky"),
+    "gpu-line": Stroke("blue"),
+    "level": Stroke("green", 2),
+    "change": Stroke("red", 2, (4, 3)),
+    "threshold": Stroke("grey", 1, (1, 2)),
+    **{f"curve-{i}": Stroke(color) for i, color in enumerate(CURVES)},
+    **{f"curve-{i}-busy": Stroke(color, dash=(5, 3)) for i, color in enumerate(CURVES)},
+}
+"""Style of a line -> how it is drawn."""
+SHEER = {"largest": 0.6, "crossing": 0.25}
+"""Styles through which the ground is seen."""
+ON_DARK = ("arithmetic", "compute", "communication")
+"""Fills on which words are white."""
+
+
+def color(style: str) -> str:
+    """The colour of a fill or a line, as #rrggbb."""
+    name = FILLS[style] if style in FILLS else STROKES[style].color
+    return TEXT if name == "text" else COLORS[name]
+
+
+def css() -> str:
+    """The same as rules for HTML: a variable for each colour, a class for each style."""
+    root = " ".join(f"--{name}: {value};" for name, value in COLORS.items())
+    fills = [
+        f".{style} {{ fill: var(--{name});{f' opacity: {SHEER[style]};' if style in SHEER else ''} }}"
+        for style, name in FILLS.items()
+    ]
+    lines = [
+        f".{style} {{ fill: none; stroke: var(--{line.color}); stroke-width: {line.width:g};"
+        + (f" stroke-dasharray: {' '.join(f'{part:g}' for part in line.dash)};" if line.dash else "")
+        + " }"
+        for style, line in STROKES.items()
+    ]
+    return "\n".join([f":root {{ {root} }}", *fills, *lines]) + "\n"
