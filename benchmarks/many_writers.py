@@ -122,20 +122,22 @@ def is_whole(folder: Path) -> bool:
     """Whether the store has this folder in one run, FINISHED, with every file in its size and every figure."""
     from proftrack import record as records
     from proftrack.rundir import run_folders
-    from proftrack.store import connect, fields, lifecycle
+    from proftrack.store import connect, fields, keys
+    from proftrack.store.runs import search
 
-    client = connect.resolve().client()
-    found = lifecycle.search(client, f"tags.`{lifecycle.RECORD_TAG}` = '{run_folders.identity(folder)}'")
-    if [run.info.status for run in found] != ["FINISHED"]:
+    store = connect.resolve()
+    client = connect.client_of(store)
+    found = search(store, client, {keys.RECORD_TAG: run_folders.identity(folder)})
+    if [run.status for run in found] != ["FINISHED"]:
         return False
     (run,) = found
     listed = {}
     for below in (None, "trace", "tables"):
-        listed |= {item.path: item.file_size for item in client.list_artifacts(run.info.run_id, below)}
+        listed |= {item.path: item.file_size for item in client.list_artifacts(run.run_id, below)}
     files = {path.as_posix(): (folder / path).stat().st_size for path in run_folders.artifacts(folder)}
     record = records.load(folder / "record.json")
     figures = {point.key for point in fields.metrics(record)}
-    return files.items() <= listed.items() and figures == set(run.data.metrics)
+    return files.items() <= listed.items() and figures == set(run.metrics)
 
 
 if __name__ == "__main__":

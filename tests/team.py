@@ -463,16 +463,18 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Callable[[int], None]]:
 
 def whole_once(server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Assert that the server has the folder in exactly one run, FINISHED, every file the same; returns the run."""
+    from stores import mlflow_runs
+
     from proftrack.rundir import run_folders
-    from proftrack.store import connect, lifecycle
+    from proftrack.store import connect, keys
 
     as_user(monkeypatch, server.url, ADMIN)
     client = connect.connect(connect.resolve())
-    found = lifecycle.search(client, f"tags.`{lifecycle.RECORD_TAG}` = '{run_folders.identity(folder)}'")
+    found = mlflow_runs(keys.RECORD_TAG, run_folders.identity(folder))
     assert [run.info.status for run in found] == ["FINISHED"]
     (run,) = found
-    request = run.data.tags.get(lifecycle.REQUEST_TAG)
-    assert len(lifecycle.search(client, f"tags.`{lifecycle.REQUEST_TAG}` = '{request}'")) == 1
+    request = run.data.tags[keys.REQUEST_TAG]
+    assert len(mlflow_runs(keys.REQUEST_TAG, request)) == 1
     location = server.folder / "artifacts" / run.info.artifact_uri.removeprefix("mlflow-artifacts:/")
     for relative in run_folders.artifacts(folder):
         assert (location / relative).read_bytes() == (folder / relative).read_bytes(), relative

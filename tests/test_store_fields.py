@@ -10,7 +10,7 @@ from run_folders import make_record
 
 from proftrack.record import Record
 from proftrack.record.figures import CpuWork
-from proftrack.store import fields
+from proftrack.store import fields, keys
 from proftrack.store.description import NOTE_CHARS, escape, note
 
 METRICS_OF_THE_DESIGN = """
@@ -36,7 +36,7 @@ def values(record: Record) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_metric_names_are_the_contract(record: Record) -> None:
-    assert set(fields.METRICS) == CONTRACT_METRICS
+    assert set(keys.METRICS) == CONTRACT_METRICS
     on_cpu = msgspec.structs.replace(record, cpu=CpuWork(operators=9, operators_us=300.0, working_us={}))
     assert set(values(on_cpu)) == CONTRACT_METRICS
     assert len(CONTRACT_METRICS) < 50

@@ -14,7 +14,7 @@ from proftrack.store import batch as groups
 from proftrack.store import connect as stores
 from proftrack.store import lifecycle, links
 from proftrack.store import sync as syncing
-from proftrack.store.connect import Store
+from proftrack.store.address import Store
 
 _SAID = {"logged": "logged", "finished": "logged (the rest of a run begun earlier)", "known": "in this store already"}
 

@@ -77,15 +77,16 @@ def _whole(folder: Path, part: Part) -> Record | None:
 
 def _children(opened: Session, group: Group) -> dict[str, str]:
     """Part key -> run, of all whole children that were measured under the same key; the newest of each."""
-    from proftrack.store.query import Runs
+    from proftrack.store import keys
+    from proftrack.store.runs import Runs
 
     runs = Runs(opened.store, opened.client)
-    children = [run for run in runs.search({groups.KEY_TAG: group.key}) if groups.PART_TAG in run.tags]
-    return {run.tags[groups.PART_TAG]: run.run_id for run in children}
+    children = [run for run in runs.search({keys.GROUP_KEY_TAG: group.key}) if keys.PART_TAG in run.tags]
+    return {run.tags[keys.PART_TAG]: run.run_id for run in children}
 
 
 def _record_of(opened: Session, run_id: str) -> Record:
-    from proftrack.store.query import Runs
+    from proftrack.store.runs import Runs
 
     runs = Runs(opened.store, opened.client)
     return runs.record(runs.get(run_id))
