@@ -180,7 +180,7 @@ def line_of(case: Case, record: Any, seconds: float) -> dict[str, Any]:
         "ok": verdict.regime in case.right,
         "confidence": verdict.confidence,
         "cause": verdict.cause,
-        "T_us": record.timing.verdict_step_time_us,
+        "T_us": record.step_time_us,
         "B_us": times.gpu_busy_per_step_us,
         "u": verdict.gpu_busy_fraction,
         "R_us": times.roofline_time_us,
@@ -230,9 +230,9 @@ def check_rates() -> list[str]:
 def graph_line(case: Case, eager: Any) -> str:
     """Replaying the step as a graph takes launch overhead away: T must come near the B that was predicted."""
     record = run(case, {**case.params, "graph": True})
-    predicted, time = eager.times.gpu_busy_per_step_us, record.timing.verdict_step_time_us
+    predicted, time = eager.times.gpu_busy_per_step_us, record.step_time_us
     return (
-        f"graph of {case.name}: predicted B {predicted:.4g} us, T {eager.timing.verdict_step_time_us:.4g} -> "
+        f"graph of {case.name}: predicted B {predicted:.4g} us, T {eager.step_time_us:.4g} -> "
         f"{time:.4g} us: {time / predicted:.2f} of B"
     )
 

@@ -15,11 +15,13 @@ from calls import PATIENCE_S
 from click.testing import CliRunner
 
 from proftrack.analysis import pool
-from proftrack.analysis.pipeline import analyze_traces
-from proftrack.analysis.ranks import Part, _compared, in_company, join
+from proftrack.analysis.pipeline import Analysis, JointAnalysis, analyze_trace, analyze_traces
+from proftrack.analysis.ranks import Part, _compared, join, join_ranks
+from proftrack.analysis.trace_files import find
 from proftrack.cli.analyze import command
 from proftrack.errors import TraceError, UsageError
-from proftrack.record import dump
+from proftrack.record import Record, dump
+from proftrack.record.ranks import Joint
 from proftrack.report.ranks import print_joint
 from proftrack.trace.ranks import numbered, rank_of, stated_rank, worker_of
 
@@ -55,8 +57,18 @@ def write(path: Path, document: dict[str, Any]) -> Path:
     return path
 
 
-def parts(paths: list[Path]) -> list[Part]:
-    return [Part(rank=a.rank or 0, record=a.record, collectives=a.collectives) for a in analyze_traces(paths)]
+def analyzed(*paths: Path, **options: Any) -> JointAnalysis:
+    return analyze_traces(find(paths), **options)
+
+
+def joint_of(*paths: Path, **options: Any) -> Joint:
+    joint = analyzed(*paths, **options).joint
+    assert joint is not None
+    return joint
+
+
+def part(analysis: Analysis, rank: int, record: Record | None = None) -> Part:
+    return Part(rank=rank, record=record or analysis.record, collectives=analysis.collectives)
 
 
 def test_a_spread_of_more_than_ten_times_is_a_factor() -> None:
@@ -67,7 +79,7 @@ def test_a_spread_of_more_than_ten_times_is_a_factor() -> None:
 def test_the_rank_that_arrives_last_is_waited_for(tmp_path: Path) -> None:
     """Rank 0 reaches the all-reduce at 300 and spends 600 us in it, rank 1 at 800 and spends 100."""
     paths = [write(tmp_path / "a.json", rank_trace(300, rank=0)), write(tmp_path / "b.json", rank_trace(800, rank=1))]
-    joint = join(parts(paths))
+    joint = joint_of(*paths)
     assert [r.rank for r in joint.ranks] == [0, 1]
     assert [r.communication_us for r in joint.ranks] == [600.0, 100.0]
     assert [r.waiting_us for r in joint.ranks] == [500.0, 0.0]
@@ -80,22 +92,22 @@ def test_the_rank_that_arrives_last_is_waited_for(tmp_path: Path) -> None:
 def test_a_rank_that_waits_is_told_for_whom(tmp_path: Path) -> None:
     """Rank 0 computes 290 us of 1000 and is in the all-reduce for 600: communication-bound, by its own trace."""
     paths = [write(tmp_path / "a.json", rank_trace(300, rank=0)), write(tmp_path / "b.json", rank_trace(800, rank=1))]
-    first, second = analyze_traces(paths, step_time_us=900.0)
-    assert first.record.verdict.regime == "communication-bound"
-    joint = join(parts(paths))
-    told = in_company(first.record, 0, joint).verdict
+    first, second = analyzed(*paths, step_time_us=900.0).ranks
+    alone = [analyze_trace(path, step_time_us=900.0) for path in paths]
+    assert alone[0].record.verdict.regime == "communication-bound"
+    told = first.record.verdict
     assert (told.regime, told.cause) == ("communication-bound", "rank 1")
     assert "83% of that is waiting for rank 1" in told.summary
     assert told.evidence[-1].value == 500.0
     assert not any("Overlap collectives" in line for line in told.advice)
-    assert in_company(second.record, 1, joint) == second.record
-    even = join([Part(rank=n, record=first.record, collectives=first.collectives) for n in range(2)])
-    assert in_company(first.record, 0, even) == first.record
+    assert second.record == alone[1].record
+    records, _ = join_ranks([part(alone[0], rank) for rank in range(2)])
+    assert records == [alone[0].record] * 2
 
 
 def test_ranks_that_arrive_together_wait_for_nobody(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{i}.json", rank_trace(300, rank=i)) for i in range(2)]
-    joint = join(parts(paths))
+    joint = joint_of(*paths)
     assert joint.waited_for_rank is None
     assert joint.spread == 0.0
     assert "transfer" in " ".join(joint.findings)
@@ -128,7 +140,7 @@ def test_names_of_one_process_belong_together() -> None:
 def test_cycles_of_one_rank_are_one_record(tmp_path: Path) -> None:
     first = write(tmp_path / "h_1.1700000000000000.pt.trace.json", rank_trace(300))
     second = write(tmp_path / "h_1.1700000000900000.pt.trace.json", rank_trace(300, base=5000.0))
-    [only] = analyze_traces([second, first])
+    [only] = analyzed(second, first).ranks
     assert [p.name for p in only.paths] == [first.name, second.name]
     assert only.record.window.cycles == 2
     assert only.record.totals.kernels == 4
@@ -137,18 +149,22 @@ def test_cycles_of_one_rank_are_one_record(tmp_path: Path) -> None:
 def test_two_processes_with_one_rank_are_refused(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{name}.json", rank_trace(300, rank=0)) for name in "ab"]
     with pytest.raises(UsageError, match="overlap in time"):
-        analyze_traces(paths)
+        analyzed(*paths)
 
 
 def test_several_processes_give_the_same_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [write(tmp_path / f"{n}.json", rank_trace(300 + n, rank=n)) for n in range(3)]
-    alone = analyze_traces(paths)
+    alone = analyzed(*paths)
     monkeypatch.setattr(pool, "PAYS_FROM_BYTES", 0)
-    together = analyze_traces(paths, processes=2)
-    assert [dump(each.record) for each in together] == [dump(each.record) for each in alone]
+    together = analyzed(*paths, processes=2)
+    assert [dump(each.record) for each in together.ranks] == [dump(each.record) for each in alone.ranks]
+    (tmp_path / "other.json").write_text("{}")
+    left_out: list[Path] = []
+    assert analyzed(tmp_path, processes=2, on_left_out=left_out.append).joint == alone.joint
+    assert left_out == [tmp_path / "other.json"]
     (tmp_path / "1.json").write_text('{"traceEvents": [{"ph"')
     with pytest.raises(TraceError, match=r"1\.json, byte 22"):
-        analyze_traces(paths, processes=2)
+        analyzed(*paths, processes=2)
 
 
 def test_as_many_processes_as_pay_and_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,8 +222,8 @@ def test_a_rank_too_large_for_any(tmp_path: Path) -> None:
 
 def test_missing_ranks_are_listed_without_counting_to_the_last(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{n}.json", rank_trace(300, rank=r)) for n, r in enumerate((0, 2, 3_000_000_000))]
-    assert join(parts(paths)).findings[-1] == "No trace of rank 1, 3, 4, 5, 6, 7, 8, 9, 10, 11 and more."
-    assert join(parts(paths[:2])).findings[-1] == "No trace of rank 1."
+    assert joint_of(*paths).findings[-1] == "No trace of rank 1, 3, 4, 5, 6, 7, 8, 9, 10, 11 and more."
+    assert joint_of(*paths[:2]).findings[-1] == "No trace of rank 1."
 
 
 def test_a_trace_read_in_part_is_not_compared(tmp_path: Path) -> None:
@@ -216,15 +232,14 @@ def test_a_trace_read_in_part_is_not_compared(tmp_path: Path) -> None:
     text = paths[2].read_text().replace('"distributedInfo": {"rank": 2, "world_size": 2}', '"traceName": "t"')
     head = '{"distributedInfo": {"rank": 2, "world_size": 3}, '
     paths[2].write_text((head + text[1:])[: (head + text[1:]).index('{"ph": "X", "cat": "kernel", "name": "nccl') + 9])
-    found = analyze_traces(paths, salvage=True)
-    joint = join([Part(rank=a.rank or 0, record=a.record, collectives=a.collectives) for a in found])
+    joint = joint_of(*paths, salvage=True)
     assert [r.partial for r in joint.ranks] == [False, False, True]
-    whole = join([Part(rank=a.rank or 0, record=a.record, collectives=a.collectives) for a in found[:2]])
+    whole = joint_of(*paths[:2])
     assert (joint.spread, joint.slowest_rank, joint.waited_for_rank) == (whole.spread, whole.slowest_rank, 1)
     assert [r.waiting_us for r in joint.ranks] == [500.0, 0.0, None]
     assert joint.findings[0].startswith("Step times of the 2 ranks")
     assert joint.findings[-1] == "Read in part, the trace of rank 2: it is left out of the comparison."
-    alone = join([Part(rank=a.rank or 0, record=a.record, collectives=a.collectives) for a in found[1:]])
+    alone = joint_of(*paths[1:], salvage=True)
     assert (alone.spread, alone.slowest_rank) == (None, None)
 
 
@@ -233,25 +248,23 @@ def test_collectives_that_nothing_pairs_show_no_waiting(tmp_path: Path) -> None:
     more = rank_trace(300, rank=1)
     more["traceEvents"].append({**more["traceEvents"][-1], "ts": 920, "dur": 10})
     paths = [write(tmp_path / "a.json", rank_trace(300, rank=0)), write(tmp_path / "b.json", more)]
-    joint = join(parts(paths))
+    joint = joint_of(*paths)
     assert [r.waiting_us for r in joint.ranks] == [None, None]
     assert joint.findings[1:] == ["The ranks recorded different numbers of collectives (1 to 2)."]
 
 
 def test_why_a_rank_is_inconclusive_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [write(tmp_path / f"{n}.json", rank_trace(300, rank=n)) for n in range(3)]
-    found = analyze_traces(paths)
-    verdict = msgspec.structs.replace(found[0].record.verdict, regime="inconclusive", reasons=["Nothing\nis known."])
-    records = [msgspec.structs.replace(each.record, verdict=verdict) for each in found[:2]]
-    joint = join([
-        Part(rank=n, record=record, collectives=found[n].collectives)
-        for n, record in enumerate([*records, found[2].record])
-    ])  # fmt: skip
+    ranks = analyzed(*paths).ranks
+    verdict = msgspec.structs.replace(ranks[0].record.verdict, regime="inconclusive", reasons=["Nothing\nis known."])
+    unclear = [msgspec.structs.replace(each.record, verdict=verdict) for each in ranks[:2]]
+    joint = join([part(ranks[n], n, record) for n, record in enumerate([*unclear, ranks[2].record])])
     assert [r.reasons for r in joint.ranks[:2]] == [["Nothing\nis known."]] * 2
     print_joint(joint)
     shown = capsys.readouterr().out
     assert "Ranks 0, 1 are inconclusive because:\n  ? Nothing\\nis known.\n" in shown
-    assert joint.ranks[2].regime == "inconclusive" or "Rank 2" not in shown
+    assert joint.ranks[2].regime == "communication-bound"
+    assert "Rank 2" not in shown
 
 
 _GLOO = """
@@ -291,7 +304,7 @@ def test_two_gloo_ranks(tmp_path: Path) -> None:
     finally:
         for rank in ranks:
             rank.kill()
-    joint = join(parts(targets))
+    joint = joint_of(*targets)
     assert [r.rank for r in joint.ranks] == [0, 1]
     assert joint.ranks[0].steps == 3
     waiting = [r.waiting_us or 0.0 for r in joint.ranks]

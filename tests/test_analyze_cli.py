@@ -7,11 +7,12 @@ import pickle
 from pathlib import Path
 
 import calls
+import msgspec
 import pytest
 from traces import TraceBuilder
 
 import proftrack
-from proftrack.errors import NotATraceError, TraceError, UsageError
+from proftrack.errors import NotATraceError, NotFoundError, TraceError, UsageError
 from proftrack.trace.reader import read
 
 
@@ -172,6 +173,36 @@ def test_long_names_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 # ---- from Python -----------------------------------------------------------------------------------------------------
+
+
+def test_several_ranks_are_what_the_command_gives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ranks(tmp_path / "ranks")
+    (folder / "other.json").write_text("{}")
+    analyzed = proftrack.analyze([folder], step_time_us=2000)
+    printed = json.loads(call(capsys, folder, "--step-time-us", "2000", "--json", "-")[1])
+    assert msgspec.to_builtins(analyzed.joint) == printed["joint"]
+    assert [msgspec.to_builtins(each.record) for each in analyzed.ranks] == printed["records"]
+    assert [each.rank for each in analyzed.ranks] == [0, 1]
+    assert analyzed.left_out == [folder / "other.json"]
+    assert list(analyzed.ranks[1].kernels["name"]) == ["gemm"]
+    assert repr(analyzed) == f"<proftrack ranks: {' '.join(printed['joint']['findings'])}>"
+    by_path = proftrack.analyze(str(folder), step_time_us=2000)
+    by_name = proftrack.analyze([folder / "r1.json", folder / "r0.json"], step_time_us=2000, rank_from=r"r(\d)")
+    assert by_path.joint == by_name.joint == analyzed.joint
+
+
+def test_a_folder_and_a_list_of_one_are_ranks_too(tmp_path: Path) -> None:
+    """What analyze() returns follows from how it is called, not from what lies in a folder."""
+    path = trace().write(tmp_path / "t.json")
+    alone = proftrack.analyze(path)
+    for given in (tmp_path, [str(path)]):
+        analyzed = proftrack.analyze(given)  # type: ignore[arg-type]
+        assert analyzed.joint is None
+        assert [(each.rank, each.record) for each in analyzed.ranks] == [(None, alone.record)]
+    with pytest.raises(UsageError, match="no trace given"):
+        proftrack.analyze([])
+    with pytest.raises(NotFoundError, match=r"nowhere\.json"):
+        proftrack.analyze([tmp_path / "nowhere.json"])
 
 
 def test_empty_tables_have_their_columns(tmp_path: Path) -> None:

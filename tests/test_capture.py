@@ -67,12 +67,12 @@ def test_step_time_is_pipelined_and_latency_is_not() -> None:
     assert found.step_time_p95_us == pytest.approx(410)
     assert len(found.block_step_times_us) == 10
     assert notes == []
-    assert found.verdict_step_time_us == found.step_time_us
+    assert found.chosen.us == found.step_time_us
 
 
 def test_latency_mode_chooses_the_other_time() -> None:
     found, _ = timing.time_steps(Simulated(1000, 2000).watch(), TimingOptions(mode="latency"), step_seconds=2e-6)
-    assert found.verdict_step_time_us == found.step_latency_us == pytest.approx(3.0)
+    assert found.chosen.us == found.step_latency_us == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(
@@ -126,10 +126,18 @@ def test_latencies_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "fraction", "expected"), [([1.0], 0.95, 1.0), ([4.0, 1.0, 3.0, 2.0], 0.5, 2.5), ([0.0, 10.0], 0.95, 9.5)]
+    ("singles", "latency", "p95"),
+    [([1.0], 1.0, 1.0), ([20.0, 0.0, 10.0], 10.0, 19.0), ([0.0, 10.0], 5.0, 9.5), ([], None, None)],
 )
-def test_percentile(values: list[float], fraction: float, expected: float) -> None:
-    assert timing.percentile(values, fraction) == pytest.approx(expected)
+def test_a_timing_by_its_samples(singles: list[float], latency: float | None, p95: float | None) -> None:
+    """The percentile lies between the two values around its rank: 0.95 of the way from 0 to 10."""
+    found = timing.timing_of("throughput", [3.0, 1.0, 2.0], 10, singles)
+    assert (found.step_time_us, found.step_latency_us, found.step_time_p95_us) == (2.0, latency, p95)
+
+
+def test_blocks_of_one_step_are_the_synchronised_steps() -> None:
+    found = timing.timing_of("latency", [3.0, 1.0, 2.0], 1, [])
+    assert (found.step_latency_us, found.step_latencies_us) == (2.0, [3.0, 1.0, 2.0])
 
 
 def test_warm_up_waits_for_the_clocks() -> None:

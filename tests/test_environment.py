@@ -111,7 +111,7 @@ def test_only_listed_variables_are_recorded() -> None:
     ],
 )
 def test_remotes_lose_their_credentials(remote: str, recorded: str) -> None:
-    from proftrack.git import without_credentials
+    from proftrack.redact import without_credentials
 
     assert without_credentials(remote) == recorded
 

@@ -504,7 +504,7 @@ def write(folder: Path, text: str) -> str:
     ("text", "said"),
     [
         ("metrics: {step_tme_us: {max_increase_pct: 5}}", "did you mean step_time_us?"),
-        ("metrics: {step_time_us: {max_increase: 5, pct: 5}}", "unknown limit of step_time_us pct"),
+        ("metrics: {step_time_us: {max_increase: 5, pct: 5}}", "unknown key pct in metrics.step_time_us"),
         ("metric: {step_time_us: {max_increase_pct: 5}}", "did you mean metrics?"),
         ("metrics: {step_time_us: {max_increase_pct: five}}", "max_increase_pct=five is not allowed"),
         ("metrics: {step_time_us: {max_increase_pct: -5}}", "must be a number, 0 or more"),
@@ -512,7 +512,7 @@ def write(folder: Path, text: str) -> str:
         ("metrics: {step_time_us: 5}", "it must be limits such as"),
         ("metrics: {step_time_us: {required: true}}", "sets no limit"),
         ("metrics: {step_time_us: {exact: 1}}", "must be true or false"),
-        ("metrics: {}", "names no metrics"),
+        ("metrics: {}", "metrics={} is not allowed; it must be metrics with their limits, such as {step_time_us: {max"),
         ("branch: main", "names no metrics"),
         ("metrics: {step_time_us: {max: 1}}\nregime: compute", "regime=compute is not allowed"),
         ("metrics: {step_time_us: {max: 1}}\nregime: [compute_bound]", "did you mean compute-bound?"),

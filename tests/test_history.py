@@ -195,6 +195,16 @@ def test_a_variant_and_another_fingerprint_are_series_of_their_own(logged: Calla
     ]
 
 
+def test_a_series_in_latency_mode_is_one_of_latencies(logged: Callable[..., str], capsys: Any) -> None:
+    record = record_of([MM], 200, commit="a" * 40)
+    logged(msgspec.structs.replace(record, timing=msgspec.structs.replace(record.timing, mode="latency")))
+    _, shown = call(capsys, "history", "matmul_add", "--format", "json")
+    [series] = json.loads(shown)["series"]
+    assert (series["metric"], series["runs"][0]["metrics"]["step_time_us"]) == ("step_latency_us", 200.0)
+    _, shown = call(capsys, "history", "matmul_add")
+    assert "(step_latency_us, and counts)" in flat(shown) and "220 us" in shown
+
+
 def test_uncommitted_changes_are_left_out_and_said(logged: Callable[..., str], capsys: Any) -> None:
     logged(record_of([MM], 202, commit="a" * 40))
     logged(record_of([MM], 300, commit="a" * 40, dirty=True, started_s=1))

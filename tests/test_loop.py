@@ -398,11 +398,11 @@ def test_our_own_failure_is_a_warning_and_the_loop_goes_on(store_uri: str, monke
     ("arguments", "words"),
     [
         ({"schedule": {"active": 0}}, "e: schedule.active=0 is not allowed"),
-        ({"schedule": {"waits": 3}}, "e: unknown schedule key waits; .* did you mean wait"),
+        ({"schedule": {"waits": 3}}, "e: unknown key waits in schedule; .* did you mean wait"),
         ({"params": {"n": object()}}, "params.n=.* is not allowed"),
         ({"timing": "fast"}, "timing.mode=fast is not allowed; it must be one of throughput, latency"),
         ({"device": "tpu"}, "device=tpu is not allowed"),
-        ({"variant_params": ["m"]}, "unknown parameter in variant_params: m"),
+        ({"variant_params": ["m"]}, "unknown parameter m in variant_params; allowed: none"),
     ],
 )
 def test_arguments_that_cannot_be(arguments: dict[str, Any], words: str) -> None:

@@ -32,6 +32,8 @@ FLOW = (
     "untrusted",
     "names",
     "text",
+    "files",
+    "redact",
     "record",
     "git",
     "process",

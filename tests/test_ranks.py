@@ -279,7 +279,7 @@ def torchrun(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     )
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        root = Path(records.__file__).parents[1]
+        root = Path(records.__file__).parents[2]
         environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
         return subprocess.run(
@@ -364,7 +364,7 @@ def test_a_loop_of_the_users_own_on_two_ranks_is_one_run(store_uri: str, tmp_pat
     )
     environment = {
         **os.environ,
-        "PYTHONPATH": str(Path(records.__file__).parents[1]),
+        "PYTHONPATH": str(Path(records.__file__).parents[2]),
         "OMP_NUM_THREADS": "1",
     }
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]

@@ -120,7 +120,7 @@ def test_logged_keeps_one_entry_a_store(run_folder: Writer) -> None:
 def test_two_processes_do_not_log_one_folder_at_once(run_folder: Writer) -> None:
     folder = run_folder()
     code = (
-        "import sys; from pathlib import Path; from proftrack.store import spool\n"
+        "import sys; from pathlib import Path; from proftrack.rundir import run_folders\n"
         "with run_folders.locked(Path(sys.argv[1])): print('held', flush=True); input()"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -29,9 +29,9 @@ from team import ALICE, BOB, DEPLOY, ROOT, Postgres, Server, as_user
 
 from proftrack import record as records
 from proftrack.errors import NotFoundError, ProftrackError
-from proftrack.frontends.script import without_secrets
-from proftrack.git import git_diff, scrub
+from proftrack.git import git_diff
 from proftrack.record import Record
+from proftrack.redact import scrub, without_secrets
 from proftrack.rundir import run_folders
 from proftrack.store import cache, connect, fields, session, sync
 from proftrack.store.runs import Runs
@@ -212,7 +212,7 @@ def test_a_record_nested_without_end(tmp_path: Path) -> None:
 
 
 def test_a_record_too_large_to_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "MAX_BYTES", 1000)
+    monkeypatch.setattr("proftrack.record.saved.MAX_BYTES", 1000)
     records.save(make_record(), tmp_path / "record.json")
     with pytest.raises(ProftrackError, match="no record is larger than 1000"):
         records.load(tmp_path / "record.json")

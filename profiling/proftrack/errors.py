@@ -18,9 +18,18 @@ from pathlib import Path
 
 
 class ProftrackError(Exception):
-    """Base of every error that proftrack raises on purpose; `str()` is fit for a user."""
+    """Base of every error that proftrack raises on purpose; `str()` is one sentence for a user: problem; remedy."""
 
     exit_code = 1
+
+    def __init__(self, problem: str, remedy: str | None = None) -> None:
+        """`problem` names the thing and its value; `remedy` says what to do about it."""
+        super().__init__(problem)
+        self.problem = problem
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return self.problem if self.remedy is None else f"{self.problem}; {self.remedy}"
 
 
 class UsageError(ProftrackError):
@@ -48,8 +57,8 @@ class TraceError(ProftrackError):
 class NotATraceError(TraceError):
     """A file of JSON that is no trace of torch.profiler."""
 
-    def __init__(self, message: str, path: Path | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, problem: str, remedy: str | None = None, *, path: Path | None = None) -> None:
+        super().__init__(problem, remedy)
         self.path = path
 
 

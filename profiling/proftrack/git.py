@@ -10,15 +10,11 @@ from pathlib import Path
 from typing import IO
 
 from proftrack.record.environment import Git
+from proftrack.redact import without_credentials
 
 NO_DIFF_VARIABLE = "PROFTRACK_NO_DIFF"
 """Set to anything but 0: no diff is recorded, only that the tree is dirty."""
 _TIMEOUT_S = 30
-_SECRET_QUERY = re.compile(
-    r"([?&][\w.-]*(?:token|secret|sig|signature|password|passwd|pwd|key|credential)=)[^&\s'\"]+", re.I
-)
-_USER_AND_PASSWORD = re.compile(r"^(?:[^/@:]*:.*|[^/]*)@", re.DOTALL)
-"""What stands before the host. A password may hold whatever a careless URL does not encode: up to the last @, then."""
 _UNTRACKED_SHOWN = 1000
 _HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 # Hooks, pagers, prompts and external diff programs of the user's configuration stay out of it.
@@ -116,21 +112,6 @@ def commit_order(code: Path, commits: set[str]) -> dict[str, int]:
     answer = _ask(root, "rev-list", "--topo-order", "--reverse", "--ignore-missing", "--end-of-options", *hashes)
     order = {commit: position for position, commit in enumerate((answer or "").split())}
     return {commit: order[commit] for commit in hashes if commit in order}
-
-
-def without_credentials(url: str, *, fragment: bool = False) -> str:
-    """The URL less user, password and query, with its fragment where asked; `git@host:path` has no secret and stays."""
-    match = re.match(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<rest>.*)", url, re.DOTALL)
-    if match is None:
-        return url
-    rest, hash_mark, behind = _USER_AND_PASSWORD.sub("", match["rest"]).partition("#")
-    return match["scheme"] + rest.partition("?")[0] + (hash_mark + behind if fragment else "")
-
-
-def scrub(text: str) -> str:
-    """Text in which no URL shows its user, its password, or a query value that is called a key, token or signature."""
-    text = re.sub(r"(\w[\w+.-]*://)(?:[^/\s@:]*:\S*|[^/\s'\"]*)@", r"\1", text)
-    return _SECRET_QUERY.sub(r"\1...", text)
 
 
 def _root(code: Path) -> Path | None:

@@ -15,8 +15,10 @@ MAX_LEVELS = 100
 """Of lists and objects in each other. An event of a trace has five, a record seven."""
 
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
-_QUOTE = ord('"')
 _OTHERS = bytes(set(range(256)) - set(b'"[]{}'))
+_QUOTE, _UP, _DOWN = 0, 1, 0xFF
+"""What a mark does to the level, as an int8: a quote nothing, an opening bracket +1, a closing one -1."""
+_STEPS = bytes.maketrans(b'"[{]}', bytes([_QUOTE, _UP, _UP, _DOWN, _DOWN]))
 
 
 class TooDeepError(msgspec.DecodeError):
@@ -27,16 +29,15 @@ class TooDeepError(msgspec.DecodeError):
 
 
 def levels(data: bytes) -> int:
-    """Levels of the deepest list or object; exact for valid JSON. A megabyte takes about 2 ms."""
+    """Levels of the deepest list or object; exact for valid JSON. A megabyte takes about 1 ms."""
     import numpy as np
 
     if b"\\" in data:
         data = _ESCAPED.sub(b"", data)
-    marks = np.frombuffer(data.translate(None, _OTHERS), np.uint8)
-    # [ and { are 0x5b and 0x7b, ] and } two more.
-    step = 0x5C - (marks & 0x5F).astype(np.int8)
-    step[np.logical_xor.accumulate(marks == _QUOTE) | (marks == _QUOTE)] = 0
-    return int(np.cumsum(step, dtype=np.int64).max(initial=0))
+    steps = np.frombuffer(data.translate(_STEPS, _OTHERS), np.int8)
+    # Odd: inside a text. Wraps, and stays odd; a sum is several times faster than numpy's logical_xor.accumulate.
+    quotes = np.cumsum((steps == _QUOTE).view(np.int8), dtype=np.int8)
+    return int(np.cumsum(steps * (~quotes & 1), dtype=np.int32).max(initial=0))
 
 
 def is_too_deep(data: bytes) -> bool:

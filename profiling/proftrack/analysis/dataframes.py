@@ -1,18 +1,21 @@
-"""`proftrack.analyze(path)`: a trace in a notebook, its tables as pandas DataFrames."""
+"""`proftrack.analyze(...)`: traces in a notebook, their tables as pandas DataFrames."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
 from msgspec import Struct
 
-from proftrack.analysis.pipeline import Analysis, analyze_trace
+from proftrack.analysis import trace_files
+from proftrack.analysis.pipeline import Analysis, analyze_traces
+from proftrack.analysis.trace_files import TraceFiles
 from proftrack.record import Record
 from proftrack.record.figures import Kernel, Op, Region, Step
+from proftrack.record.ranks import Joint
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,6 +26,7 @@ class AnalyzedTrace:
 
     record    everything `proftrack analyze --json -` prints
     verdict   regime, cause, confidence, evidence, advice
+    rank      None for one trace alone that does not say which it is of
     ops       name, category, calls, self_cpu_time_us, cpu_time_us, self_cuda_time_us, cuda_time_us
     kernels   name, kind, calls, total_us, mean_us, min_us, max_us, share, limit, blocks, flops, bytes, roofline_us, ...
     steps     step, host_us, self_cpu_time_us, self_cuda_time_us, gpu_events, kernels, launches
@@ -34,6 +38,7 @@ class AnalyzedTrace:
         self._analysis = analysis
         self.record: Record = analysis.record
         self.verdict = analysis.record.verdict
+        self.rank = analysis.rank
 
     def __repr__(self) -> str:
         return f"<proftrack trace: {self.verdict.summary}>"
@@ -67,21 +72,79 @@ class AnalyzedTrace:
         return frame
 
 
-def analyze(
+class AnalyzedRanks:
+    """Several traces as the ranks of one run.
+
+    ranks     an AnalyzedTrace each, in the order of their ranks; a verdict knows of the other ranks
+    joint     the ranks side by side and what that means, as `proftrack analyze --json -` prints it; None for one rank
+    left_out  JSON files of a folder that are no traces
+    """
+
+    def __init__(self, ranks: Sequence[AnalyzedTrace], joint: Joint | None, left_out: Sequence[Path]) -> None:
+        self.ranks = list(ranks)
+        self.joint = joint
+        self.left_out = list(left_out)
+
+    def __repr__(self) -> str:
+        return f"<proftrack ranks: {' '.join(self.joint.findings) if self.joint else self.ranks[0].verdict.summary}>"
+
+
+# A type checker cannot know whether a path is a folder's: what it gives may be used as either.
+@overload
+def analyze(  # type: ignore[overload-overlap]  # a str is an Iterable of them, too
     path: str | PathLike[str],
+    *,
+    step_time_us: float | None = ...,
+    salvage: bool = ...,
+    max_bytes: int | None = ...,
+    rank_from: str | None = ...,
+    processes: int = ...,
+) -> AnalyzedTrace | Any: ...
+@overload
+def analyze(
+    path: Iterable[str | PathLike[str]],
+    *,
+    step_time_us: float | None = ...,
+    salvage: bool = ...,
+    max_bytes: int | None = ...,
+    rank_from: str | None = ...,
+    processes: int = ...,
+) -> AnalyzedRanks: ...
+def analyze(
+    path: str | PathLike[str] | Iterable[str | PathLike[str]],
     *,
     step_time_us: float | None = None,
     salvage: bool = False,
     max_bytes: int | None = None,
-) -> AnalyzedTrace:
-    """Read, measure and judge a torch.profiler trace (.json or .json.gz).
+    rank_from: str | None = None,
+    processes: int = 1,
+) -> AnalyzedTrace | AnalyzedRanks:
+    """Read, measure and judge torch.profiler traces (.json or .json.gz).
 
-    `step_time_us` is the step time without the profiler; without it the verdict rests on the trace's own times.
-    `max_bytes` bounds the JSON inside the file (default 8 GiB, and 250 times the file's size).
-    Raises TraceError where the file cannot be read; `salvage` reads what is whole of it. Raises UsageError where
-    `step_time_us` is no time of a step.
+    A file gives an AnalyzedTrace. A folder, or several paths, are the ranks of one run and give AnalyzedRanks.
+
+    `step_time_us` is the step time without the profiler; without it the verdict rests on the traces' own times.
+    `max_bytes` bounds the JSON inside a file (default 8 GiB, and 250 times the file's size). `rank_from` is a regular
+    expression with one group that takes the rank from a file's name. More than one of `processes` needs a main module
+    that may be imported again (`if __name__ == "__main__"`).
+    Raises TraceError where a file cannot be read; `salvage` reads what is whole of it. Raises UsageError where
+    `step_time_us` is no time of a step, or ranks and files do not go together; NotFoundError where one of several paths
+    does not exist.
     """
-    return AnalyzedTrace(analyze_trace(Path(path), step_time_us=step_time_us, salvage=salvage, max_bytes=max_bytes))
+    paths = [Path(path)] if isinstance(path, (str, PathLike)) else [Path(each) for each in path]
+    is_file = isinstance(path, (str, PathLike)) and not paths[0].is_dir()
+    left_out: list[Path] = []
+    analyzed = analyze_traces(
+        TraceFiles(paths, frozenset()) if is_file else trace_files.find(paths),
+        step_time_us=step_time_us,
+        salvage=salvage,
+        max_bytes=max_bytes,
+        rank_from=rank_from,
+        processes=processes,
+        on_left_out=left_out.append,
+    )
+    traces = [AnalyzedTrace(each) for each in analyzed.ranks]
+    return traces[0] if is_file else AnalyzedRanks(traces, analyzed.joint, left_out)
 
 
 def _frame(rows: Sequence[Struct], row_type: type[Struct]) -> pd.DataFrame:
@@ -94,4 +157,4 @@ def _frame(rows: Sequence[Struct], row_type: type[Struct]) -> pd.DataFrame:
     return frame
 
 
-__all__ = ["AnalyzedTrace", "analyze"]
+__all__ = ["AnalyzedRanks", "AnalyzedTrace", "analyze"]

@@ -1,9 +1,9 @@
-"""Joins the stages: traces are read and measured, judged, and become a record."""
+"""Joins the stages: traces are read, measured and judged, become a record a rank, and the ranks are compared."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from numbers import Real
 from pathlib import Path
@@ -13,15 +13,18 @@ import msgspec
 
 from proftrack import __version__
 from proftrack.analysis.pool import Measured, read_and_measure
+from proftrack.analysis.ranks import Part, join_ranks
+from proftrack.analysis.trace_files import TraceFiles
 from proftrack.capture.result import Capture
 from proftrack.errors import UsageError
-from proftrack.git import scrub
 from proftrack.measures import Measures, combine, measure
 from proftrack.measures.collectives import Collective
 from proftrack.record import Rates, Record, RunFacts, Source, SourceFile, Times
 from proftrack.record.ceilings import StepWork
 from proftrack.record.environment import DeviceFacts, Environment
-from proftrack.trace.ranks import rank_of, stated_rank, worker_of
+from proftrack.record.ranks import Joint
+from proftrack.redact import scrub_all
+from proftrack.trace.ranks import numbered, rank_of, stated_rank, worker_of
 from proftrack.trace.reader import Trace, read
 from proftrack.trace.table import EventTable
 from proftrack.verdict.context import Context
@@ -36,22 +39,26 @@ LONGEST_STEP_US = 1e12
 
 
 class Analysis(NamedTuple):
-    """A record, the event tables that it was made from (one a cycle), and the collectives in them."""
+    """A record, and what it was made from."""
 
     record: Record
     tables: list[EventTable]
+    """One a cycle, in order of time."""
     collectives: Sequence[Collective] = ()
+    paths: Sequence[Path] = ()
+    """The trace files; one a cycle."""
+    rank: int | None = None
+    """Where several traces are analyzed together every one has a rank; of one alone it may be unknown."""
+    rank_is_assumed: bool = False
+    """Neither the trace nor its name says so: it is a number that no other has."""
 
 
-class RankAnalysis(NamedTuple):
-    """One rank of several traces: its record, its tables (one a file, in order of time), its collectives."""
+class JointAnalysis(NamedTuple):
+    """The ranks of one run, and what they say together."""
 
-    rank: int | None
-    """None where neither the traces nor their names say."""
-    paths: list[Path]
-    record: Record
-    tables: list[EventTable]
-    collectives: list[Collective]
+    ranks: list[Analysis]
+    joint: Joint | None
+    """None where there is only one."""
 
 
 def analyze_trace(
@@ -59,36 +66,59 @@ def analyze_trace(
 ) -> Analysis:
     """Read, measure and judge somebody's trace.
 
-    Raises TraceError where it cannot be read or holds no events.
+    Raises TraceError where it cannot be read or holds no events, UsageError where `step_time_us` is no time of a step.
     """
-    [found] = analyze_traces([path], step_time_us=step_time_us, salvage=salvage, max_bytes=max_bytes)
-    return Analysis(found.record, found.tables, found.collectives)
+    files = TraceFiles([path], frozenset())
+    [analysis] = analyze_traces(files, step_time_us=step_time_us, salvage=salvage, max_bytes=max_bytes).ranks
+    return analysis
 
 
 def analyze_traces(
-    paths: list[Path],
+    files: TraceFiles,
     *,
     step_time_us: float | None = None,
     salvage: bool = False,
     max_bytes: int | None = None,
     rank_from: str | None = None,
     processes: int = 1,
-) -> list[RankAnalysis]:
-    """Read, measure and judge several traces: one record a rank, the cycles of a rank taken together.
+    on_left_out: Callable[[Path], object] = lambda path: None,
+) -> JointAnalysis:
+    """Read, measure and judge the traces of one run's ranks: one record a rank, its cycles taken together.
 
     Ranks come from `rank_from` (a regular expression on file names), else from the traces, else from their names. Files
-    without a rank that one process wrote (HOST_PID.TIME...) are its cycles; others are records of their own.
-    Raises TraceError where one cannot be read, UsageError where ranks and files do not go together or `step_time_us` is
-    no time of a step.
+    without a rank that one process wrote (HOST_PID.TIME...) are its cycles; others are records of their own, numbered
+    with the ranks that are free. `on_left_out` is called for each file of a folder that is JSON, but no trace. At most
+    `processes` processes read at once (see `read_and_measure`).
+    Raises TraceError where a trace cannot be read, UsageError where ranks and files do not go together or
+    `step_time_us` is no time of a step.
     """
     step_time_us = _checked_step_time(step_time_us)
-    groups: dict[int | str, list[Measured]] = defaultdict(list)
-    for found in read_and_measure(paths, salvage=salvage, max_bytes=max_bytes, processes=processes):
-        distributed = found.trace.table.meta.distributed or {}
-        rank = rank_of(found.trace.path, stated_rank(distributed.get("rank")), rank_from)
-        groups[worker_of(found.trace.path) if rank is None else rank].append(found)
-    ranks = [_analyzed(key, cycles, step_time_us) for key, cycles in groups.items()]
-    return sorted(ranks, key=lambda a: (a.rank is None, a.rank or 0, str(a.paths[0])))
+    cycles: dict[int | str, list[Measured]] = defaultdict(list)
+    for each in read_and_measure(
+        files, salvage=salvage, max_bytes=max_bytes, processes=processes, on_left_out=on_left_out
+    ):
+        distributed = each.trace.table.meta.distributed or {}
+        rank = rank_of(each.trace.path, stated_rank(distributed.get("rank")), rank_from)
+        cycles[worker_of(each.trace.path) if rank is None else rank].append(each)
+    ranks = [_analyzed(key, of_rank, step_time_us) for key, of_rank in cycles.items()]
+    return _joined(sorted(ranks, key=lambda a: (a.rank is None, a.rank or 0, str(a.paths[0]))))
+
+
+def _joined(ranks: list[Analysis]) -> JointAnalysis:
+    """Several ranks compared; those not known take the free numbers, in the order of their names."""
+    if len(ranks) == 1:
+        return JointAnalysis(ranks, None)
+    numbers = numbered([each.rank for each in ranks])
+    parts = [
+        Part(rank=number, record=each.record, collectives=each.collectives, assumed=each.rank is None)
+        for number, each in zip(numbers, ranks, strict=True)
+    ]
+    records, joint = join_ranks(parts)
+    compared = [
+        each._replace(record=record, rank=part.rank, rank_is_assumed=part.assumed)
+        for each, part, record in zip(ranks, parts, records, strict=True)
+    ]
+    return JointAnalysis(compared, joint)
 
 
 def _checked_step_time(value: Any) -> float | None:
@@ -104,20 +134,20 @@ def _checked_step_time(value: Any) -> float | None:
     )
 
 
-def _analyzed(key: int | str, cycles: list[Measured], step_time_us: float | None) -> RankAnalysis:
+def _analyzed(key: int | str, cycles: list[Measured], step_time_us: float | None) -> Analysis:
     """One rank's record over its cycles in order of time."""
     cycles = sorted(cycles, key=lambda c: c.trace.table.started_ns)
     traces = [cycle.trace for cycle in cycles]
     _refuse_overlap(traces)
     measures = combine([cycle.measures for cycle in cycles])
     judged = judge(measures, Context(step_time_us=step_time_us))
-    return RankAnalysis(
-        rank=key if isinstance(key, int) else None,
-        paths=[t.path for t in traces],
-        record=_record(measures, judged, traces, kind="trace", environment=_environment(traces[0])),
-        tables=[t.table for t in traces],
-        collectives=measures.collectives,
-    )
+    record = _record(measures, judged, traces, kind="trace", environment=_environment(traces[0]))
+    return _analysis(record, traces, measures, rank=key if isinstance(key, int) else None)
+
+
+def _analysis(record: Record, traces: list[Trace], measures: Measures, rank: int | None = None) -> Analysis:
+    tables, paths = [trace.table for trace in traces], [trace.path for trace in traces]
+    return Analysis(record, tables, measures.collectives, paths, rank)
 
 
 def _refuse_overlap(traces: list[Trace]) -> None:
@@ -144,7 +174,7 @@ def analyze_capture(capture: Capture, experiment: Experiment, environment: Envir
     judged = judge(measures, context)
     run = _run_facts(capture, experiment, environment)
     record = _record(measures, judged, traces, kind="run", environment=environment, run=run, capture=capture)
-    return Analysis(record, [t.table for t in traces], measures.collectives)
+    return _analysis(record, traces, measures)
 
 
 def _record(
@@ -222,7 +252,7 @@ def _run_facts(capture: Capture, experiment: Experiment, environment: Environmen
     from proftrack.experiment import fingerprint
 
     # A record is read by others: an address among the parameters loses its password.
-    experiment = msgspec.structs.replace(experiment, params=_without_credentials(experiment.params))
+    experiment = msgspec.structs.replace(experiment, params=scrub_all(experiment.params))
     device = environment.device.name if environment.device else capture.device
     digest, keys = fingerprint(experiment, device, cpu_threads=environment.cpu_threads)
     return RunFacts(
@@ -239,14 +269,6 @@ def _run_facts(capture: Capture, experiment: Experiment, environment: Environmen
         notes=capture.notes,
         display_name=experiment.display_name,
     )
-
-
-def _without_credentials(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_credentials(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_without_credentials(each) for each in value]
-    return scrub(value) if isinstance(value, str) else value
 
 
 def _profiler_options(trace: Trace) -> dict[str, bool]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from proftrack.errors import TraceError
+from proftrack.analysis.trace_files import TraceFiles
+from proftrack.errors import NotATraceError, TraceError, UsageError
 from proftrack.measures import Measures, measure
 from proftrack.trace.reader import Trace, read
 
@@ -27,17 +29,41 @@ class Measured(NamedTuple):
 
 
 def read_and_measure(
-    paths: Sequence[Path], *, salvage: bool = False, max_bytes: int | None = None, processes: int = 1
+    files: TraceFiles,
+    *,
+    salvage: bool = False,
+    max_bytes: int | None = None,
+    processes: int = 1,
+    on_left_out: Callable[[Path], object] = lambda path: None,
 ) -> list[Measured]:
-    """Each trace with its figures, in the order of `paths`, read by at most `processes` processes at once.
+    """Each trace with its figures, in the order of `files`, read by at most `processes` processes at once.
 
-    More than one process needs a main module that may be imported again, as the command line's. Raises TraceError where
-    a trace cannot be read or holds no events.
+    `on_left_out` is called for each file of a folder that is JSON, but no trace. More than one process needs a main
+    module that may be imported again, as the command line's. Raises TraceError where a trace cannot be read or holds no
+    events, UsageError where no file is a trace.
     """
-    job = partial(_read_and_measure, salvage=salvage, max_bytes=max_bytes)
-    workers = _workers(paths, processes)
+    measured: list[Measured] = []
+    others = 0
+    job = partial(_read_and_measure, salvage=salvage, max_bytes=max_bytes, may_be_other=files.from_folders)
+    with closing(_in_processes(job, files.paths, _workers(files.paths, processes))) as results:
+        for path, result in zip(files.paths, results, strict=True):
+            if result is not None:
+                measured.append(result)
+                continue
+            others += 1
+            if others == len(files.paths):
+                raise UsageError(f"{path.parent}: no JSON in this folder is a trace; name a trace")
+            on_left_out(path)
+    return measured
+
+
+def _in_processes(
+    job: Callable[[Path], Measured | None], paths: Sequence[Path], workers: int
+) -> Generator[Measured | None, None, None]:
+    """The job's results in the order of `paths`, each as soon as it is there."""
     if workers == 1:
-        return [job(path) for path in paths]
+        yield from map(job, paths)
+        return
     # Here: one trace has no use for what these cost.
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
@@ -46,7 +72,7 @@ def read_and_measure(
     # Not by fork: numpy has threads, and what they hold would stay held in a copy.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         try:
-            return list(pool.map(job, paths))
+            yield from pool.map(job, paths)
         except BrokenProcessPool as error:
             folder = paths[0].parent
             raise TraceError(
@@ -54,8 +80,16 @@ def read_and_measure(
             ) from error
 
 
-def _read_and_measure(path: Path, salvage: bool, max_bytes: int | None) -> Measured:
-    trace = read(path, salvage=salvage, max_bytes=max_bytes)
+def _read_and_measure(
+    path: Path, salvage: bool, max_bytes: int | None, may_be_other: frozenset[Path]
+) -> Measured | None:
+    """None for JSON of another kind, where `may_be_other` has it."""
+    try:
+        trace = read(path, salvage=salvage, max_bytes=max_bytes)
+    except NotATraceError:
+        if path in may_be_other:
+            return None
+        raise
     if not len(trace.table):
         raise TraceError(f"{path}: holds no complete events ({trace.events} of other kinds); export the trace again")
     return Measured(trace, measure(trace.table))

@@ -1,4 +1,4 @@
-"""Several traces as one run: which rank each is of, and what the ranks say of each other.
+"""Several ranks as one run: their figures side by side, and what one rank's record cannot tell without the others.
 
 A collective ends for all ranks at about the same time, and begins for each when it arrives: of the same collective the
 shortest is the transfer, what it takes longer on another rank is that rank's waiting. The rank that waits least is the
@@ -8,6 +8,7 @@ one that the others wait for. Durations are compared, never the ranks' clocks.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import filterfalse, islice
 
 import msgspec
@@ -31,7 +32,7 @@ class Part(Struct, frozen=True, kw_only=True):
 
     rank: int
     record: Record
-    collectives: list[Collective]
+    collectives: Sequence[Collective]
     assumed: bool = False
     """Nothing says that it is this rank; see `numbered`."""
 
@@ -41,7 +42,17 @@ class Part(Struct, frozen=True, kw_only=True):
         return any(flag.code == "partial_file" for flag in self.record.quality)
 
 
-def join(parts: list[Part]) -> Joint:
+def join_ranks(parts: Sequence[Part]) -> tuple[list[Record], Joint]:
+    """Compare the ranks of one run.
+
+    Returns the record of each part, in the order of `parts` and with a verdict that knows of the other ranks, and the
+    comparison.
+    """
+    joint = join(parts)
+    return [in_company(part.record, part.rank, joint) for part in parts], joint
+
+
+def join(parts: Sequence[Part]) -> Joint:
     """The ranks' figures side by side, and what they mean."""
     waiting = _waiting([part for part in parts if not part.partial])
     ranks = [_figures(part, waiting.get(part.rank)) for part in sorted(parts, key=lambda p: p.rank)]
@@ -100,7 +111,7 @@ def _figures(part: Part, waiting: float | None) -> RankFigures:
         files=[f.name for f in record.source.files],
         regime=record.verdict.regime,
         steps=record.window.steps,
-        step_time_us=record.times.step_time_us,
+        step_time_us=record.step_time_us,
         gpu_busy_us=record.times.gpu_busy_per_step_us,
         communication_us=round(communication / steps, 3) if part.collectives else None,
         exposed_communication_us=round(record.split.exposed_communication_us / steps, 3) if record.split else None,
@@ -127,24 +138,24 @@ def _waiting(parts: list[Part]) -> dict[int, float]:
     return waiting
 
 
-def _by_name(found: list[Collective]) -> dict[str, list[float]]:
-    out: dict[str, list[float]] = defaultdict(list)
-    for collective in found:
-        out[collective.name].append(collective.duration_us)
-    return out
+def _by_name(collectives: Sequence[Collective]) -> dict[str, list[float]]:
+    durations: dict[str, list[float]] = defaultdict(list)
+    for collective in collectives:
+        durations[collective.name].append(collective.duration_us)
+    return durations
 
 
 def _waited_for(ranks: list[RankFigures]) -> int | None:
-    known = [r for r in ranks if r.waiting_us is not None]
-    if len(known) < 2:
+    paired = [r for r in ranks if r.waiting_us is not None]
+    if len(paired) < 2:
         return None
-    least, most = min(known, key=lambda r: r.waiting_us or 0.0), max(known, key=lambda r: r.waiting_us or 0.0)
+    least, most = min(paired, key=lambda r: r.waiting_us or 0.0), max(paired, key=lambda r: r.waiting_us or 0.0)
     notable = (most.waiting_us or 0.0) - (least.waiting_us or 0.0) > NOTABLE * (most.step_time_us or float("inf"))
     return least.rank if notable else None
 
 
 def _compared(
-    parts: list[Part], ranks: list[RankFigures], waited_for: int | None, spread: float | None, timed: int
+    parts: Sequence[Part], ranks: list[RankFigures], waited_for: int | None, spread: float | None, timed: int
 ) -> list[str]:
     """What comes of comparing the ranks whose traces are whole."""
     out = []
@@ -166,7 +177,7 @@ def _compared(
     return out
 
 
-def _left_out(parts: list[Part]) -> list[str]:
+def _left_out(parts: Sequence[Part]) -> list[str]:
     """Ranks that are missing, not compared, or assumed."""
     out = []
     partial = sorted(part.rank for part in parts if part.partial)

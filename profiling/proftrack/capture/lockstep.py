@@ -7,7 +7,6 @@ is kept beside it.
 
 from __future__ import annotations
 
-import statistics
 import time
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -15,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from proftrack.capture.device import Device
-from proftrack.capture.timing import Stopwatch, percentile
+from proftrack.capture.timing import Stopwatch, timing_of
 from proftrack.experiment.workload import Step
 from proftrack.record.timing import Timing
 
@@ -52,16 +51,10 @@ class PacedStopwatch(Stopwatch):
     def own_timing(self, agreed: Timing) -> Timing:
         """The timing with this rank's own times: its blocks were the last ones that were run."""
         blocks, singles = len(agreed.block_step_times_us), len(agreed.step_latencies_us)
-        shared = agreed.steps_per_block == 1 and agreed.block_step_times_us == agreed.step_latencies_us
+        if agreed.steps_per_block == 1:
+            singles = 0  # the blocks are the synchronised steps
         taken = [seconds * 1e6 for seconds in self.own]
-        block_us = taken[len(taken) - (0 if shared else singles) - blocks :][:blocks]
-        throughput = [us / agreed.steps_per_block for us in block_us]
-        latencies = throughput if shared else taken[len(taken) - singles :]
-        return msgspec.structs.replace(
-            agreed,
-            step_time_us=statistics.median(throughput),
-            step_latency_us=statistics.median(latencies),
-            step_time_p95_us=percentile(latencies, 0.95),
-            block_step_times_us=throughput,
-            step_latencies_us=latencies,
-        )
+        first_single = len(taken) - singles
+        block_us = [us / agreed.steps_per_block for us in taken[first_single - blocks : first_single]]
+        own = timing_of(agreed.mode, block_us, agreed.steps_per_block, taken[first_single:], load=agreed.load)
+        return msgspec.structs.replace(own, warmup_steps=agreed.warmup_steps)

@@ -11,10 +11,11 @@ up before a window, and a step's work is counted by the shapes in the trace.
 from __future__ import annotations
 
 import contextlib
-import statistics
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import msgspec
 
 from proftrack.capture.device import open_device
 from proftrack.capture.load import Reading, load_between, read_load
@@ -29,7 +30,7 @@ from proftrack.capture.profiling import (
 )
 from proftrack.capture.result import Capture, Cycle
 from proftrack.capture.run import trace_folder
-from proftrack.capture.timing import BLOCKS, STEPS_PER_BLOCK, percentile
+from proftrack.capture.timing import BLOCKS, STEPS_PER_BLOCK, timing_of
 from proftrack.experiment import Experiment
 from proftrack.record.gpu_state import GpuState
 from proftrack.record.timing import Timing
@@ -187,20 +188,16 @@ class LoopCapture:
             return None
         _, blocks, per_block, singles = self._plan
         times = [us for _, us in self._stretches]
-        throughput = [us / per_block for us in times[-blocks - singles : len(times) - singles]]
-        latencies = throughput if per_block == 1 else times[len(times) - singles :]
-        return Timing(
-            mode=self.experiment.timing.mode,
-            step_time_us=statistics.median(throughput),
-            step_latency_us=statistics.median(latencies) if latencies else None,
-            step_time_p95_us=percentile(latencies, 0.95) if latencies else None,
-            steps_per_block=per_block,
-            block_step_times_us=throughput,
-            step_latencies_us=latencies,
-            first_step_time_us=times[0] if self._first_is_timed else None,
-            warmup_steps=self._plan.warm,
+        first_single = len(times) - singles
+        timing = timing_of(
+            self.experiment.timing.mode,
+            [us / per_block for us in times[first_single - blocks : first_single]],
+            per_block,
+            times[first_single:],
             load=load_between(*self._loads) if len(self._loads) == 2 else None,
         )
+        first = times[0] if self._first_is_timed else None
+        return msgspec.structs.replace(timing, first_step_time_us=first, warmup_steps=self._plan.warm)
 
     def _own_notes(self) -> list[str]:
         if self._plan is None:

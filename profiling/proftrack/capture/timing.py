@@ -19,12 +19,13 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import numpy as np
 from msgspec import Struct
 
 from proftrack.capture.device import Device
 from proftrack.capture.load import load_between, read_load
 from proftrack.experiment import TimingOptions
-from proftrack.record.timing import Timing
+from proftrack.record.timing import Load, Mode, Timing
 
 BLOCKS = 10
 FEWEST_BLOCKS = 5
@@ -139,28 +140,29 @@ def time_steps(
     before = read_load()
     per_block, blocks = _throughput(watch, options, step_seconds)
     load = load_between(before, read_load())
-    # A block of one step is a step with a synchronisation after it: slow steps are not run again for the same figure.
-    latencies = list(blocks) if per_block == 1 else _latencies(watch, options)
-    timing = Timing(
-        mode=options.mode,
+    singles = _latencies(watch, options) if per_block > 1 else []
+    timing = timing_of(options.mode, blocks, per_block, singles, load=load)
+    return timing, _notes(timing, options, "timing.max_seconds" if options is asked else "timing.budget_seconds")
+
+
+def timing_of(
+    mode: Mode, blocks: list[float], per_block: int, singles: list[float], *, load: Load | None = None
+) -> Timing:
+    """A timing by its samples, in microseconds: of each block its mean step time, of `singles` each step's own.
+
+    A block of one step is a step with a synchronisation after it: slow steps are not run again for the same figure.
+    """
+    latencies = list(blocks) if per_block == 1 else singles
+    return Timing(
+        mode=mode,
         step_time_us=statistics.median(blocks),
-        step_latency_us=statistics.median(latencies),
-        step_time_p95_us=percentile(latencies, 0.95),
+        step_latency_us=statistics.median(latencies) if latencies else None,
+        step_time_p95_us=float(np.percentile(latencies, 95)) if latencies else None,
         steps_per_block=per_block,
         block_step_times_us=blocks,
         step_latencies_us=latencies,
         load=load,
     )
-    return timing, _notes(timing, options, "timing.max_seconds" if options is asked else "timing.budget_seconds")
-
-
-def percentile(values: list[float], fraction: float) -> float:
-    """Linear interpolation between the two values around the rank (numpy's default)."""
-    ordered = sorted(values)
-    rank = fraction * (len(ordered) - 1)
-    low = math.floor(rank)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (rank - low)
 
 
 def _throughput(watch: Stopwatch, options: TimingOptions, step_seconds: float) -> tuple[int, list[float]]:

@@ -44,11 +44,8 @@ class _Lazy(click.Group):
         return [name for name, _, _ in COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        for name, module, _ in COMMANDS:
-            if name == cmd_name:
-                command: click.Command = importlib.import_module(module).command
-                return command
-        return None
+        modules = {name: module for name, module, _ in COMMANDS}
+        return importlib.import_module(modules[cmd_name]).command if cmd_name in modules else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -10,7 +10,7 @@ import difflib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import click
 
@@ -46,25 +46,33 @@ def overrides(pairs: Iterable[str], *, device: str | None = None, budget: float 
     return parameters([*pairs, *(f"{key}={value}" for key, value in own.items() if value is not None)])
 
 
+class _Arguments(NamedTuple):
+    """A command line as click takes it, and what was seen in it."""
+
+    rewritten: list[str]
+    unknown: list[tuple[str, str]]
+    """Options that are not the command's, with their values: its experiment's parameters, or misspelt."""
+    bare: list[str]
+    """`KEY=VALUE` without a -P before it."""
+
+
 class ParameterCommand(click.Command):
-    """A command that takes options it does not know as parameters of its experiment, `-P KEY=VALUE`."""
+    """A command that takes options it does not know as parameters of its experiment, `-P KEY=VALUE`.
+
+    click's ignore_unknown_options would leave them among the arguments, where `--n --fresh small` means n=small.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Write unknown options as -P before click sees them; refuse what was meant as something else."""
-        unknown: list[tuple[str, str]] = []
-        bare: list[str] = []
-        rest = super().parse_args(ctx, self._rewrite(ctx, args, unknown, bare))
-        if bare or unknown:
-            self._refuse_mistaken(ctx, unknown, bare)
+        arguments = self._rewrite(ctx, args)
+        rest = super().parse_args(ctx, arguments.rewritten)
+        if arguments.bare or arguments.unknown:
+            names = _names(str(ctx.params.get("experiment")))
+            if arguments.bare:
+                _refuse_bare(arguments.bare[0], names or [])
+            for option, value in arguments.unknown if names is not None else ():
+                self._refuse_misspelt(ctx, option, value, names or [])
         return rest
-
-    def _refuse_mistaken(self, ctx: click.Context, unknown: list[tuple[str, str]], bare: list[str]) -> None:
-        names = _names(str(ctx.params.get("experiment")))
-        if bare:
-            _refuse_bare(bare[0], names or [])
-        for option, value in unknown:
-            if names is not None:
-                self._refuse_misspelt(ctx, option, value, names)
 
     def _refuse_misspelt(self, ctx: click.Context, option: str, value: str, names: Sequence[str]) -> None:
         """Refuse an unknown option that is closer to one of ours than to a parameter; others the experiment refuses."""
@@ -78,22 +86,21 @@ class ParameterCommand(click.Command):
             whole = f"{close[0]} {value}" if close[0] in valued else close[0]
             raise UsageError(f"{option}: neither an option nor a parameter; did you mean {whole}?")
 
-    def _rewrite(
-        self, ctx: click.Context, args: list[str], unknown: list[tuple[str, str]], bare: list[str]
-    ) -> list[str]:
-        """The arguments with -P before parameters; adds unknown options with their values, and `KEY=VALUE` alone."""
+    def _rewrite(self, ctx: click.Context, args: list[str]) -> _Arguments:
+        """The arguments with -P before parameters, and flags without the `true` that `mlflow run` gives them."""
         flags, valued = self.own_options(ctx)
-        rewritten: list[str] = []
+        rewritten, unknown, bare = _Arguments([], [], [])
         rest = deque(args)
         while rest:
             argument = rest.popleft()
             name, equals, value = argument.partition("=")
             if argument == "--":
-                return [*rewritten, argument, *rest]
+                rewritten += [argument, *rest]
+                break
             if argument in valued:
                 rewritten += [argument, _value_of(argument, rest)]
             elif (flag := name.replace("_", "-")) in flags:
-                rewritten += [flag] if _said(value if equals else None, rest) else []
+                rewritten += [flag] if _is_on(value if equals else None, rest) else []
             elif equals and name.isidentifier() and not Path(argument).exists():
                 bare.append(argument)
             elif not name.startswith("--") or name in valued:
@@ -102,7 +109,7 @@ class ParameterCommand(click.Command):
                 value = value if equals else _value_of(name, rest, flags)
                 unknown.append((name, value))
                 rewritten += ["-P", f"{name.removeprefix('--')}={value}"]
-        return rewritten
+        return _Arguments(rewritten, unknown, bare)
 
     def own_options(self, ctx: click.Context) -> tuple[set[str], set[str]]:
         """The option strings that take no value, and those that take one."""
@@ -118,10 +125,10 @@ class ParameterCommand(click.Command):
 def _names(reference: str) -> list[str] | None:
     """The parameters and settings of an experiment; None where they are not in a file that can be read."""
     from proftrack import experiment
-    from proftrack.experiment.settings import BARE, RULES
+    from proftrack.experiment.overrides import BARE, SETTINGS
 
     try:
-        return [*experiment.load(reference).params, *BARE, *RULES]
+        return [*experiment.load(reference).params, *BARE, *SETTINGS]
     except ProftrackError:
         return None
 
@@ -132,7 +139,7 @@ def _refuse_bare(pair: str, names: Iterable[str]) -> NoReturn:
     raise UsageError(f"{pair}: a parameter needs -P before it; did you mean -P {name}={value}?")
 
 
-def _said(value: str | None, rest: deque[str]) -> bool:
+def _is_on(value: str | None, rest: deque[str]) -> bool:
     """Whether a flag is on: alone, or with the value that `mlflow run -P flag=true` gives it."""
     if value is None:
         value = rest.popleft() if rest and rest[0].lower() in ("true", "false") else "true"
@@ -153,12 +160,12 @@ def parameters(pairs: Iterable[str]) -> dict[str, str]:
 
     Raises UsageError for a text without a key or without `=`, and for two values of one key.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         key = key.strip()
         if not (key and equals):
             raise UsageError(f"-P {pair}: not a parameter; write it as -P name=value")
-        if found.setdefault(key, value) != value:
-            raise UsageError(f"{key} is given twice, as {found[key]} and as {value}; give it once")
-    return found
+        if texts.setdefault(key, value) != value:
+            raise UsageError(f"{key} is given twice, as {texts[key]} and as {value}; give it once")
+    return texts

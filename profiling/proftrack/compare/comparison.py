@@ -103,11 +103,9 @@ def step_samples(record: Record, basis: Basis, runs: int = 1) -> Samples:
 
     Raises ProftrackError where there is none.
     """
-    timing_, times = record.timing, record.times
-    if basis == "unprofiled" and timing_ is not None:
-        samples = timing_.step_latencies_us if timing_.mode == "latency" else timing_.block_step_times_us
-        return Samples(timing_.verdict_step_time_us, samples, runs)
-    value = times.step_time_us if basis == "unprofiled" else times.step_time_profiled_us
+    if basis == "unprofiled" and record.timing is not None:
+        return Samples(record.timing.chosen.us, record.timing.chosen.samples_us, runs)
+    value = record.step_time_us if basis == "unprofiled" else record.times.step_time_profiled_us
     if not value:
         files = ", ".join(file.name for file in record.source.files)
         raise ProftrackError(f"{files}: has no step time to compare; record steps with a schedule and step()")

@@ -11,6 +11,7 @@ import numpy as np
 from proftrack.compare.changepoints import FEWEST_RUNS, stretches
 from proftrack.compare.results import Floor
 from proftrack.compare.timing import FEWEST_SAMPLES, quantile
+from proftrack.record.timing import StepTime
 from proftrack.verdict.evidence import difference
 
 ASSUMED_GPU = 0.03
@@ -49,19 +50,19 @@ def assumed_busy_floor() -> Floor:
     return Floor(fraction=fraction, source="assumed", text=text)
 
 
-def own_floor(blocks: Sequence[float], repeats: Sequence[float] = ()) -> Floor | None:
-    """How noisy one side is by itself: by the block times of its process, or by runs of its code in fresh processes
-    where there are three and they differ more. None where neither is known.
+def own_floor(timed: StepTime | None, repeats: Sequence[float] = ()) -> Floor | None:
+    """How noisy one side is by itself: by the samples of its process, or by runs of its code in fresh processes where
+    there are three and they differ more. None where neither is known.
     """
-    found = [floor for floor in (measured_floor([repeats]), _of_blocks(blocks)) if floor is not None]
-    return max(found, key=lambda floor: floor.fraction, default=None)
+    floors = [floor for floor in (measured_floor([repeats]), _of_samples(timed)) if floor is not None]
+    return max(floors, key=lambda floor: floor.fraction, default=None)
 
 
-def _of_blocks(blocks: Sequence[float]) -> Floor | None:
-    if len(blocks) < FEWEST_SAMPLES:
+def _of_samples(timed: StepTime | None) -> Floor | None:
+    if timed is None or len(timed.samples_us) < FEWEST_SAMPLES:
         return None
-    fraction = _spread(blocks)
-    text = f"the timed blocks of one process differ by {difference(fraction)}."
+    fraction = _spread(timed.samples_us)
+    text = f"the timed {timed.noun}s of one process differ by {difference(fraction)}."
     return Floor(fraction=fraction, source="measured", runs=1, text=text)
 
 

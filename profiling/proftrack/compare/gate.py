@@ -123,7 +123,8 @@ def _samples(baseline: Subject, candidate: Subject, comparison: Comparison, poli
     """Whether there is enough to judge by: samples within each run, and runs."""
     fewest = min(len(step_samples(subject.record, comparison.basis).samples) for subject in (baseline, candidate))
     runs = min(baseline.runs(STEP_TIME), candidate.runs(STEP_TIME))
-    noun = "timed blocks" if comparison.basis == "unprofiled" else "recorded steps"
+    timing = candidate.record.timing
+    noun = f"timed {timing.chosen.noun}s" if timing and comparison.basis == "unprofiled" else "recorded steps"
     enough = fewest >= policy.min_samples or comparison.step_time.same_data
     few = f"only {fewest} {noun} in one of the runs; raise timing.min_seconds, or min_samples is too high"
     single = f"only {runs} of {policy.min_runs} runs on one side; profile that commit again"
@@ -176,7 +177,7 @@ def _noise(baseline: Subject, candidate: Subject, comparison: Comparison, policy
 
 def _own(subject: Subject) -> Floor | None:
     timing = subject.record.timing
-    return floors.own_floor(timing.block_step_times_us if timing else [], subject.repeats.get(STEP_TIME, []))
+    return floors.own_floor(timing.chosen if timing else None, subject.repeats.get(STEP_TIME, []))
 
 
 def _noise_sentence(noun: str, subject: Subject, own: Floor | None, remedy: str) -> str:

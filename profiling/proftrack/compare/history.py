@@ -61,6 +61,8 @@ class Series(Struct, frozen=True, kw_only=True):
     fingerprint: str
     variant: dict[str, str]
     """The parameters in which it differs from the other series of its fingerprint."""
+    metric: str = "step_time_us"
+    """That was looked at: the history's, and where that is step_time_us the one that is T by the runs' timing.mode."""
     runs: list[RunPoint]
     changes: list[Change] = []
 
@@ -110,8 +112,9 @@ def _place(runs: Sequence[RunPoint], change: Change) -> int:
     return next(index for index, run in enumerate(runs) if run.run_id == change.after.run_id)
 
 
-def levels(series: Series, metric: str) -> list[tuple[int, int, float]]:
-    """(first, behind the last, level) of each stretch of a metric, as positions in `series.runs`."""
+def levels(series: Series) -> list[tuple[int, int, float]]:
+    """(first, behind the last, level) of each stretch of its metric, as positions in `series.runs`."""
+    metric = series.metric
     places = [index for index, run in enumerate(series.runs) if metric in run.metrics]
     if not places:
         return []

@@ -13,15 +13,16 @@ metrics:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct, structs
 
 from proftrack.experiment import file
-from proftrack.experiment.sentences import Refusal, show
+from proftrack.experiment.params import LARGEST
+from proftrack.experiment.sentences import meant, show
+from proftrack.experiment.validate import Refusal, read
 from proftrack.verdict.evidence import amount
 from proftrack.verdict.rules import REGIMES
 
@@ -32,36 +33,65 @@ COUNTS = {
     "allocator_calls_per_step": "device allocator calls",
 }
 """Metrics that are counted, with the name of their count in a comparison."""
-_BOUNDS = ("max_increase_pct", "max_decrease_pct", "max_increase", "max_decrease", "max", "min")
+_Bound = Annotated[float, Meta(ge=0, le=LARGEST)]
 
 
-class Limit(Struct, frozen=True, kw_only=True):
+class Limit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one metric may do. Percentages are of the baseline's value, the others in the metric's own unit."""
 
-    max_increase_pct: float | None = None
-    max_decrease_pct: float | None = None
-    max_increase: float | None = None
-    max_decrease: float | None = None
-    max: float | None = None
+    max_increase_pct: _Bound | None = None
+    max_decrease_pct: _Bound | None = None
+    max_increase: _Bound | None = None
+    max_decrease: _Bound | None = None
+    max: _Bound | None = None
     """Absolute: holds without a baseline's value."""
-    min: float | None = None
+    min: _Bound | None = None
     exact: bool = False
     """Neither more nor less than the baseline."""
     required: bool = True
     """Whether a metric that a run does not have, or that noise hides, makes the gate inconclusive."""
 
+    @property
+    def limits_nothing(self) -> bool:
+        """Whether there is no bound in it."""
+        return not self.exact and all(getattr(self, name) is None for name in BOUNDS)
 
-class Policy(Struct, frozen=True, kw_only=True):
+
+BOUNDS = tuple(field.name for field in structs.fields(Limit) if field.name not in ("exact", "required"))
+
+
+class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole policy. The defaults are those of a gate without a file."""
 
-    metrics: dict[str, Limit]
-    regime: str | list[str] = "same"
-    min_samples: int = 5
-    min_runs: int = 1
-    noise_floor_pct: float | None = None
-    branch: str = "main"
+    metrics: Annotated[
+        dict[str, Annotated[Limit, Meta(description="limits such as {max_increase_pct: 5}")]],
+        Meta(
+            min_length=1,
+            description="metrics with their limits, such as {step_time_us: {max_increase_pct: 5}}",
+            examples=["{step_time_us: {max_increase_pct: 5}}"],
+        ),
+    ]
+    regime: Annotated[
+        Literal["same", "any"] | Annotated[list[str], Meta(min_length=1)],
+        Meta(description="same, any, or a list of regimes"),
+    ] = "same"
+    min_samples: Annotated[int, Meta(ge=3)] = 5
+    min_runs: Annotated[int, Meta(ge=1)] = 1
+    noise_floor_pct: _Bound | None = None
+    branch: Annotated[str, Meta(pattern=r"\S", description="a branch's name")] = "main"
     source: str = "default"
     """The file's name."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a regime that there is not, and for a metric without a limit."""
+        for regime in self.regime if isinstance(self.regime, list) else ():
+            if regime not in REGIMES:
+                raise ValueError(
+                    f"unknown regime {show(regime)}; regimes: {', '.join(REGIMES)}{meant(regime, REGIMES)}"
+                )
+        for name, limit in self.metrics.items():
+            if limit.limits_nothing:
+                raise ValueError(f"metrics.{name} sets no limit; use one of {', '.join((*BOUNDS, 'exact'))}")
 
 
 DEFAULT = Policy(
@@ -74,7 +104,6 @@ DEFAULT = Policy(
     },
     regime="any",
 )
-_KEYS = ("metrics", "regime", "min_samples", "min_runs", "noise_floor_pct", "branch")
 
 
 def load(path: Path, known: Collection[str]) -> Policy:
@@ -82,68 +111,10 @@ def load(path: Path, known: Collection[str]) -> Policy:
 
     Raises UsageError naming the file, the key, its value and what is allowed.
     """
-    document = file.read(path)
     refuse = Refusal(str(path))
-    refuse.unknown_keys(document, _KEYS, "key")
-    given = document.get("metrics", {})
-    if not isinstance(given, dict) or not given:
-        refuse("names no metrics; add `metrics: {step_time_us: {max_increase_pct: 5}}`")
-    names = [*known, *(name for name in COUNTS if name not in known)]
-    refuse.unknown_keys(given, names, "metric")
-    return Policy(
-        metrics={name: _limit(name, value, refuse) for name, value in given.items()},
-        regime=_regime(document.get("regime", "same"), refuse),
-        min_samples=_whole("min_samples", document.get("min_samples", DEFAULT.min_samples), 3, refuse),
-        min_runs=_whole("min_runs", document.get("min_runs", DEFAULT.min_runs), 1, refuse),
-        noise_floor_pct=_number("noise_floor_pct", document.get("noise_floor_pct"), refuse),
-        branch=_branch(document.get("branch", DEFAULT.branch), refuse),
-        source=path.name,
-    )
-
-
-def _limit(name: str, given: Any, refuse: Refusal) -> Limit:
-    if not isinstance(given, dict) or not given:
-        refuse(f"metrics.{name}={show(given)} is not allowed; it must be limits such as {{max_increase_pct: 5}}")
-    refuse.unknown_keys(given, (*_BOUNDS, "exact", "required"), f"limit of {name}")
-    flags = {key: given[key] for key in ("exact", "required") if key in given}
-    for key, value in flags.items():
-        if not isinstance(value, bool):
-            refuse(f"metrics.{name}.{key}={show(value)} is not allowed; it must be true or false")
-    bounds = {key: _number(f"metrics.{name}.{key}", given[key], refuse) for key in _BOUNDS if key in given}
-    if not bounds and not flags.get("exact"):
-        refuse(f"metrics.{name} sets no limit; use one of {', '.join((*_BOUNDS, 'exact'))}")
-    return Limit(**flags, **bounds)  # type: ignore[arg-type]  # keys are those of _BOUNDS
-
-
-def _number(key: str, value: Any, refuse: Refusal) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        refuse(f"{key}={show(value)} is not allowed; it must be a number, 0 or more")
-    return float(value)
-
-
-def _whole(key: str, value: Any, least: int, refuse: Refusal) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        refuse(f"{key}={show(value)} is not allowed; it must be a whole number, {least} or more")
-    return int(value)
-
-
-def _regime(value: Any, refuse: Refusal) -> str | list[str]:
-    if value in ("same", "any"):
-        return str(value)
-    if not isinstance(value, list) or not value:
-        refuse(f"regime={show(value)} is not allowed; it must be same, any, or a list of regimes")
-    for each in value:
-        if each not in REGIMES:
-            refuse(f"unknown regime {show(each)}; regimes: {', '.join(REGIMES)}", str(each), REGIMES)
-    return [str(each) for each in value]
-
-
-def _branch(value: Any, refuse: Refusal) -> str:
-    if not isinstance(value, str) or not value.strip():
-        refuse(f"branch={show(value)} is not allowed; it must be a branch's name")
-    return str(value).strip()
+    policy = read(file.read(path), Policy, refuse, source=path.name)
+    refuse.unknown(policy.metrics, [*known, *(name for name in COUNTS if name not in known)], noun="metric")
+    return policy
 
 
 def describe(limit: Limit, metric: str = "") -> str:

@@ -40,7 +40,7 @@ class Subject(Struct, frozen=True, kw_only=True):
             branch=git.branch if git else None,
             dirty=git.dirty if git else False,
             started_ns=run.started_ns if run else None,
-            step_time_us=record.times.step_time_us,
+            step_time_us=record.step_time_us,
             gpu_busy_per_step_us=record.times.gpu_busy_per_step_us,
             regime=record.verdict.regime,
             confidence=record.verdict.confidence,

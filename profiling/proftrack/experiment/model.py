@@ -1,28 +1,35 @@
-"""Experiment: what an experiment file says, resolved and frozen."""
+"""Experiment: what an experiment file says, resolved and frozen; a field's `Meta` says what may stand there."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from proftrack.experiment.params import LARGEST, Name, Value, Values, VariantName
+from proftrack.experiment.sentences import show
+from proftrack.names import problem
+
+_NAME_LIMIT = 100
 _DISPLAY_LIMIT = 200
 _SAYS_NOTHING_ALONE = ("", "none", "default", "true", "false")
 _AUTO = "auto"
 
+_Seconds = Annotated[float, Meta(le=LARGEST)]
 
-class Schedule(Struct, frozen=True, kw_only=True):
+
+class Schedule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`torch.profiler.schedule`, in steps; `repeat` is the number of cycles, each with a trace of its own."""
 
-    skip_first: int = 0
-    wait: int = 1
-    warmup: int = 1
-    active: int = 3
-    repeat: int = 1
+    skip_first: Annotated[int, Meta(ge=0)] = 0
+    wait: Annotated[int, Meta(ge=0)] = 1
+    warmup: Annotated[int, Meta(ge=0)] = 1
+    active: Annotated[int, Meta(ge=1)] = 3
+    repeat: Annotated[int, Meta(ge=1, description="a whole number, 1 or more (0 would never end)")] = 1
 
     @property
     def total_steps(self) -> int:
@@ -30,7 +37,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
         return self.skip_first + self.repeat * (self.wait + self.warmup + self.active)
 
 
-class ProfilerOptions(Struct, frozen=True, kw_only=True):
+class ProfilerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What `torch.profiler.profile` records beside names and times."""
 
     record_shapes: bool = True
@@ -38,42 +45,66 @@ class ProfilerOptions(Struct, frozen=True, kw_only=True):
     profile_memory: bool = False
 
 
-class TimingOptions(Struct, frozen=True, kw_only=True):
+class TimingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long steps are timed without a profiler, and which of the two step times is the verdict's.
 
     The limits hold for each of the two timings: steps back to back, and steps one by one.
     """
 
     mode: Literal["throughput", "latency"] = "throughput"
-    min_steps: int = 30
-    min_seconds: float = 0.5
-    max_seconds: float = 20.0
+    min_steps: Annotated[int, Meta(ge=3)] = 30
+    min_seconds: Annotated[_Seconds, Meta(ge=0)] = 0.5
+    max_seconds: Annotated[_Seconds, Meta(ge=0.001)] = 20.0
     """Goes before `min_steps`: slow steps are timed fewer times, three at the least."""
-    budget_seconds: float = 60.0
+    budget_seconds: Annotated[_Seconds, Meta(ge=1)] = 60.0
     """For the whole measurement, from the start to the report, imports apart; see `proftrack.capture.budget`."""
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for limits that contradict each other."""
+        least, most = self.min_seconds, self.max_seconds
+        if most < least:
+            raise ValueError(
+                f"timing.max_seconds={most:g} is below timing.min_seconds={least:g}; raise the one or lower the other"
+            )
 
-class Experiment(Struct, frozen=True, kw_only=True):
+
+SECTIONS: dict[str, type[Struct]] = {"schedule": Schedule, "profiler": ProfilerOptions, "timing": TimingOptions}
+
+
+class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An experiment with its values resolved. `path` is the absolute path of its YAML file."""
 
     name: str
     path: Path
-    workload: str
+    workload: Annotated[
+        str,
+        Meta(
+            pattern=r"\A.*\S.*:[^\W\d]\w*\Z",
+            description="file.py:callable (beside the experiment's file) or package.module:callable",
+            examples=["file.py:build"],
+        ),
+    ]
     description: str = ""
-    params: dict[str, Any] = {}
-    choices: dict[str, list[Any]] = {}
+    params: dict[Name, Value] = {}
+    choices: dict[str, Values] = {}
     """All values that a parameter may have, where the file lists them."""
-    variant_params: list[str] = []
+    variant_params: Annotated[list[str], Meta(description="a list of parameters")] = []
     """Parameters that may differ between runs that are compared."""
-    sweep: dict[str, list[Any]] = {}
+    sweep: dict[str, Values] = {}
     """Points of each parameter that `proftrack sweep` goes through where none are given to it."""
-    variants: dict[str, dict[str, Any]] = {}
+    variants: dict[VariantName, Annotated[dict[str, Value], Meta(description="parameters with values")]] = {}
     """Named sets of values for `proftrack variants`; under `cuda-graph` and the like, what that variant needs."""
     schedule: Schedule = Schedule()
     profiler: ProfilerOptions = ProfilerOptions()
     timing: TimingOptions = TimingOptions()
-    device: str = "auto"
-    """auto (a GPU where there is one), cuda or cpu."""
+    device: Literal["auto", "cuda", "cpu"] = "auto"
+    """auto: a GPU where there is one."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a name that cannot be shown or stored."""
+        if problem(self.name, _NAME_LIMIT) is not None or self.name != self.name.strip():
+            what = f"one printable line of at most {_NAME_LIMIT} characters"
+            raise ValueError(f"name={show(self.name)} is not allowed; it must be {what}")
 
     @property
     def display_name(self) -> str:

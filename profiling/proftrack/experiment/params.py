@@ -1,161 +1,103 @@
-"""The workload's own parameters: what the file may give them, and how a text of the command line replaces a value.
+"""The workload's own parameters: the types that a value may have, and what an experiment says of them held together.
 
 `choices` lists all values that a parameter may have, `sweep` names points of a parameter, `variants` sets of values
-under a name of their own; all are of these parameters.
+under a name of their own; all are of the parameters in `params`, and of the type that the value there has.
 
 Whether another value makes sense (n=-3) is the workload's to say, see proftrack.experiment.workload.
 """
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Struct
+import msgspec
+from msgspec import Meta
 
-from proftrack.experiment.file import scalar
-from proftrack.experiment.sentences import Refusal, show
-from proftrack.experiment.settings import parse
+from proftrack.experiment.validate import Refusal, convert
 
-_RESERVED = ("device",)  # build() gets it from proftrack
-_VARIANT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_INT64 = range(-(2**63), 2**63)  # what JSON readers and databases take
-_PLAIN = "a finite number of at most 64 bits, text, true, false, null, or a list of these"
-_NOUNS: dict[type, str] = {
-    int: "a whole number",
-    float: "a finite number",
-    bool: "true or false",
-    str: "text",
-    list: "a list, written a,b,c",
-    type(None): "any plain value",
+if TYPE_CHECKING:
+    from proftrack.experiment.model import Experiment
+
+_INT64 = 2**63  # what JSON readers and databases take
+LARGEST = 1.7976931348623157e308
+"""Of the finite numbers."""
+
+Whole = Annotated[int, Meta(ge=-_INT64, le=_INT64 - 1)]
+Finite = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+_SCALARS = None | bool | Whole | Finite | str
+_PLAIN = "a finite number of at most 64 bits, text, true, false or null"
+Scalar = Annotated[_SCALARS, Meta(description=_PLAIN)]
+Value = Annotated[_SCALARS | list[Scalar], Meta(description=f"{_PLAIN}, or a list of these")]
+"""What becomes a keyword argument, an MLflow param and JSON."""
+Name = Annotated[
+    str,
+    Meta(pattern=r"\A[^\W\d]\w*\Z", description="a Python name (quote it if YAML made it another value)"),
+]
+Values = Annotated[list[Value], Meta(min_length=1, description="a list of values")]
+VariantName = Annotated[
+    str,
+    Meta(
+        pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]*\Z",
+        description="letters, digits, `-`, `_` and `.`, a letter or digit first",
+    ),
+]
+
+_KINDS: dict[type, tuple[Any, str]] = {
+    int: (Whole, "a whole number (64 bits at most)"),
+    float: (Finite, "a finite number"),
+    bool: (bool, "true or false"),
+    str: (str, "text"),
+    list: (list[Scalar], "a list, written a,b,c"),
+    type(None): (Value, "any plain value"),
 }
 
 
-class Params(Struct):
-    """The workload's parameters, what they may be, which make a variant, a sweep's points, and named sets of values."""
-
-    values: dict[str, Any]
-    choices: dict[str, list[Any]]
-    variant: list[str]
-    sweep: dict[str, list[Any]]
-    variants: dict[str, dict[str, Any]]
+def kind_of(value: Any, why: str) -> Any:
+    """The type that other values of a parameter must have, from one of its values; `why` ends the sentence."""
+    kind, noun = _KINDS[type(value)]
+    return Annotated[kind, Meta(description=noun + why)]
 
 
-def read(document: Mapping[Any, Any], refuse: Refusal) -> Params:
-    """params, choices, variant_params, sweep and variants of the file, checked."""
-    values = _mapping(document, "params", refuse)
-    for key, value in values.items():
-        _check(key, value, refuse)
-    choices = _points(document, "choices", values, refuse)
-    sweep = _points(document, "sweep", values, refuse)
-    variants = _variants(document, values, refuse)
+def checked(experiment: Experiment, refuse: Refusal) -> Experiment:
+    """The experiment with all that it says of its parameters in their types.
+
+    Raises UsageError for a parameter that there is not, and for a value that is of another type or none of its choices.
+    """
+    values = experiment.params
+    if "device" in values:
+        refuse("params.device is not allowed, proftrack gives it to the workload; use the top-level key `device`")
+    refuse.unknown(experiment.variant_params, values, "variant_params", "parameter")
+    kinds = {key: kind_of(value, f", as params.{key} is") for key, value in values.items()}
+    variants = {name: _typed(given, kinds, f"variants.{name}", refuse) for name, given in experiment.variants.items()}
+    choices = _typed_lists(experiment.choices, kinds, "choices", refuse)
+    sweep = _typed_lists(experiment.sweep, kinds, "sweep", refuse)
     for given in (values, *variants.values()):
         for key, value in given.items():
-            _check_choice(key, value, choices, refuse)
+            check_choice(key, value, choices, refuse)
     for key, points in sweep.items():
         for point in points:
-            _check_choice(key, point, choices, refuse)
-    return Params(values, choices, _variant(document, values, refuse), sweep, variants)
+            check_choice(key, point, choices, refuse)
+    return msgspec.structs.replace(experiment, choices=choices, sweep=sweep, variants=variants)
 
 
-def replace(own: Params, name: str, text: str, refuse: Refusal) -> None:
-    """Give the parameter `name` the value that `text` is in its type; where the file gives null, as YAML reads it."""
-    value = _convert(name, text, own.values[name], refuse)
-    _check_choice(name, value, own.choices, refuse)
-    own.values[name] = value
-
-
-def _convert(name: str, text: str, current: Any, refuse: Refusal) -> Any:
-    try:
-        value = _parse(text.strip(), current)
-    except ValueError:
-        noun = _NOUNS[type(current)]
-        refuse(f"{name}={show(text)} is not allowed; it must be {noun}, as {show(current)} is in the file")
-    _check(name, value, refuse)
-    return value
-
-
-def _parse(text: str, current: Any) -> Any:
-    if current is None:
-        return scalar(text)
-    if not isinstance(current, list):
-        return parse(text, type(current))
-    first = current[0] if current else None
-    return [_parse(item.strip(), first) for item in text.removeprefix("[").removesuffix("]").split(",") if item.strip()]
-
-
-def _check(key: Any, value: Any, refuse: Refusal) -> None:
-    """Parameters become keyword arguments, MLflow params and JSON: names and plain values only."""
-    if not (isinstance(key, str) and key.isidentifier()):
-        refuse(
-            f"params key {show(key)} is not allowed; it must be a Python name (quote it if YAML made it another value)"
-        )
-    if key in _RESERVED:
-        refuse(f"params.{key} is not allowed, proftrack gives it to the workload; use the top-level key `{key}`")
-    if not all(map(_plain, value if isinstance(value, list) else [value])):
-        refuse(f"params.{key}={show(value)} is not allowed; it must be {_PLAIN}")
-
-
-def _check_choice(name: str, value: Any, choices: Mapping[str, list[Any]], refuse: Refusal) -> None:
+def check_choice(name: str, value: Any, choices: Mapping[str, list[Any]], refuse: Refusal) -> None:
+    """Raise UsageError for a value that is none of its parameter's choices, where it has any."""
     if name in choices and value not in choices[name]:
         words = list(map(str, choices[name]))
-        refuse(f"{name}={show(value)} is not allowed; it must be one of {', '.join(words)}", str(value), words)
+        refuse(f"{name}={value} is not allowed; it must be one of {', '.join(words)}", str(value), words)
 
 
-def _plain(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, int):
-        return value in _INT64
-    return value is None or isinstance(value, str)
+def _typed(given: Mapping[str, Any], kinds: Mapping[str, Any], section: str, refuse: Refusal) -> dict[str, Any]:
+    refuse.unknown(given, kinds, section, "parameter")
+    return {key: convert(value, kinds[key], refuse, f"{section}.{key}") for key, value in given.items()}
 
 
-def _mapping(document: Mapping[Any, Any], key: str, refuse: Refusal) -> dict[Any, Any]:
-    value = document.get(key)
-    if value is not None and not isinstance(value, dict):
-        refuse(f"{key}={show(value)} is not allowed; it must be keys with values")
-    return dict(value or {})
-
-
-def _variant(document: Mapping[Any, Any], values: Mapping[str, Any], refuse: Refusal) -> list[str]:
-    names = document.get("variant_params") or []
-    if not isinstance(names, list):
-        refuse(f"variant_params={show(names)} is not allowed; it must be a list of parameters")
-    refuse.unknown_keys(dict.fromkeys(map(str, names)), values, "parameter in variant_params:")
-    return list(map(str, names))
-
-
-def _points(
-    document: Mapping[Any, Any], section: str, values: Mapping[str, Any], refuse: Refusal
+def _typed_lists(
+    given: Mapping[str, list[Any]], kinds: Mapping[str, Any], section: str, refuse: Refusal
 ) -> dict[str, list[Any]]:
-    """A section that gives parameters lists of values: `sweep`, `choices`."""
-    found = _mapping(document, section, refuse)
-    refuse.unknown_keys(found, values, f"parameter in {section}:")
-    for key, points in found.items():
-        if not (isinstance(points, list) and points):
-            refuse(f"{section}.{key}={show(points)} is not allowed; it must be a list of values")
-        found[key] = [_point(section, key, point, values[key], refuse) for point in points]
-    return found
-
-
-def _variants(document: Mapping[Any, Any], values: Mapping[str, Any], refuse: Refusal) -> dict[str, dict[str, Any]]:
-    variants = _mapping(document, "variants", refuse)
-    for name, given in variants.items():
-        if not (isinstance(name, str) and _VARIANT_NAME.fullmatch(name)):
-            refuse(f"variants key {show(name)} is not allowed; a name has letters, digits, `-`, `_` and `.` only")
-        if not isinstance(given, dict):
-            refuse(f"variants.{name}={show(given)} is not allowed; it must be parameters with values")
-        refuse.unknown_keys(given, values, f"parameter in variants.{name}:")
-        variants[name] = {k: _point(f"variants.{name}", k, v, values[k], refuse) for k, v in given.items()}
-    return variants
-
-
-def _point(section: str, key: str, point: Any, current: Any, refuse: Refusal) -> Any:
-    if type(current) is float and type(point) is int:
-        point = float(point)
-    if current is not None and type(point) is not type(current):
-        refuse(f"{section}.{key}={show(point)} is not allowed; it must be {_NOUNS[type(current)]}, as params.{key} is")
-    _check(key, point, refuse)
-    return point
+    refuse.unknown(given, kinds, section, "parameter")
+    return {
+        key: [convert(point, kinds[key], refuse, f"{section}.{key}") for point in points]
+        for key, points in given.items()
+    }

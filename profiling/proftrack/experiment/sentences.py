@@ -1,34 +1,14 @@
-"""How an experiment file is refused: one sentence with the key, the value and what is allowed."""
+"""Pieces of the sentences that refuse something: a value as it was given, and what was probably meant."""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NoReturn
-
-from proftrack.errors import UsageError
+from typing import Any
 
 _SHOWN = 80
-
-
-class Refusal:
-    """Raises UsageError about one file: `refuse(problem)`, with a suggestion where a known word is close."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __call__(self, problem: str, word: str = "", known: Iterable[str] = ()) -> NoReturn:
-        """Refuse; `word` is what was given, `known` what could have been meant."""
-        raise UsageError(f"{self.path}: {problem}{meant(word, known)}")
-
-    def unknown_keys(self, given: Mapping[Any, Any], known: Iterable[str], noun: str) -> None:
-        """Refuse the first key that is not among `known`."""
-        known = list(known)
-        for key in given:
-            if key not in known:
-                self(f"unknown {noun} {show(key)}; allowed: {', '.join(known) or 'none'}", str(key), known)
 
 
 def show(value: Any) -> str:

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+import proftrack
 from proftrack.errors import CaptureError, ProftrackError, StoreError
 from proftrack.record import Record
 
@@ -477,7 +478,7 @@ def _needed(total: int, steps: int) -> str:
 def _warn(text: str) -> None:
     """To whoever called us, however deep we are in ourselves."""
     level, frame = 1, sys._getframe(0)
-    here = Path(__file__).parent
+    here = Path(proftrack.__file__).parent
     while frame.f_back is not None and Path(frame.f_code.co_filename).is_relative_to(here):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, ProfileWarning, stacklevel=level)

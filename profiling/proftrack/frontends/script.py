@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import re
 import runpy
 import sys
 import traceback
@@ -16,12 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+import proftrack
 from proftrack import experiment
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.frontends.loop import SCHEDULE, Profile
+from proftrack.redact import without_secrets
 
 _PARAM = "arguments"
-_SECRET = re.compile(r"^-{1,2}(?:\w+[-_])*(?:key|token|secret|password|passwd|pwd|credentials?)$", re.IGNORECASE)
 _UNSTEPPED = (
     "no step was seen, so nothing was recorded; steps are those of the program's optimizers, or the calls of "
     "--step MODULE:FUNCTION, or mark them with proftrack.profile in the program"
@@ -70,19 +70,6 @@ def _warn(text: str) -> None:
     print(f"proftrack: {text}", file=sys.stderr)
 
 
-def without_secrets(arguments: Sequence[str]) -> list[str]:
-    """The arguments with the values of options that are called a key, a token, a secret or a password blanked."""
-    shown: list[str] = []
-    secret = False
-    for argument in arguments:
-        name, equals, _ = argument.partition("=")
-        is_value = secret and not argument.startswith("-")
-        secret = bool(_SECRET.search(name))
-        shown.append("..." if is_value else f"{name}=..." if secret and equals else argument)
-        secret = secret and not equals
-    return shown
-
-
 def run(program: Program, profile: Profile, *, step: str | None, stop: bool) -> int:
     """Run the program in its profile; `stop` ends it once the schedule is over. Returns the program's exit code.
 
@@ -119,7 +106,7 @@ def _exit_code(error: SystemExit) -> int:
 def _of_the_program(error: BaseException) -> TracebackType | None:
     """The traceback from the program's own frames on: ours and runpy's say nothing."""
     found = error.__traceback__
-    ours = str(Path(__file__).parent)
+    ours = str(Path(proftrack.__file__).parent)
     while found is not None and found.tb_next is not None:
         name = found.tb_frame.f_code.co_filename
         if not (name.startswith((ours, "<frozen runpy")) or name == runpy.__file__):

@@ -76,11 +76,12 @@ class RunFacts(Struct, frozen=True, kw_only=True):
 
 
 class Times(Struct, frozen=True, kw_only=True):
-    """The three times of a step, and the latency beside them. Microseconds."""
+    """The times of a step as they were measured. Microseconds."""
 
     step_time_us: float | None = None
-    """T: unprofiled where basis is `unprofiled`, else the device window over its steps."""
+    """Back to back, without the profiler; given, or of the device window, where no steps were timed."""
     step_latency_us: float | None = None
+    """Synchronised after each step. `Record.step_time_us` says which of the two is T."""
     step_time_profiled_us: float | None = None
     gpu_busy_per_step_us: float | None = None
     """B: union of GPU work in the device window over the steps."""
@@ -129,3 +130,17 @@ class Record(Struct, frozen=True, kw_only=True):
     sites: list[Site] = []
     modules: list[Region] = []
     """nn.Module calls, where stacks were recorded."""
+
+    @property
+    def step_time_us(self) -> float | None:
+        """T, the step time that the verdict rests on, and that is shown and compared as the step time. Microseconds.
+
+        The one that timing.mode chooses where steps were timed, else the one that was given, else the trace's own
+        (`verdict.basis` is then `profiled`). None where there is none.
+        """
+        return self.timing.chosen.us if self.timing is not None else self.times.step_time_us
+
+    @property
+    def unprofiled_step_time_us(self) -> float | None:
+        """T where it was measured without the profiler, else None."""
+        return self.step_time_us if self.verdict.basis == "unprofiled" else None

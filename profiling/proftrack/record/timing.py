@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
+
+Mode = Literal["throughput", "latency"]
+"""Which of the two step times is T: steps back to back, or each followed by a synchronisation."""
+
+
+def metric_of(mode: str | None) -> str:
+    """The measured figure that is T, by timing.mode: its name in `times` and among MLflow's metrics."""
+    return "step_latency_us" if mode == "latency" else "step_time_us"
 
 
 class Load(Struct, frozen=True, kw_only=True):
@@ -31,11 +39,19 @@ class Load(Struct, frozen=True, kw_only=True):
         return (time_us or 0.0) / self.wall_us if self.wall_us else 0.0
 
 
+class StepTime(NamedTuple):
+    """One of the two step times, and the samples that it is the median of. Microseconds."""
+
+    us: float
+    samples_us: list[float]
+    noun: Literal["block", "step"]
+    """What one sample is: the mean over a block, or one synchronised step."""
+
+
 class Timing(Struct, frozen=True, kw_only=True):
     """Steps timed without a profiler. Times in microseconds a step."""
 
-    mode: Literal["throughput", "latency"]
-    """Which of the two step times is the verdict's T."""
+    mode: Mode
     step_time_us: float
     """Median over blocks of back-to-back steps with one synchronisation at each block's end."""
     step_latency_us: float | None
@@ -55,7 +71,25 @@ class Timing(Struct, frozen=True, kw_only=True):
     """What else ran while the blocks were timed."""
 
     @property
-    def verdict_step_time_us(self) -> float:
+    def back_to_back(self) -> StepTime:
+        """Steps that run on without waiting for the device."""
+        return StepTime(self.step_time_us, self.block_step_times_us, "block")
+
+    @property
+    def synchronised(self) -> StepTime | None:
+        """Steps that the device was waited for after each; None where there were too few to time both."""
+        if self.step_latency_us is None:
+            return None
+        return StepTime(self.step_latency_us, self.step_latencies_us, "step")
+
+    @property
+    def chosen(self) -> StepTime:
         """T, the step time that `mode` chooses."""
-        latency = self.step_latency_us if self.mode == "latency" else None
-        return self.step_time_us if latency is None else latency
+        return (self.synchronised if self.mode == "latency" else None) or self.back_to_back
+
+    @property
+    def other(self) -> StepTime | None:
+        """The step time that is not T; None where only one was taken."""
+        if self.synchronised is None:
+            return None
+        return self.back_to_back if self.mode == "latency" else self.synchronised

@@ -161,11 +161,12 @@ def _points(kernels: list[tuple[int, Kernel]], x: Scale, y: Scale) -> list[Shape
 
 def steps_chart(record: Record) -> Chart | None:
     """Each recorded step's host interval and own GPU time, against T and B. None without steps."""
-    steps, times = record.per_step, record.times
+    steps = record.per_step
     if not steps:
         return None
     gpu = [s.self_cuda_time_us or 0.0 for s in steps]
-    lines = [(name, us) for name, us in (("T", times.step_time_us), ("B", times.gpu_busy_per_step_us)) if us]
+    known = (("T", record.step_time_us), ("B", record.times.gpu_busy_per_step_us))
+    lines = [(name, us) for name, us in known if us]
     top = round_ticks(max([*(s.host_us for s in steps), *gpu, *(us for _, us in lines)]))
     x, y = x_scale(0, len(steps)), y_scale(0, top[-1])
     shapes: list[Shape] = []

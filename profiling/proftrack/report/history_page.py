@@ -28,12 +28,12 @@ def page(history: History) -> Document:
     """All series: their changes first, then their runs."""
     blocks: list[Block] = [Lead(_lead(history)), Items("Not shown", _left_out(history))]
     for series in history.series:
-        chart = plotted(series, history.metric)
+        chart = plotted(series)
         blocks += [
             Lead(_series_title(series)),
             *([Picture(chart)] if chart else []),
             Items("Changed", _changes(series.changes)),
-            _runs(series, history.metric),
+            _runs(series),
         ]
     return Document(f"proftrack history: {history.experiment}", blocks)
 
@@ -41,9 +41,10 @@ def page(history: History) -> Document:
 def _lead(history: History) -> str:
     runs = sum(len(series.runs) for series in history.series)
     changes = sum(len(series.changes) for series in history.series)
+    metrics = " and ".join(sorted({series.metric for series in history.series}))
     return (
         f"{history.experiment}: {counted(runs, 'run')} in {counted(len(history.series), 'series', 'series')}, "
-        f"{counted(changes, 'change')} ({history.metric}, and counts), in order of {history.ordered_by}"
+        f"{counted(changes, 'change')} ({metrics}, and counts), in order of {history.ordered_by}"
     )
 
 
@@ -117,8 +118,9 @@ def _environment_lines(found: Sequence[Different] | None) -> list[str]:
     return [f"{SUB}also different: {'; '.join(shown)}"]
 
 
-def _runs(series: Series, metric: str) -> Table:
+def _runs(series: Series) -> Table:
     """Columns that say something: the gate's outcome where there was one, the regime where it varies."""
+    metric = series.metric
     new = {change.after.run_id for change in series.changes}
     gated = any(run.gate for run in series.runs)
     varied = len({run.regime for run in series.runs}) > 1
@@ -168,9 +170,9 @@ def _cell(name: str, value: Any) -> Any:
 # ---- pictures --------------------------------------------------------------------------------------------------------
 
 
-def plotted(series: Series, metric: str) -> Chart | None:
+def plotted(series: Series) -> Chart | None:
     """The metric over the runs, its levels, and a line where it changed; None where no run has it."""
-    series = newest(series)
+    series, metric = newest(series), series.metric
     known = [(index, run, run.metrics[metric]) for index, run in enumerate(series.runs) if metric in run.metrics]
     if not known:
         return None
@@ -179,7 +181,7 @@ def plotted(series: Series, metric: str) -> Chart | None:
     y = y_scale(0.0, ticks[-1])
     shapes = [
         Shape(kind="path", style="h-level", path=polyline([(x(first - 0.5), y(level)), (x(last - 0.5), y(level))]))
-        for first, last, level in levels(series, metric)
+        for first, last, level in levels(series)
     ]
     shapes += [
         Shape(kind="circle", style="h-run", x=x(index), y=y(value), width=3.5, text=_hint(run, metric, value))

@@ -32,18 +32,18 @@ def write(history: History, path: Path) -> None:
     figure = Figure(figsize=(_WIDTH_IN, _HEIGHT_IN * len(shown)), dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)
     for number, series in enumerate(shown, start=1):
-        _panel(figure.add_subplot(len(shown), 1, number), series, history.metric)
+        _panel(figure.add_subplot(len(shown), 1, number), series)
     try:
         figure.savefig(path, format="png")
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror}); name another file with -o") from error
 
 
-def _panel(axes: Axes, series: Series, metric: str) -> None:
-    series = newest(series)
+def _panel(axes: Axes, series: Series) -> None:
+    series, metric = newest(series), series.metric
     known = [(index, run.metrics[metric]) for index, run in enumerate(series.runs) if metric in run.metrics]
     axes.plot([index for index, _ in known], [value for _, value in known], "o", color=_BLUE, markersize=4)
-    for first, last, level in levels(series, metric):
+    for first, last, level in levels(series):
         axes.hlines(level, first - 0.5, last - 0.5, color=_GREEN, linewidth=2)
     places = {run.run_id: index for index, run in enumerate(series.runs)}
     for change in series.changes:

@@ -256,7 +256,7 @@ def _steps(record: Record) -> Figure | None:
         return None
     figure, axes = _figure(320)
     host, gpu = np.array([s.host_us for s in steps]), np.array([s.self_cuda_time_us or 0.0 for s in steps])
-    t, b = sections.verdict_time_us(record), record.times.gpu_busy_per_step_us
+    t, b = record.step_time_us, record.times.gpu_busy_per_step_us
     unit, name = _unit(max([float(host.max()), float(gpu.max()), t or 0.0]))
     at = np.arange(len(steps))
     axes.bar(at - 0.2, host / unit, 0.38, color=_COLORS["operator"], label="host interval, profiler included")

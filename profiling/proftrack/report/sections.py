@@ -78,7 +78,7 @@ def time_bars(record: Record) -> list[Bar]:
     """
     times = record.times
     unprofiled = record.verdict.basis == "unprofiled"
-    t, b, r = verdict_time_us(record), times.gpu_busy_per_step_us, times.roofline_time_us
+    t, b, r = record.step_time_us, times.gpu_busy_per_step_us, times.roofline_time_us
     below = ("B", "GPU busy time", "If every kernel reached the roofline")
     if b is None and record.cpu is not None and record.window.steps:
         b = min(sum(record.cpu.working_us.values()) / record.window.steps, t or float("inf"))
@@ -109,24 +109,19 @@ def _kernel_headroom(record: Record, default: float) -> float:
     return next(found, None) or default
 
 
-def verdict_time_us(record: Record) -> float | None:
-    """T, as the verdict took it."""
-    return record.timing.verdict_step_time_us if record.timing else record.times.step_time_us
-
-
 def times_remarks(record: Record) -> list[str]:
     """What else is known of the step's time."""
     timing, out = record.timing, []
     if timing is not None:
-        other = ("step by step, synchronised after each", timing.step_latency_us)
-        if timing.mode == "latency":
-            other = ("back to back", timing.step_time_us)
-        out.append(f"Timed {other[0]}, a step takes {duration(other[1])}.")
+        other = timing.other
+        if other is not None:
+            how = "back to back" if other.noun == "block" else "step by step, synchronised after each"
+            out.append(f"Timed {how}, a step takes {duration(other.us)}.")
         if timing.first_step_time_us is not None:
             out.append(f"The very first step took {duration(timing.first_step_time_us)} (compilation, initialisation).")
         profiled = record.times.step_time_profiled_us
-        if profiled and timing.verdict_step_time_us:
-            ratio = factor(profiled / timing.verdict_step_time_us)
+        if profiled and record.step_time_us:
+            ratio = factor(profiled / record.step_time_us)
             out.append(f"Inside the profiler a step takes {duration(profiled)}, {ratio} of T: the timeline shows that.")
     rates = record.rates
     if rates is not None and rates.tflops:

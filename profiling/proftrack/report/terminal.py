@@ -114,8 +114,10 @@ def _times(out: Console, record: Record) -> None:
     for bar in bars:
         line = f"{bar.key}  {bar.label.partition(':')[0].partition(',')[0]:<24}{duration(bar.us):>9}  "
         out.print(Text(line + _bar(bar.us / longest, out.width - len(line))))
-    if record.times.step_latency_us is not None:
-        out.print(Text(f"   {'step, synchronised':<24}{duration(record.times.step_latency_us):>9}"))
+    other = record.timing.other if record.timing is not None else None
+    if other is not None:
+        label = "step, synchronised" if other.noun == "step" else "step, back to back"
+        out.print(Text(f"   {label:<24}{duration(other.us):>9}"))
     if record.verdict.gpu_busy_fraction is not None:
         out.print(Text(f"u  {'B / T':<24}{percent(record.verdict.gpu_busy_fraction):>9}"))
 

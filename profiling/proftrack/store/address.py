@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from proftrack.git import without_credentials
+from proftrack.redact import without_credentials
 
 TRACKING_VARIABLE = "MLFLOW_TRACKING_URI"
 ARTIFACTS = "mlruns"

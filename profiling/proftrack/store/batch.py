@@ -28,8 +28,8 @@ from msgspec import Struct, field
 from proftrack import names, process, untrusted
 from proftrack.errors import ProftrackError, StoreError, UsageError
 from proftrack.experiment.sentences import show
-from proftrack.git import scrub
 from proftrack.process import Parent
+from proftrack.redact import scrub
 from proftrack.rundir import run_folders
 from proftrack.store import compat, keys, lifecycle, ownership, session, sync
 from proftrack.store import connect as stores

@@ -42,7 +42,7 @@ def _verdict(record: Record) -> str:
 def _times(record: Record) -> str:
     times = record.times
     rows = [
-        ("step time T" + ("" if record.verdict.basis == "unprofiled" else " (profiled)"), times.step_time_us),
+        ("step time T" + ("" if record.verdict.basis == "unprofiled" else " (profiled)"), record.step_time_us),
         ("GPU busy B", times.gpu_busy_per_step_us),
         ("roofline R", times.roofline_time_us),
     ]

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from proftrack.errors import ProftrackError, StoreError
-from proftrack.git import scrub
+from proftrack.redact import scrub
 from proftrack.store.address import TRACKING_VARIABLE, Store
 from proftrack.store.fields import cut, one_line
 

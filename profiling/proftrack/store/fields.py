@@ -13,8 +13,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from proftrack.git import scrub
 from proftrack.record import Record
+from proftrack.redact import scrub
 from proftrack.store import keys
 
 # MLflow's own limits; a longer param is cut by it with a warning only.
@@ -136,7 +136,7 @@ def _totals(record: Record) -> dict[str, float | None]:
 def _times(record: Record) -> dict[str, float | None]:
     times, timing = record.times, record.timing
     found = {
-        keys.STEP_TIME_US: unprofiled_step_time_us(record),
+        keys.STEP_TIME_US: record.unprofiled_step_time_us,
         keys.STEP_LATENCY_US: times.step_latency_us,
         keys.STEP_TIME_PROFILED_US: times.step_time_profiled_us,
         keys.GPU_BUSY_PER_STEP_US: times.gpu_busy_per_step_us,
@@ -154,7 +154,7 @@ def _times(record: Record) -> dict[str, float | None]:
 
 def _derived(record: Record) -> dict[str, float | None]:
     step, busy, profiled = (
-        unprofiled_step_time_us(record),
+        record.unprofiled_step_time_us,
         record.times.gpu_busy_per_step_us,
         record.times.step_time_profiled_us,
     )
@@ -170,16 +170,9 @@ def _cpu_work(record: Record) -> dict[str, float | None]:
     """W, what takes the place of the GPU's busy time in a run on the CPU."""
     if record.cpu is None or not record.window.steps:
         return {}
-    step, work = unprofiled_step_time_us(record), sum(record.cpu.working_us.values()) / record.window.steps
+    step, work = record.unprofiled_step_time_us, sum(record.cpu.working_us.values()) / record.window.steps
     # Self times are the profiler's: they may exceed a step without it.
     return {keys.CPU_WORK_PER_STEP_US: work, keys.CPU_WORK_FRACTION: min(1.0, work / step) if step else None}
-
-
-def unprofiled_step_time_us(record: Record) -> float | None:
-    """T, but only where it was measured without the profiler."""
-    if record.timing is not None:
-        return record.timing.verdict_step_time_us
-    return record.times.step_time_us if record.verdict.basis == "unprofiled" else None
 
 
 def _means(record: Record) -> dict[str, float | None]:

@@ -18,6 +18,7 @@ from proftrack.compare.history import Change, History, RunPoint, Series, detect
 from proftrack.compare.results import Different
 from proftrack.errors import NotFoundError, ProftrackError, UsageError
 from proftrack.experiment.sentences import meant
+from proftrack.record.timing import metric_of
 from proftrack.store import cache, keys
 from proftrack.store.runs import Runs, StoredRun
 
@@ -154,6 +155,8 @@ def _series(
     dirty: bool,
 ) -> Series:
     variant, found = group
+    if metric == "step_time_us":  # T, which every run of one fingerprint takes the same way
+        metric = metric_of(found[0].params.get("timing.mode"))
     kept = [run for run in found if dirty or not run.dirty]
     if order is not None:
         kept.sort(key=lambda run: (order[run.commit or ""], run.started_ms))
@@ -162,6 +165,7 @@ def _series(
         experiment=experiment,
         fingerprint=found[0].fingerprint,
         variant=variant,
+        metric=metric,
         runs=points,
         changes=detect(points, metric),
     )

@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+from proftrack.record.timing import metric_of
 from proftrack.rundir import run_folders
 
 # ---- tags of a run: what it says ------------------------------------------------------------------------------------
@@ -156,14 +157,9 @@ METRICS = (
 """In the order in which they are logged and shown."""
 
 
-def step_time_metric(mode: str | None) -> str:
-    """The metric that is T, by timing.mode."""
-    return STEP_LATENCY_US if mode == "latency" else STEP_TIME_US
-
-
 def compared_metrics(mode: str | None) -> dict[str, str]:
     """What a comparison calls T and B -> the metric that holds it in a run of this timing.mode."""
-    return {STEP_TIME_US: step_time_metric(mode), GPU_BUSY_PER_STEP_US: GPU_BUSY_PER_STEP_US}
+    return {STEP_TIME_US: metric_of(mode), GPU_BUSY_PER_STEP_US: GPU_BUSY_PER_STEP_US}
 
 
 # ---- artifacts ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from proftrack import process
 from proftrack.errors import ProftrackError, StoreError
-from proftrack.git import scrub
+from proftrack.redact import scrub
 from proftrack.store import keys, ownership
 from proftrack.store.address import Store
 from proftrack.store.errors import explained, first_line

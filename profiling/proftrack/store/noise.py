@@ -10,7 +10,7 @@ from proftrack.compare.floors import given_floor, measured_floor
 from proftrack.compare.results import Floor
 from proftrack.errors import UsageError
 from proftrack.record import Record
-from proftrack.store import baselines, fields, keys
+from proftrack.store import baselines, keys
 from proftrack.store.references import Named, References
 from proftrack.store.runs import StoredRun
 
@@ -67,7 +67,7 @@ def _of_repeats(records: Sequence[Record]) -> dict[str, Floor]:
     for record in records[1:]:
         check(records[0], record)
     times = {
-        keys.STEP_TIME_US: [fields.unprofiled_step_time_us(record) for record in records],
+        keys.STEP_TIME_US: [record.unprofiled_step_time_us for record in records],
         keys.GPU_BUSY_PER_STEP_US: [record.times.gpu_busy_per_step_us for record in records],
     }
     floors = {name: measured_floor([[value for value in values if value]]) for name, values in times.items()}

@@ -18,6 +18,7 @@ from msgspec import Struct
 from proftrack import record as records
 from proftrack.errors import NotFoundError, StoreError, UsageError
 from proftrack.record import Record
+from proftrack.record.timing import metric_of
 from proftrack.store import connect as stores
 from proftrack.store import fields, keys
 from proftrack.store.address import TRACKING_VARIABLE, Store
@@ -97,7 +98,7 @@ class StoredRun(Struct, frozen=True, kw_only=True):
     @property
     def step_time_us(self) -> float | None:
         """T, the step time that its timing.mode chooses."""
-        return self.metrics.get(keys.step_time_metric(self.params.get(keys.TIMING_MODE_PARAM)))
+        return self.metrics.get(metric_of(self.params.get(keys.TIMING_MODE_PARAM)))
 
     @property
     def workload_params(self) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from proftrack.analysis.pipeline import Analysis, RankAnalysis
+from proftrack.analysis.pipeline import Analysis
 from proftrack.errors import ProftrackError
 from proftrack.record import Record, RunFacts
 from proftrack.rundir import write as run_folder
@@ -23,7 +23,7 @@ _EPOCH_FROM_NS = 10**18
 """A clock that shows less (2001) does not count from the epoch."""
 
 
-def log_traces(found: RankAnalysis) -> list[str]:
+def log_traces(found: Analysis) -> list[str]:
     """Log one rank's traces as a run; returns the lines that say where it is.
 
     The same traces are logged once into a store, however often this is called. Raises StoreError where the store cannot
@@ -37,7 +37,7 @@ def log_traces(found: RankAnalysis) -> list[str]:
         (folder / "trace").mkdir()
         for path in found.paths:
             _place(path, folder / "trace" / path.name)
-        run_folder.write(Analysis(record, found.tables), folder)
+        run_folder.write(found._replace(record=record), folder)
         done = sync_folder(store, client, folder)
     return links.lines(store, done.experiment_id, done.run_id, done.artifact_uri)
 
@@ -49,7 +49,7 @@ def _place(path: Path, target: Path) -> None:
         raise ProftrackError(f"{path}: cannot be copied for the log ({error.strerror}); free some space") from error
 
 
-def run_facts(found: RankAnalysis) -> RunFacts:
+def run_facts(found: Analysis) -> RunFacts:
     """What stands in for the facts of a run that nobody asked us to make."""
     first, last = found.tables[0], found.tables[-1]
     started = first.started_ns
@@ -57,11 +57,12 @@ def run_facts(found: RankAnalysis) -> RunFacts:
     if started < _EPOCH_FROM_NS:  # no clock to go by: when the file was written
         ended = found.paths[-1].stat().st_mtime_ns
         started = ended - int(first.end[first.valid].max(initial=0))
+    rank = {} if found.rank is None or found.rank_is_assumed else {"rank": found.rank}
     keys = {"traces": [p.name for p in found.paths], "device": _device(found.record)}
     name = found.paths[0].name.removesuffix(".gz").removesuffix(".json").removesuffix(".pt.trace")
     return RunFacts(
         experiment=EXPERIMENT,
-        params={"trace": found.paths[0].name, **({} if found.rank is None else {"rank": found.rank})},
+        params={"trace": found.paths[0].name, **rank},
         variant_params=[],
         schedule={},
         profiler={},

@@ -171,13 +171,13 @@ class _Parser:
             self._fail(position, f'"traceEvents" is {what} and no list; export the trace again')
         if found.state == "closed":
             why = 'holds no "traceEvents"; it is JSON of another kind, not a trace of torch.profiler'
-            raise NotATraceError(self._located(position, why), self.path)
+            raise NotATraceError(self._located(position, why), path=self.path)
         if found.state == "broken" and (not self.buffer.at_end or data.rstrip().endswith(b"}")):
             self._fail(position, f'{_shown(data[position:])} is not valid JSON, and no "traceEvents" follow')
         if self.buffer.at_end:
             self._fail(len(data), f'ends before its "traceEvents"{self._fault()}; copy it again')
         why = 'no "traceEvents" up to here; not a trace of torch.profiler'
-        raise NotATraceError(self._located(len(data), why), self.path)
+        raise NotATraceError(self._located(len(data), why), path=self.path)
 
     # -- the events
 

@@ -26,7 +26,7 @@ class Context(Struct, frozen=True, kw_only=True):
     @property
     def unprofiled_us(self) -> float | None:
         """T, where it was measured without the profiler."""
-        return self.timing.verdict_step_time_us if self.timing is not None else self.step_time_us
+        return self.timing.chosen.us if self.timing is not None else self.step_time_us
 
     def unrecorded_threads(self, limits: Thresholds) -> float | None:
         """The share of a core that threads used whose operators were not recorded; None where it is next to nothing."""

@@ -121,16 +121,16 @@ def _other_mode(facts: StepFacts, context: Context, limits: Thresholds) -> list[
     timing = context.timing
     if timing is None:
         return []
-    other = timing.step_time_us if timing.mode == "latency" else timing.step_latency_us
+    other = timing.other
     if other is None:
         return []
-    scaled = facts.scaled(step_time_us=other, gpu_busy_us=facts.gpu_busy_us)
+    scaled = facts.scaled(step_time_us=other.us, gpu_busy_us=facts.gpu_busy_us)
     said = regime(scaled, limits)
     if said == regime(facts, limits):
         return []
-    name = "back to back" if timing.mode == "latency" else "synchronised after each step"
-    text = f"Timed {name}, a step takes {us(other)} (u = {scaled.busy_fraction:.2f}) and would be {said}."
-    return [item("other_step_time_us", other, "us", text)]
+    name = "back to back" if other.noun == "block" else "synchronised after each step"
+    text = f"Timed {name}, a step takes {us(other.us)} (u = {scaled.busy_fraction:.2f}) and would be {said}."
+    return [item("other_step_time_us", other.us, "us", text)]
 
 
 def item(name: str, value: float | None, unit: str, text: str) -> Evidence:

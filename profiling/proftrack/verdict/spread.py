@@ -12,10 +12,10 @@ _FEWEST = 3
 
 
 def time_interval(timing: Timing | None) -> tuple[float, float] | None:
-    """95 % interval of T: a percentile bootstrap of the median over blocks (Efron & Tibshirani 1993, ch. 13)."""
+    """95 % interval of T: a percentile bootstrap of the median over T's samples (Efron & Tibshirani 1993, ch. 13)."""
     if timing is None:
         return None
-    samples = np.array(timing.step_latencies_us if timing.mode == "latency" else timing.block_step_times_us)
+    samples = np.array(timing.chosen.samples_us)
     if len(samples) < _FEWEST:
         return None
     draws = np.random.default_rng(0).choice(samples, size=(_RESAMPLES, len(samples)))

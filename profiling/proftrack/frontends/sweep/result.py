@@ -113,8 +113,7 @@ def is_number(value: Any) -> bool:
 
 def fill(point: Point, record: Record) -> Point:
     """The point with a record's figures."""
-    timing = record.timing
-    point.step_time_us = timing.verdict_step_time_us if timing else record.times.step_time_us
+    point.step_time_us = record.step_time_us
     point.busy_us = busy_of(record)
     point.roofline_us = record.times.roofline_time_us
     point.regime, point.confidence = record.verdict.regime, record.verdict.confidence

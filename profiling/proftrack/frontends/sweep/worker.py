@@ -28,6 +28,7 @@ from typing import IO, Any, TypeVar, get_type_hints
 import msgspec
 from msgspec import Struct
 
+import proftrack
 from proftrack.errors import ProftrackError
 from proftrack.experiment.workload import first_line
 from proftrack.signals import Aborted, Interrupts, abort, farewell
@@ -37,7 +38,7 @@ R = TypeVar("R")
 GRACE_S = 0.7
 """How long a worker may take to close its workload when it is to end; then it is killed."""
 _LOOK_S = 0.5
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(proftrack.__file__).resolve().parents[1]
 _CODE = "import sys; sys.path.append(sys.argv[1]); from proftrack.frontends.sweep.worker import serve; serve()"
 
 

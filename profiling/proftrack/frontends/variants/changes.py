@@ -18,9 +18,9 @@ _SMALL_SHARE = 0.002
 
 def changes(before: Record, after: Record) -> list[Change]:
     """The largest changes first; on the CPU those of operators. Copies that were added are always among them."""
-    parts = [parts_of(record, record.times.step_time_us or 0.0) for record in (before, after)]
+    parts = [parts_of(record, record.step_time_us or 0.0) for record in (before, after)]
     rows = [row for row in match(*parts) if row.part in ("gpu", "host")]
-    whole = max(before.times.step_time_us or 0.0, after.times.step_time_us or 0.0)
+    whole = max(before.step_time_us or 0.0, after.step_time_us or 0.0)
     found = [change for row in rows if (change := _change(row, whole)) is not None]
     found.sort(key=lambda change: (change.what != "copy added", -abs(change.after_us - change.before_us)))
     return found[:MOST]

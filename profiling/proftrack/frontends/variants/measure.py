@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from proftrack.capture.outputs import OutputCheck
     from proftrack.capture.result import Capture
     from proftrack.capture.timing import WarmUp
-    from proftrack.record.timing import Timing
 
 CHECKED_STEP = 8
 """The step whose results are held against each other: by then every mode of compilation replays what it recorded."""
@@ -233,9 +232,11 @@ def _within(limits: WarmUp, seconds: float) -> WarmUp:
 def _profiled(each: _Open, turns: Turns, folder: Path, progress: Progress) -> Capture | CaptureError:
     from proftrack.capture.measurement import Timed, profiled, result, state_of
     from proftrack.capture.run import trace_folder
+    from proftrack.capture.timing import timing_of
 
     subject = each.subject
-    timing = _timing(turns, each.variant.experiment)
+    singles = [us for of_round in turns.single_us for us in of_round]
+    timing = timing_of(subject.experiment.timing.mode, turns.block_us, turns.per_block, singles)
     state = state_of(subject.device)
     named = Named(progress, each.variant.name)
     try:
@@ -243,22 +244,6 @@ def _profiled(each: _Open, turns: Turns, folder: Path, progress: Progress) -> Ca
         return result(subject, Timed(timing, None, state, timing.step_time_us), recorded, each.started_ns)
     except CaptureError as error:
         return error
-
-
-def _timing(turns: Turns, asked: Experiment) -> Timing:
-    from proftrack.capture.timing import percentile
-    from proftrack.record.timing import Timing
-
-    singles = [us for each in turns.single_us for us in each]
-    return Timing(
-        mode=asked.timing.mode,
-        step_time_us=statistics.median(turns.block_us),
-        step_latency_us=statistics.median(singles),
-        step_time_p95_us=percentile(singles, 0.95),
-        steps_per_block=turns.per_block,
-        block_step_times_us=turns.block_us,
-        step_latencies_us=singles,
-    )
 
 
 def _samples(turns: Turns, asked: Experiment) -> list[float]:

@@ -1,0 +1,53 @@
+"""Which trace files somebody named: the files themselves, and the JSON in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from proftrack.errors import NotFoundError, UsageError
+from proftrack.experiment.sentences import no_such_file
+
+PATTERNS = ("*.json", "*.json.gz")
+
+
+class TraceFiles(NamedTuple):
+    """Files to read as traces."""
+
+    paths: list[Path]
+    from_folders: frozenset[Path]
+    """Those of `paths` that only their folder was named for: one that turns out to be other JSON is left out."""
+
+
+def find(given: Iterable[Path]) -> TraceFiles:
+    """The files that `given` names, folders replaced by the JSON files directly in them.
+
+    Raises NotFoundError where a path does not exist, UsageError where nothing is named, a folder has no JSON file or a
+    file is named twice.
+    """
+    paths: list[Path] = []
+    from_folders: set[Path] = set()
+    for path in given:
+        if not path.exists():
+            raise NotFoundError(no_such_file(path))
+        if path.is_dir():
+            inside = _in_folder(path)
+            from_folders.update(inside)
+            paths += inside
+        else:
+            paths.append(path)
+    if not paths:
+        raise UsageError("no trace given; name at least one")
+    twice = sorted({path for path in paths if paths.count(path) > 1})
+    if twice:
+        raise UsageError(f"{twice[0]}: given twice; name each trace once")
+    return TraceFiles(paths, frozenset(from_folders))
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    """Smallest first: other JSON is small, and is found before much is read."""
+    inside = {file for pattern in PATTERNS for file in folder.glob(pattern)}
+    if not inside:
+        raise UsageError(f"{folder}: no .json or .json.gz file in this folder; name a trace or its folder")
+    return sorted(inside, key=lambda file: (file.stat().st_size if file.is_file() else 0, file))

@@ -1,0 +1,79 @@
+"""Files that are whole or not there: written aside, then put into place; and locks between processes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from proftrack.errors import ProftrackError
+
+
+@contextlib.contextmanager
+def aside(path: Path) -> Iterator[Path]:
+    """A hidden file beside `path` to write to. It becomes `path` when the block ends, and goes where the block raises.
+
+    Raises OSError where it cannot be put into place.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part
+        part.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+
+
+def replace(path: Path, data: bytes, *, mode: int = 0o666, sync: bool = False) -> None:
+    """Write `data` in place of what `path` holds: readers see the old file or the new one, never a part.
+
+    `mode` is that of a file that is made, before the umask. `sync`: not before it is on the disk. Raises OSError.
+    """
+    with aside(path) as part:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+            file.write(data)
+        if sync:
+            to_disk(part)
+    if sync:
+        to_disk(path.parent)
+
+
+def to_disk(path: Path) -> None:
+    """Wait until a file, or the entries of a folder, are on the disk. Raises OSError."""
+    if path.is_dir() and os.name != "posix":
+        return
+    handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # file systems that have no fsync
+            raise
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, held: ProftrackError | None = None) -> Iterator[None]:
+    """Hold the lock file `path` for the block; wait for it, or raise `held` at once where another process has it.
+
+    The file stays: removing a lock that others wait for would let two of them in. Where the file system has no locks,
+    or the file cannot be made, nothing is held: a lock is a second guard here, never the only one.
+    """
+    from filelock import FileLock, Timeout  # here: reading a trace has no use for what it costs (0.04 s)
+
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=-1 if held is None else 0)
+    except Timeout:
+        assert held is not None
+        raise held from None
+    except (OSError, NotImplementedError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
