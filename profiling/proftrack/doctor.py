@@ -63,8 +63,9 @@ def _guarded(name: str, checks: Callable[[], Iterator[Check]]) -> Iterator[Check
     try:
         yield from checks()
     except ProftrackError as error:
-        text, _, remedy = str(error).partition("; ")
-        yield Check(name=name, status="failed", text=text, remedy=remedy or None)
+        # Where the sentence is not in two parts yet, it is taken apart here.
+        text, _, rest = error.problem.partition("; ") if error.remedy is None else (error.problem, "", "")
+        yield Check(name=name, status="failed", text=text, remedy=error.remedy or rest or None)
     except Exception as error:
         yield Check(name=name, status="failed", text=f"{type(error).__name__}: {plain(str(error), 300)}")
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from proftrack import names
+from proftrack import files, names
 from proftrack.errors import StoreError
 from proftrack.experiment.sentences import show
 from proftrack.store import compat
@@ -88,11 +87,11 @@ def experiment_for(store: Store, client: MlflowClient, name: str) -> str:
     MLFLOW_EXPERIMENT_NAME, else MLFLOW_EXPERIMENT_ID, else `name`. Raises StoreError for a name that no experiment can
     have, a deleted experiment, one that does not exist, and one whose artifacts a local client cannot write.
     """
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or name
-    wanted_id = os.environ.get("MLFLOW_EXPERIMENT_ID") if not os.environ.get("MLFLOW_EXPERIMENT_NAME") else None
+    chosen_name, chosen_id = chosen_experiment()
+    name = chosen_name or name
     with explained(store, "searched for its experiment"), quiet():
-        if wanted_id:
-            experiment = client.get_experiment(wanted_id)
+        if chosen_id:
+            experiment = client.get_experiment(chosen_id)
         elif (why := names.problem(name, _NAME_CHARS)) is not None:
             raise StoreError(
                 f"the experiment's name {show(name)} cannot be stored, {why}; give another name, or set "
@@ -108,6 +107,12 @@ def experiment_for(store: Store, client: MlflowClient, name: str) -> str:
         )
     check_artifact_location(store, experiment.artifact_location, f"experiment {experiment.name!r}")
     return str(experiment.experiment_id)
+
+
+def chosen_experiment() -> tuple[str | None, str | None]:
+    """The MLflow experiment that the user chose for all runs: its name, else its id, else neither."""
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or None
+    return name, None if name else os.environ.get("MLFLOW_EXPERIMENT_ID") or None
 
 
 def check_artifact_location(store: Store, location: str, owner: str) -> None:
@@ -159,10 +164,12 @@ def _make_whole(uri: str, database: Path) -> None:
     The new database is built beside its place and linked into it: one that is there is whole, also after a crash.
     """
     root = location_of(database.parent / ARTIFACTS)
-    with _file_lock(database):
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with files.locked(database.with_name(database.name + ".lock")):
         if not database.exists():
             aside = database.with_name(f".{database.name}.{os.getpid()}.new")
             try:
+                _ask_database(_sqlite_uri(aside))
                 compat.make_schema(_sqlite_uri(aside), root)
                 with contextlib.suppress(FileExistsError):
                     os.link(aside, database)
@@ -193,20 +200,6 @@ def _ask_database(uri: str) -> None:
             if pause is None:
                 raise
             time.sleep(pause)
-
-
-@contextlib.contextmanager
-def _file_lock(database: Path) -> Iterator[None]:
-    """Hold `<database>.lock`. The file stays: removing a lock that others wait for would let two of them in."""
-    database.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with database.with_name(database.name + ".lock").open("a") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 def make_experiment(store: Store, client: MlflowClient, name: str) -> Experiment:

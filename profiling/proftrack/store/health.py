@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
-import os
 import re
 import tempfile
 import time
@@ -126,9 +125,9 @@ def _free(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _experiment(store: Store, client: MlflowClient) -> Iterator[Experiment]:
-    name, wanted_id = os.environ.get("MLFLOW_EXPERIMENT_NAME"), os.environ.get("MLFLOW_EXPERIMENT_ID")
+    name, chosen_id = stores.chosen_experiment()
     with explained(store, "asked for its experiment"):
-        found = client.get_experiment_by_name(name) if name else client.get_experiment(wanted_id) if wanted_id else None
+        found = client.get_experiment_by_name(name) if name else client.get_experiment(chosen_id) if chosen_id else None
     if found is not None:
         yield found
         return

@@ -155,7 +155,7 @@ def _series(
     dirty: bool,
 ) -> Series:
     variant, found = group
-    if metric == "step_time_us":  # T, which every run of one fingerprint takes the same way
+    if metric == keys.STEP_TIME_US:  # T, which every run of one fingerprint takes the same way
         metric = metric_of(found[0].params.get("timing.mode"))
     kept = [run for run in found if dirty or not run.dirty]
     if order is not None:

@@ -22,6 +22,7 @@ from proftrack.frontends.sweep.stages import Where
 from proftrack.names import file_name
 from proftrack.record import Record
 from proftrack.rundir import run_folders
+from proftrack.store import keys
 from proftrack.store.batch import Group, Part, save
 
 POINTS = "points"
@@ -60,7 +61,7 @@ class Runner:
         self.sweep = Sweep(
             experiment=first.name,
             title=f"{first.name}: {', '.join(asked.axes)}",
-            device=group.tags.get("device.name", ""),
+            device=group.tags.get(keys.DEVICE_TAG, ""),
             axes=asked.axes,
             fixed={key: value for key, value in first.params.items() if key not in asked.axes},
         )
@@ -217,8 +218,8 @@ def new_group(asked: Plan) -> Group:
             **{f"sweep.{key}": ",".join(map(str, values)) for key, values in asked.axes.items()},
         },
         tags={
-            "device.name": facts.device.name if facts.device else "",
-            **({"git.commit": git.commit, "git.dirty": str(git.dirty).lower()} if git else {}),
+            keys.DEVICE_TAG: facts.device.name if facts.device else "",
+            **({keys.COMMIT_TAG: git.commit, keys.DIRTY_TAG: str(git.dirty).lower()} if git else {}),
         },
     )
 

@@ -18,6 +18,7 @@ from proftrack.frontends.variants.names import Variant
 from proftrack.frontends.variants.result import Compiled, Entry, Outputs, Variants
 from proftrack.names import file_name
 from proftrack.rundir import run_folders
+from proftrack.store import keys
 from proftrack.store.batch import Group, Part, save
 
 FILE = "variants.json"
@@ -43,8 +44,8 @@ def new_group(asked: Sequence[Variant]) -> Group:
             "variants": ",".join(variant.name for variant in asked),
         },
         tags={
-            "device.name": facts.device.name if facts.device else "",
-            **({"git.commit": git.commit, "git.dirty": str(git.dirty).lower()} if git else {}),
+            keys.DEVICE_TAG: facts.device.name if facts.device else "",
+            **({keys.COMMIT_TAG: git.commit, keys.DIRTY_TAG: str(git.dirty).lower()} if git else {}),
         },
     )
 
@@ -63,7 +64,7 @@ def run(
     found = Variants(
         experiment=base.name,
         title=_title(base.name, base.params, group),
-        device=group.tags.get("device.name", ""),
+        device=group.tags.get(keys.DEVICE_TAG, ""),
         mode=base.timing.mode,
         how=ISOLATED if isolated else IN_TURNS,
     )
@@ -146,7 +147,7 @@ def _say(found: Variants, folder: Path, group: Group) -> None:
     result.save(found, folder / FILE)
     shown.write(found, folder)
     group.note = shown.markdown(found)
-    group.tags |= {"proftrack.winner": found.winner or "none", **shown.tags(found)}
+    group.tags |= {keys.WINNER_TAG: found.winner or "none", **shown.tags(found)}
     group.metrics = {"variants": len(found.entries), "failed_variants": len(failed)}
     best = next((entry for entry in found.entries if entry.name == found.winner), None)
     if best is not None and best.versus_first is not None:
