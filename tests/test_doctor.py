@@ -23,7 +23,7 @@ from proftrack.capture import probe as probing
 from proftrack.capture.probe import Probe
 from proftrack.record.ceilings import Ceilings
 from proftrack.rundir import run_folders
-from proftrack.store import connect, health, ownership
+from proftrack.store import connect, health, keys, ownership
 
 KNOWN = Ceilings(device="A CPU", flops_per_s={"float32": 2e11}, bytes_per_s=3e10, measured_ns=1_700_000_000_000_000_000)
 
@@ -154,7 +154,7 @@ def test_the_teams_server(alice: Server, profiler: Callable[..., None], monkeypa
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "for the doctor")
     assert worst(findings()["store"]).status == "ok"
     assert client.search_runs([experiment]) == []
-    assert health.PROBE_TAG not in client.get_experiment(experiment).tags
+    assert keys.PROBE_TAG not in client.get_experiment(experiment).tags
     place = alice.folder / "artifacts" / experiment
     assert [path for path in place.rglob("*") if path.is_file()] == []
 

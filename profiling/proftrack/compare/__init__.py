@@ -12,8 +12,10 @@ changed      what else is different: commits, parameters, software, machine
 headline     all of it in one line
 comparison   joins these
 changepoints where a series of values changed, by how much
-series       comparable runs in order, with their changes
-policy, gate limits in YAML, and what they say of a candidate
+history      comparable runs in order, with their changes
+policy       limits in YAML
+gate         what they say of a candidate
+results      what a comparison gives
 """
 
 from proftrack.compare.comparison import compare

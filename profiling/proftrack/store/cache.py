@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from proftrack import files
 from proftrack.store import keys
 from proftrack.store.runs import Runs, StoredRun, once
 
@@ -125,7 +126,4 @@ def _save(path: Path, cache: _Cache) -> None:
     """A cache that cannot be written costs the next call some time, nothing else."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(msgspec.msgpack.encode(cache))
-        part.replace(path)
+        files.replace(path, msgspec.msgpack.encode(cache), mode=0o600)
