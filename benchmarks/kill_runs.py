@@ -98,8 +98,8 @@ def moment(new: list[Any]) -> str:
 
 def settle() -> dict[str, int]:
     """Sync what is left, and look at all of it."""
+    from proftrack import rundir
     from proftrack.errors import ProftrackError
-    from proftrack.rundir import run_folders
     from proftrack.store import connect, sync
 
     found = connect.resolve()
@@ -114,7 +114,7 @@ def settle() -> dict[str, int]:
             print(error, file=sys.stderr)
             corrupt += 1
         else:
-            identity = run_folders.identity(each)
+            identity = rundir.identity(each)
             lost += sum(run.data.tags.get("proftrack.record") == identity for run in all_runs()) != 1
     found_runs = all_runs()
     whole = [run for run in found_runs if run.info.status == "FINISHED"]

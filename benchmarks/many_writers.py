@@ -121,20 +121,20 @@ def make(folder: Path, process: int, count: int) -> Path:
 def is_whole(folder: Path) -> bool:
     """Whether the store has this folder in one run, FINISHED, with every file in its size and every figure."""
     from proftrack import record as records
-    from proftrack.rundir import run_folders
+    from proftrack import rundir
     from proftrack.store import connect, fields, keys
     from proftrack.store.runs import search
 
     store = connect.resolve()
     client = connect.client_of(store)
-    found = search(store, client, {keys.RECORD_TAG: run_folders.identity(folder)})
+    found = search(store, client, {keys.RECORD_TAG: rundir.identity(folder)})
     if [run.status for run in found] != ["FINISHED"]:
         return False
     (run,) = found
     listed = {}
     for below in (None, "trace", "tables"):
         listed |= {item.path: item.file_size for item in client.list_artifacts(run.run_id, below)}
-    files = {path.as_posix(): (folder / path).stat().st_size for path in run_folders.artifacts(folder)}
+    files = {path.as_posix(): (folder / path).stat().st_size for path in rundir.artifacts(folder)}
     record = records.load(folder / "record.json")
     figures = {point.key for point in fields.metrics(record)}
     return files.items() <= listed.items() and figures == set(run.metrics)

@@ -18,6 +18,7 @@ from run_folders import make_record, write_folder
 from proftrack import experiment
 from proftrack.capture.result import Capture
 from proftrack.errors import ProftrackError
+from proftrack.frontends.batch.worker import Spent
 from proftrack.frontends.sweep.stages import (
     Captured,
     Done,
@@ -30,7 +31,6 @@ from proftrack.frontends.sweep.stages import (
     ToTime,
     Where,
 )
-from proftrack.frontends.sweep.worker import Spent
 from proftrack.record.environment import Environment
 
 

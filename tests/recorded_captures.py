@@ -24,8 +24,6 @@ import proftrack.frontends.sweep.measuring
 import proftrack.frontends.variants.measure
 import proftrack.git
 from proftrack import experiment as experiments
-from proftrack.capture.compilation import Compilation
-from proftrack.capture.outputs import OutputCheck
 from proftrack.capture.result import Capture, Cycle
 from proftrack.compare.history import History, RunPoint, Series
 from proftrack.errors import ProftrackError
@@ -33,6 +31,7 @@ from proftrack.experiment import Experiment
 from proftrack.frontends.variants.measure import Measured
 from proftrack.record import Record
 from proftrack.record.ceilings import Ceilings, StepWork
+from proftrack.record.compilation import Compilation, OutputCheck
 from proftrack.record.environment import DeviceFacts, Environment, Git
 from proftrack.record.gpu_state import GpuState
 from proftrack.record.timing import Load, Timing
@@ -200,7 +199,7 @@ def capture_of(recorded: Recorded, experiment: Experiment, folder: Path) -> Capt
 
 def kept(recorded: Recorded, experiment: Experiment, folder: Path) -> Record:
     """Write the run folder of a capture with the real pipeline."""
-    return keep(capture_of(recorded, experiment, folder), experiment, folder, code=experiment.path.parent)
+    return keep(capture_of(recorded, experiment, folder), experiment, folder)
 
 
 def replace_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +240,7 @@ def replace_variants(monkeypatch: pytest.MonkeyPatch, of: dict[str, Recorded | s
         for variant in asked:
             recorded = of[variant.name]
             if isinstance(recorded, str):
-                out.append(Measured(variant=variant, status="refused", reason=recorded))
+                out.append(Measured(variant=variant, status="refused", error=recorded))
                 continue
             folder = folder_of(variant)
             compiled = variant.name == "compile"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 
 from proftrack import record as records
 from proftrack.record import Rates, Record, RunFacts, Source, SourceFile, Times
@@ -15,6 +17,9 @@ from proftrack.record.environment import DeviceFacts, Environment, Git
 from proftrack.record.figures import Flag, Idle, Kernel, Op, Step, Totals, Window
 from proftrack.record.timing import Timing
 from proftrack.record.verdict import Verdict
+
+if TYPE_CHECKING:
+    from proftrack.experiment import Experiment
 
 TRACE = "matmul_add.pt.trace.json.gz"
 STARTED_NS = 1_700_000_000_000_000_000
@@ -132,7 +137,7 @@ def make_record(**changes: Any) -> Record:
 
 
 def write_folder(folder: Path, record: Record) -> Path:
-    """A run folder as `proftrack.rundir.write` writes it, with small contents."""
+    """A run folder as `proftrack.recorder.write` writes it, with small contents."""
     for name in ("trace", "tables"):
         (folder / name).mkdir(parents=True)
     records.save(record, folder / "record.json")
@@ -145,3 +150,15 @@ def write_folder(folder: Path, record: Record) -> Path:
     (folder / "events.parquet").write_bytes(b"PAR1")
     (folder / "git.diff").write_text("diff\n")
     return folder
+
+
+def replace_capture(patch: pytest.MonkeyPatch, measure: Callable[[Experiment, Path], Record]) -> None:
+    """`proftrack run` without a capture: `measure` makes the run folder, and gives its record."""
+
+    def measured(experiment: Experiment, folder: Path, *_: object, **__: object) -> Any:
+        from proftrack.analysis.pipeline import Analysis
+
+        return Analysis(measure(experiment, folder), [])
+
+    patch.setattr("proftrack.frontends.experiment.measured", measured)
+    patch.setattr("proftrack.recorder.content.write", lambda analysis, *_, **__: analysis.record)

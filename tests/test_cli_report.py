@@ -12,7 +12,7 @@ import pytest
 from proftrack.analysis.pipeline import Analysis, analyze_trace
 from proftrack.cli import browser
 from proftrack.record import Record
-from proftrack.rundir import write as rundir_write
+from proftrack.recorder import write as rundir_write
 from proftrack.store import connect, sync
 
 DATA = Path(__file__).parent / "data"

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from calls import call
-from run_folders import make_record, write_folder
+from run_folders import make_record, replace_capture, write_folder
 from stores import mlflow_runs
 
-from proftrack.cli import run as cli_run
+from proftrack import rundir
 from proftrack.cli.options import parameters
 from proftrack.errors import NotFoundError, UsageError, WorkloadError
 from proftrack.record import Record
-from proftrack.rundir import run_folders
 from proftrack.store import connect, upload
-from proftrack.store.runs import Runs
+from proftrack.store.runs import Runs, StoredRun
 
 if TYPE_CHECKING:
     from proftrack.experiment import Experiment
@@ -38,13 +37,13 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Asked:
     (tmp_path / "experiments" / "small.yaml").write_text("workload: small.py:build\nparams: {n: 64, kind: a}\n")
     seen: Asked = []
 
-    def measure(experiment: Experiment, folder: Path, **_: object) -> Record:
+    def measure(experiment: Experiment, folder: Path) -> Record:
         seen.append(experiment)
         record = make_record()
         write_folder(folder, record)
         return record
 
-    monkeypatch.setattr(cli_run, "_measure", measure)
+    replace_capture(monkeypatch, measure)
     return seen
 
 
@@ -104,7 +103,7 @@ def test_a_refusal_is_one_sentence_and_starts_nothing(
     assert shown.err.count("\n") == 1
     assert asked == []
     assert all_runs() == []
-    assert not run_folders.spool_root().exists()
+    assert not rundir.spool_root().exists()
 
 
 def test_a_parameter_without_an_equals_sign_in_its_value() -> None:
@@ -118,8 +117,8 @@ def test_without_mlflow_everything_stays_in_the_folder(
 ) -> None:
     folder = tmp_path / "kept"
     assert call("run", "small", "--no-mlflow", "--output", str(folder)) == 0
-    assert run_folders.load(folder).run is not None
-    assert run_folders.logged(folder) == []
+    assert rundir.load(folder).run is not None
+    assert rundir.logged(folder) == []
     shown = capsys.readouterr().out
     assert f"Kept    {folder}" in shown
     assert f"proftrack sync {folder}" in shown
@@ -131,7 +130,7 @@ def test_with_mlflow_the_temporary_folder_is_gone_and_the_result_says_where_all_
     assert call("run", "small") == 0
     (found,) = all_runs()
     assert found.info.status == "FINISHED"
-    assert not run_folders.spool_root().exists()
+    assert not rundir.spool_root().exists()
     shown = capsys.readouterr().out
     assert f"Store   {store_uri}\n" in shown
     assert f"Run     {found.info.run_id}\n" in shown
@@ -145,14 +144,14 @@ def test_the_last_lines_name_the_report_and_commands_that_work(
     asked: Asked, capsys: pytest.CaptureFixture[str], store_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And everything fits 80 columns, but for lines that are a path or an address."""
-    measure = cli_run._measure
 
-    def with_report(experiment: Experiment, folder: Path, **options: Any) -> Record:
-        record = measure(experiment, folder, **options)
+    def with_report(_: Experiment, folder: Path) -> Record:
+        record = make_record()
+        write_folder(folder, record)
         (folder / "report.html").write_text("<html></html>")
         return record
 
-    monkeypatch.setattr(cli_run, "_measure", with_report)
+    replace_capture(monkeypatch, with_report)
     monkeypatch.setenv("COLUMNS", "80")
     assert call("run", "small") == 0
     shown = capsys.readouterr().out
@@ -173,7 +172,6 @@ def test_the_last_lines_name_the_report_and_commands_that_work(
 
 def test_a_short_id_that_two_runs_begin_with_is_refused(store_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from proftrack.store import references
-    from proftrack.store.runs import StoredRun
 
     found = Runs.connect()
     facts = {"name": "a", "status": "FINISHED", "started_ms": 0, "ended_ms": None, "artifact_uri": ""}
@@ -201,8 +199,8 @@ def test_with_output_the_folder_stays_and_knows_where_it_was_logged(
 ) -> None:
     assert call("run", "small", "--output", str(tmp_path / "kept")) == 0
     (found,) = all_runs()
-    entry = run_folders.Logged(store=store_uri, run_id=found.info.run_id, complete=True)
-    assert run_folders.logged(tmp_path / "kept") == [entry]
+    entry = rundir.Logged(store=store_uri, run_id=found.info.run_id, complete=True)
+    assert rundir.logged(tmp_path / "kept") == [entry]
 
 
 def test_nothing_measured_is_lost_when_logging_fails(
@@ -214,7 +212,7 @@ def test_nothing_measured_is_lost_when_logging_fails(
     with monkeypatch.context() as patch:
         patch.setattr(upload, "_log_figures", fail)
         assert call("run", "small") == 1
-    (folder,) = run_folders.find(run_folders.spool_root())
+    (folder,) = rundir.find(rundir.spool_root())
     lines = capsys.readouterr().err.splitlines()
     expected = (
         f"proftrack: nothing is lost, everything measured is in {folder}; log it later with: proftrack sync {folder}"
@@ -228,16 +226,16 @@ def test_nothing_measured_is_lost_when_logging_fails(
     assert call("sync") == 0
     (whole,) = all_runs()
     assert (whole.info.run_id, whole.info.status) == (failed.info.run_id, "FINISHED")
-    assert not run_folders.spool_root().exists()
+    assert not rundir.spool_root().exists()
 
 
 def test_a_workload_that_raises(
     asked: Asked, capsys: pytest.CaptureFixture[str], store_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
+    def fail(*_: object) -> Record:
         raise WorkloadError("small.py:build raised ValueError: odd")
 
-    monkeypatch.setattr(cli_run, "_measure", fail)
+    replace_capture(monkeypatch, fail)
     assert call("run", "small") == 1
     assert capsys.readouterr().err == "proftrack: small.py:build raised ValueError: odd\n"
     (found,) = all_runs()
@@ -245,20 +243,20 @@ def test_a_workload_that_raises(
         "FAILED",
         "small.py:build raised ValueError: odd",
     )
-    assert not run_folders.spool_root().exists()
+    assert not rundir.spool_root().exists()
 
 
 def test_traces_are_kept_when_what_follows_fails(
     asked: Asked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: object, folder: Path, **__: object) -> None:
+    def fail(_: object, folder: Path) -> Record:
         (folder / "trace").mkdir()
         (folder / "trace" / "x.pt.trace.json.gz").write_bytes(b"")
         raise ValueError("a bug in the analysis")
 
-    monkeypatch.setattr(cli_run, "_measure", fail)
+    replace_capture(monkeypatch, fail)
     assert call("run", "small", "--no-mlflow") == 1
-    (kept,) = run_folders.spool_root().glob("small-*")
+    (kept,) = rundir.spool_root().glob("small-*")
     assert f"the traces recorded so far are in {kept / 'trace'}" in capsys.readouterr().err
 
 
@@ -318,12 +316,13 @@ def test_without_mlflow_mlflow_is_not_imported(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text("workload: small.py:build\n")
     code = (
         f"import sys; sys.path[:0] = {sys.path!r}; sys.modules['mlflow'] = None\n"
-        "from run_folders import make_record, write_folder\n"
-        "from proftrack.cli import main, run\n"
-        "def measure(asked, folder, **_):\n"
+        "import pytest\n"
+        "from run_folders import make_record, replace_capture, write_folder\n"
+        "from proftrack.cli import main\n"
+        "def measure(asked, folder):\n"
         "    write_folder(folder, make_record())\n"
         "    return make_record()\n"
-        "run._measure = measure\n"
+        "replace_capture(pytest.MonkeyPatch(), measure)\n"
         "main(['run', 'small.yaml', '--no-mlflow', '--output', 'kept'])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)

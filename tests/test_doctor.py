@@ -18,11 +18,10 @@ import pytest
 from stores import mlflow_runs
 from team import BOB, Fault, FaultProxy, Server, as_user, free_port
 
-from proftrack import doctor, process
+from proftrack import doctor, process, rundir
 from proftrack.capture import probe as probing
 from proftrack.capture.probe import Probe
 from proftrack.record.ceilings import Ceilings
-from proftrack.rundir import run_folders
 from proftrack.store import connect, health, keys, ownership
 
 KNOWN = Ceilings(device="A CPU", flops_per_s={"float32": 2e11}, bytes_per_s=3e10, measured_ns=1_700_000_000_000_000_000)
@@ -242,7 +241,7 @@ def test_a_full_disk(store_uri: str, profiler: Callable[..., None], monkeypatch:
 def test_what_waits_in_the_spool(
     store_uri: str, profiler: Callable[..., None], run_folder: Callable[..., Path]
 ) -> None:
-    root = run_folders.spool_root()
+    root = rundir.spool_root()
     root.mkdir(parents=True)
     run_folder("waits").rename(root / "waits")
     (root / "traces" / "trace").mkdir(parents=True)
@@ -252,9 +251,9 @@ def test_what_waits_in_the_spool(
     assert (checks[0].text.startswith("1 run ("), checks[0].remedy) == (True, "proftrack sync")
     assert "left traces and no record" in checks[1].text
     # A run that is at work holds its folder: it is no leftover.
-    with run_folders.locked(root / "traces"):
+    with rundir.locked(root / "traces"):
         assert [check.status for check in findings()["spool"]] == ["warning"]
-    run_folders.note_logged(root / "waits", run_folders.Logged(store="s", run_id="r", complete=True))
+    rundir.note_logged(root / "waits", rundir.Logged(store="s", run_id="r", complete=True))
     assert [check.status for check in findings()["spool"]] == ["note"]
 
 

@@ -16,12 +16,13 @@ from run_folders import make_record, write_folder
 from stores import mlflow_runs
 
 from proftrack import record as records
+from proftrack import rundir
 from proftrack.errors import ProftrackError
-from proftrack.frontends.sweep import keeping, measuring
-from proftrack.rundir import run_folders
-from proftrack.store import batch as groups
+from proftrack.frontends.sweep import measuring
+from proftrack.recorder import Batch
+from proftrack.rundir import batch as groups
+from proftrack.rundir.batch import Group, Part
 from proftrack.store import connect, keys, lifecycle, ownership, sync
-from proftrack.store.batch import Group, Part
 
 PARENT_TAG = "mlflow.parentRunId"
 
@@ -189,7 +190,12 @@ def test_the_machine_that_measured_a_group_owns_it_as_well(store_uri: str, tmp_p
     group = group_folder(tmp_path / "kept", host="node7", user="ann")
     found = connect.resolve()
     client = connect.connect(found)
-    own = {keys.GROUP_TAG: group.id, keys.GROUP_KEY_TAG: group.key, "proftrack.host": "node7", "mlflow.user": "ann"}
+    own = {
+        keys.GROUP_TAG: group.id,
+        keys.GROUP_KEY_TAG: group.key,
+        "proftrack.host": "node7",
+        "mlflow.user": "ann",
+    }
     begun = lifecycle.create(found, client, "0", "begun", own).run_id
     client.update_run(begun, status="KILLED")
     assert call("sync", str(tmp_path / "kept")) == 0
@@ -307,16 +313,16 @@ def test_what_sigkill_left_goes_below_the_sweep_that_went_on(
     """The same command goes on with the run, in another folder; the first folder has a point that was not logged."""
     root, left = tmp_path / "spool", tmp_path / "left"
     monkeypatch.setenv("PROFTRACK_SPOOL", str(root))
-    done = keeping.InStore.done
+    keep = Batch.keep
 
-    def killed(self: keeping.InStore, part: Part, folder: Path) -> str | None:
+    def killed(self: Batch, part: Part, folder: Path) -> None:
         if part.name.endswith("64") or left.exists():
             shutil.copytree(folder.parents[1], left, dirs_exist_ok=True)
             raise KeyboardInterrupt
-        return done(self, part, folder)
+        keep(self, part, folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr(keeping.InStore, "done", killed)
+        patch.setattr(Batch, "keep", killed)
         assert call("sweep", "small", "-P", "n=8,64") == 130
     shutil.rmtree(root)
     assert call("sweep", "small", "-P", "n=8,64") == 0
@@ -444,14 +450,14 @@ def test_one_folder_that_fails_keeps_no_other_from_the_store(
 ) -> None:
     group_folder(tmp_path / "all" / "b", 1)
     run_of(tmp_path / "all" / "c", 1)
-    load = run_folders.load
+    load = rundir.load
 
     def failing(folder: Path) -> Any:
         if folder.name == "c":
             raise error
         return load(folder)
 
-    monkeypatch.setattr(run_folders, "load", failing)
+    monkeypatch.setattr(rundir, "load", failing)
     assert call("sync", str(tmp_path / "all")) == 1
     assert capsys.readouterr().err.count("\n") == 1
     assert len(all_runs()) == 2

@@ -17,10 +17,10 @@ from stores import mlflow_runs
 
 import proftrack
 from proftrack import record as records
+from proftrack import rundir
 from proftrack.capture import loop as capture_loop
 from proftrack.errors import CaptureError, StoreError, UsageError
 from proftrack.frontends.loop import SCHEDULE, Profile, ProfileWarning, fitting_schedule
-from proftrack.rundir import run_folders
 from proftrack.store import connect
 
 torch = pytest.importorskip("torch")
@@ -238,7 +238,7 @@ def test_without_mlflow_a_folder_stays(tmp_path: Path, monkeypatch: pytest.Monke
         with pytest.raises(StoreError, match="pip install mlflow"):
             proftrack.profile("e", mlflow=True, **QUIET).__enter__()
     assert p.folder is not None and p.run_id is None
-    assert run_folders.load(p.folder).run is not None
+    assert rundir.load(p.folder).run is not None
 
 
 def test_a_store_that_cannot_be_used_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +249,7 @@ def test_a_store_that_cannot_be_used_ends_no_training(monkeypatch: pytest.Monkey
     ):
         steps(p, 15)
     assert p.folder is not None
-    assert run_folders.load(p.folder).run is not None
+    assert rundir.load(p.folder).run is not None
 
 
 def test_what_cannot_be_logged_at_the_end_stays_in_its_folder(store_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +265,7 @@ def test_what_cannot_be_logged_at_the_end_stays_in_its_folder(store_uri: str, mo
     ):
         steps(p, 20)
     assert p.folder is not None and p.error is not None
-    assert run_folders.load(p.folder).run is not None
+    assert rundir.load(p.folder).run is not None
     (found,) = all_runs()
     assert found.info.status == "FAILED"
 
@@ -312,7 +312,7 @@ def test_too_few_steps_to_record_any(store_uri: str, done: int, words: str) -> N
     assert (found.info.status, found.data.metrics) == ("FAILED", {})
     assert "nothing was recorded" in found.data.tags["proftrack.error"]
     assert p.record is None and p.error is not None
-    assert not run_folders.spool_root().exists()
+    assert not rundir.spool_root().exists()
 
 
 def test_the_warning_points_at_the_callers_line(tmp_path: Path) -> None:

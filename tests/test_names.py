@@ -9,21 +9,20 @@ from urllib.parse import unquote
 
 import msgspec
 import pytest
-from run_folders import make_record, write_folder
+from run_folders import make_record, replace_capture, write_folder
 from stores import mlflow_runs
 
 import proftrack
+from proftrack import rundir
 from proftrack.capture.trace import file_name as trace_name
 from proftrack.cli import main
-from proftrack.cli import run as cli_run
 from proftrack.errors import ProftrackError, StoreError, UsageError
 from proftrack.experiment import Experiment
 from proftrack.names import file_name, leads_elsewhere
 from proftrack.record import Record
-from proftrack.rundir import run_folders
-from proftrack.store import batch as groups
+from proftrack.rundir import batch as groups
+from proftrack.rundir.batch import Group, Part
 from proftrack.store import connect, links, sync
-from proftrack.store.batch import Group, Part
 from proftrack.store.runs import Runs
 
 STORED = [
@@ -154,7 +153,7 @@ def test_a_foreign_folder_is_synced_inside(root: Path, capsys: pytest.CaptureFix
     assert call("sync", str(root / "foreign")) == 0
     found = stored(root)
     assert set(found) == set(STORED)  # the name that is shown is the one that was given
-    assert {len(files) for files in found.values()} == {len(list(run_folders.artifacts(root / "foreign" / "0")))}
+    assert {len(files) for files in found.values()} == {len(list(rundir.artifacts(root / "foreign" / "0")))}
 
 
 @pytest.mark.parametrize("name", [*REFUSED[:-1], TOO_LONG])
@@ -200,7 +199,7 @@ def test_a_run_folders_file_that_could_go_elsewhere_is_refused(root: Path, name:
     folder = write_folder(root / "foreign", make_record())
     (folder / "trace" / name).write_text("x")
     with pytest.raises(ProftrackError, match="cannot be stored; rename or remove it") as caught:
-        run_folders.artifacts(folder)
+        rundir.artifacts(folder)
     assert str(caught.value).isprintable()
 
 
@@ -216,13 +215,13 @@ def test_other_names_of_files_are_taken(root: Path, name: str) -> None:
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """`run` leaves a run folder made by hand, under the name that was asked for."""
 
-    def measure(asked: Experiment, folder: Path, **_: object) -> Record:
+    def measure(asked: Experiment, folder: Path) -> Record:
         record = named(asked.name)
         write_folder(folder, record)
         (folder / "trace" / trace_name(asked.name, 1)).write_text("x")
         return record
 
-    monkeypatch.setattr(cli_run, "_measure", measure)
+    replace_capture(monkeypatch, measure)
 
 
 def _experiment(root: Path, name: str) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from proftrack import rundir
 from proftrack.cli import main
-from proftrack.rundir import run_folders
 
 ROOT = Path(__file__).parents[1]
 MATMUL_ADD = ROOT / "experiments" / "matmul_add.yaml"
@@ -92,7 +92,7 @@ def test_a_try_is_answered_with_what_was_meant(
     shown = capsys.readouterr()
     assert (stop.value.code, shown.out) == (code, "")
     assert shown.err == f"proftrack: {sentence.format(here=here)}\n"
-    assert not run_folders.spool_root().exists()
+    assert not rundir.spool_root().exists()
 
 
 def test_a_script_without_steps_says_what_a_step_is(

@@ -41,15 +41,15 @@ FLOW = (
     "signals",
     "trace",
     "experiment",
+    "rundir",
     "capture",
     "measures",
     "verdict",
     "compare",
     "report",
     "analysis",
-    "rundir",
-    "recorder",
     "store",
+    "recorder",
     "doctor",
     "frontends",
     "integrations",
@@ -95,6 +95,23 @@ def test_imports_go_one_way(path: Path) -> None:
         other = rest.partition(".")[0]
         if top == "proftrack" and other in FLOW:
             assert FLOW.index(other) <= FLOW.index(here), f"{path} imports {name}: against the flow"
+
+
+WRITERS = {
+    # What a run's life changes, and who may: everybody else says what is recorded, and the recorder does it.
+    "proftrack.recorder.write": {"recorder", "frontends/sweep/stages.py"},  # the latter loads it before it is needed
+    "proftrack.store.upload": {"recorder", "store"},
+    "proftrack.store.session": {"recorder", "store"},
+    "proftrack.store.batch": {"recorder", "store"},
+}
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_the_recorder_opens_writes_and_uploads_runs(path: Path) -> None:
+    here = {stage(path), path.relative_to(PACKAGE).as_posix()}
+    for name in imported(path):
+        for writer, allowed in WRITERS.items():
+            assert not f"{name}.".startswith(f"{writer}.") or here & allowed, f"{path} imports {name}"
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:

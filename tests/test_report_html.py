@@ -22,10 +22,10 @@ from traces import TraceBuilder
 from proftrack.analysis.pipeline import Analysis, analyze_trace
 from proftrack.record.ceilings import Ceilings
 from proftrack.record.figures import Kernel
+from proftrack.recorder import write as run_folder
 from proftrack.report import files, plots
 from proftrack.report.html import LARGEST_BYTES, render
 from proftrack.report.scene import scene
-from proftrack.rundir import write as run_folder
 from proftrack.trace.parquet import read_events, write_events
 from proftrack.trace.table import EventTable
 

@@ -21,7 +21,7 @@ from run_folders import make_record
 from proftrack.analysis.pipeline import Analysis, analyze_trace
 from proftrack.record import Record
 from proftrack.record.figures import CpuWork
-from proftrack.rundir import write as run_folder
+from proftrack.recorder import write as run_folder
 from proftrack.store import columns, connect, keys, sync
 
 DATA = Path(__file__).parent / "data"

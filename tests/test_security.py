@@ -24,15 +24,15 @@ import msgspec
 import pytest
 import yaml
 from calls import PATIENCE_S, call
-from run_folders import make_record, write_folder
+from run_folders import make_record, replace_capture, write_folder
 from team import ALICE, BOB, DEPLOY, ROOT, Postgres, Server, as_user
 
 from proftrack import record as records
+from proftrack import rundir
 from proftrack.errors import NotFoundError, ProftrackError
 from proftrack.git import git_diff
 from proftrack.record import Record
 from proftrack.redact import scrub, without_secrets
-from proftrack.rundir import run_folders
 from proftrack.store import cache, connect, fields, session, sync
 from proftrack.store.runs import Runs
 
@@ -184,18 +184,16 @@ def test_the_diff_can_be_kept_here(repository: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_no_diff_as_an_option(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from proftrack.cli import run as cli_run
-
     monkeypatch.setenv("PROFTRACK_NO_DIFF", "")  # put back afterwards: the option sets it for the process
     monkeypatch.chdir(repository)
     seen: list[str] = []
 
-    def measure(_: object, folder: Path, **__: object) -> Record:
+    def measure(_: object, folder: Path) -> Record:
         seen.append(os.environ["PROFTRACK_NO_DIFF"])
         write_folder(folder, make_record())
         return make_record()
 
-    monkeypatch.setattr(cli_run, "_measure", measure)
+    replace_capture(monkeypatch, measure)
     assert call("run", "small.yaml", "--no-mlflow", "--no-diff", "--output", str(tmp_path / "kept")) == 0
     assert seen == ["1"]
 
@@ -226,8 +224,8 @@ def test_a_record_that_names_files_elsewhere(name: str, run_folder: Callable[...
         "odd", msgspec.structs.replace(record, source=msgspec.structs.replace(record.source, files=[file]))
     )
     with pytest.raises(ProftrackError, match="not whole, trace/"):
-        run_folders.load(folder)
-    assert all(not path.is_absolute() and ".." not in path.parts for path in run_folders.artifacts(folder))
+        rundir.load(folder)
+    assert all(not path.is_absolute() and ".." not in path.parts for path in rundir.artifacts(folder))
 
 
 @pytest.mark.parametrize(
@@ -256,10 +254,10 @@ def test_a_run_folders_links_are_not_followed(run_folder: Callable[..., Path], t
     (tmp_path / "secret" / "record.json").write_text("{}")
     folder = run_folder("all/one")
     (folder.parent / "two").symlink_to(tmp_path / "secret")
-    assert run_folders.find(folder.parent) == [folder]
+    assert rundir.find(folder.parent) == [folder]
     (folder / "tables" / "more.json").symlink_to("/etc/passwd")
     with pytest.raises(ProftrackError, match="symbolic link"):
-        run_folders.artifacts(folder)
+        rundir.artifacts(folder)
 
 
 def test_a_folders_note_about_another_run_changes_nothing(
@@ -274,7 +272,7 @@ def test_a_folders_note_about_another_run_changes_nothing(
     for number, named in enumerate([whole.run_id, running, "0" * 32, "../../x", "' or 1"]):
         facts = msgspec.structs.replace(other.run, started_ns=number)
         folder = run_folder(f"theirs{number}", msgspec.structs.replace(record, run=facts))
-        run_folders.note_logged(folder, run_folders.Logged(store=found.public, run_id=named, complete=False))
+        rundir.note_logged(folder, rundir.Logged(store=found.public, run_id=named, complete=False))
         done = sync.sync_folder(found, client, folder)
         assert done.did == "logged"
         assert done.run_id not in (whole.run_id, running)

@@ -34,11 +34,12 @@ DRIVER = """
 import hashlib, os, pathlib, signal, sys, threading, time
 sys.path[:0] = {path!r}
 signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in a shell's background inherit that it is ignored
-from proftrack.cli import main, run
+from proftrack import signals
+from proftrack.cli import main
 from proftrack.errors import BudgetError
-from proftrack.tracking import signals
+from proftrack.frontends import experiment
 
-def wait(asked, folder, **_):
+def wait(asked, folder, *_, **__):
     pathlib.Path({waiting!r}).write_text(str(os.getpid()))
     if asked.params["over"]:
         threading.Timer(0.1, signals.abort, [BudgetError("too long; make it shorter")]).start()
@@ -46,7 +47,7 @@ def wait(asked, folder, **_):
         hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # no bytecode runs, the GIL is free, as in a hung kernel
     time.sleep(600)
 
-run._measure = wait
+experiment.measured = wait
 main(["run", *sys.argv[1:]])
 """
 
@@ -210,7 +211,7 @@ def test_a_forked_child_has_its_own_signals() -> None:
     code = f"""
 import os, signal, sys, time
 sys.path[:0] = {sys.path!r}
-from proftrack.tracking.signals import Interrupted, Interrupts
+from proftrack.signals import Interrupted, Interrupts
 with Interrupts():
     ready, say = os.pipe()
     child = os.fork()
@@ -238,7 +239,7 @@ assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 NESTED = """
 import os, signal, sys, threading, time
 sys.path[:0] = {path!r}
-from proftrack.tracking.signals import Interrupts
+from proftrack.signals import Interrupts
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -274,7 +275,7 @@ SWALLOWING = """
 import sys, threading, time
 sys.path[:0] = {path!r}
 from proftrack.errors import BudgetError
-from proftrack.tracking import signals
+from proftrack import signals
 
 try:
     with signals.Interrupts():

@@ -15,10 +15,9 @@ import pytest
 from run_folders import ENDED_NS, STARTED_NS
 from stores import mlflow_runs
 
-from proftrack import process
+from proftrack import process, rundir
 from proftrack.errors import ProftrackError, StoreError, WorkloadError
 from proftrack.record import Record
-from proftrack.rundir import run_folders
 from proftrack.signals import Interrupted
 from proftrack.store import connect, lifecycle, ownership, session, sync, upload
 
@@ -122,7 +121,7 @@ def test_an_artifact_that_cannot_be_logged(client: MlflowClient, run_folder: Wri
         (target / "trace").write_text("a file where a folder must be")
         upload.log_folder(run, folder)
     assert only_run(client).info.status == "FAILED"
-    assert [entry.complete for entry in run_folders.logged(folder)] == [False]
+    assert [entry.complete for entry in rundir.logged(folder)] == [False]
 
 
 def test_under_mlflow_run(client: MlflowClient, monkeypatch: pytest.MonkeyPatch, run_folder: Writer) -> None:
@@ -228,7 +227,7 @@ def test_sync_logs_once_with_the_times_of_the_run(client: MlflowClient, run_fold
     assert (info.start_time, info.end_time) == (STARTED_NS // 10**6, ENDED_NS // 10**6)
     assert info.status == "FINISHED"
     assert info.run_name == "matmul_add n=64 bfloat16 eager"
-    assert run_folders.logged(folder) == [run_folders.Logged(store=found.public, run_id=first.run_id, complete=True)]
+    assert rundir.logged(folder) == [rundir.Logged(store=found.public, run_id=first.run_id, complete=True)]
     again, copied = sync.sync_folder(found, client, folder), sync.sync_folder(found, client, run_folder("copy"))
     assert (again.did, again.run_id) == ("known", first.run_id)
     assert (copied.did, copied.run_id) == ("known", first.run_id)
@@ -279,7 +278,7 @@ def test_a_folder_goes_to_two_stores(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/second.db")
     other = connect.resolve()
     assert sync.sync_folder(other, connect.connect(other), folder).did == "logged"
-    assert len(run_folders.logged(folder)) == 2
+    assert len(rundir.logged(folder)) == 2
 
 
 def test_untrusted_names_reach_the_store_as_text(client: MlflowClient, run_folder: Writer, record: Record) -> None:

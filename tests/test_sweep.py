@@ -20,11 +20,13 @@ from stores import mlflow_runs
 from proftrack import record as records
 from proftrack.capture.device import CpuDevice
 from proftrack.errors import ProftrackError, UsageError, WorkloadError
-from proftrack.frontends.sweep import crossover, measuring, plan, result, shown, stages, worker
+from proftrack.frontends.batch import worker
+from proftrack.frontends.batch.shown import print_page
+from proftrack.frontends.sweep import crossover, measuring, plan, result, shown, stages
 from proftrack.frontends.sweep.result import Point
 from proftrack.record import Record
 from proftrack.record.gpu_state import GpuState
-from proftrack.store import batch as groups
+from proftrack.rundir import batch as groups
 from proftrack.store import connect
 
 pytest.importorskip("torch")
@@ -462,6 +464,36 @@ def test_points_that_are_done_are_taken_from_the_store(
     assert len(all_runs()) == 4 + 3
 
 
+def test_the_parents_params_wait_for_what_auto_becomes(
+    project: Path, store_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow changes no param: one that was logged as auto would stay so where the sweep goes on."""
+    (project / "experiments" / "small.yaml").write_text(
+        "workload: small.py:build\ndevice: cpu\nparams: {n: 64, dtype: auto}\n"
+    )
+    killed = [True, False]
+
+    def measure(overrides: dict[str, str], folder: Path, log: Path) -> Record:
+        if killed.pop(0):
+            raise KeyboardInterrupt
+        record = of_size(int(overrides["n"]), "measured")
+        assert record.run is not None
+        run = msgspec.structs.replace(record.run, params={"n": int(overrides["n"]), "dtype": "float32"})
+        record = msgspec.structs.replace(record, run=run)
+        write_folder(folder, record)
+        return record
+
+    monkeypatch.setattr(measuring, "Measuring", by_hand(measure))
+    assert call("sweep", "small", "-P", "n=8,64") == 130
+    parent, _ = parent_and_children()
+    assert parent.data.params == {"experiment": "small", "sweep.n": "8,64"}
+    killed[:] = [False, False]
+    assert call("sweep", "small", "-P", "n=8,64") == 0
+    again, _ = parent_and_children()
+    assert again.info.run_id == parent.info.run_id
+    assert again.data.params == {"experiment": "small", "sweep.n": "8,64", "dtype": "float32"}
+
+
 def measure_666(folder: Path) -> Record:
     """Measure the point that was interrupted, by hand."""
     record = of_size(666, "measured after all")
@@ -726,7 +758,8 @@ def test_a_table_of_long_values_holds_eighty_columns(
     facts: dict[str, Any] = {"step_time_us": 2.65e6, "busy_us": 1.25e6, "roofline_us": 1e5, "confidence": "medium"}
     one = Point(key="k", label="l", values=values, regime="compute-bound", **facts)
     axes = {key: [value] for key, value in values.items()}
-    shown.print_sweep(result.Sweep(experiment="e", title="e", device="d", axes=axes, fixed={}, points=[one]))
+    sweep = result.Sweep(experiment="e", title="e", device="d", axes=axes, fixed={}, points=[one])
+    print_page(shown.page(sweep))
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     for cell in ("4096", "2.65 s", "1.25 s", "47.2 %", "100 ms", "compute-bound", "medium"):

@@ -17,10 +17,10 @@ import pytest
 
 from proftrack import experiment
 from proftrack.errors import ProftrackError
+from proftrack.frontends.batch.worker import Worker
 from proftrack.frontends.sweep import stages
 from proftrack.frontends.sweep.measuring import Asked, Measured, Measuring
 from proftrack.frontends.sweep.stages import Start, Started, Where
-from proftrack.frontends.sweep.worker import Worker
 from proftrack.report.progress import Silent
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and sessions as POSIX has them")
@@ -217,7 +217,7 @@ def test_an_interruption_ends_all_at_once(said: Path, tmp_path: Path) -> None:
 def test_workers_end_with_a_parent_that_was_killed(said: Path, tmp_path: Path) -> None:
     code = (
         "from fake_stages import Timings, ToTime, Where, time_point\n"
-        "from proftrack.frontends.sweep.worker import Worker\n"
+        "from proftrack.frontends.batch.worker import Worker\n"
         "worker = Worker(); worker.send(time_point, ToTime(Where('', {'n': '16'}), 0)); worker.receive(Timings)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code])

@@ -39,11 +39,11 @@ from team import (
 )
 from traces import TraceBuilder
 
+from proftrack import rundir
 from proftrack.analysis.pipeline import Analysis
 from proftrack.errors import UsageError
 from proftrack.record import Record
-from proftrack.rundir import run_folders
-from proftrack.rundir import write as run_folder
+from proftrack.recorder import write as run_folder
 from proftrack.store import connect, keys, session, sync, upload
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="a server's processes as POSIX has them")]
@@ -63,13 +63,13 @@ def folder(tmp_path: Path) -> Path:
 
 def sync_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """The one sentence of a sync that fails; the folder stays."""
-    before = run_folders.artifacts(folder)
+    before = rundir.artifacts(folder)
     assert call("sync", str(folder)) == 1
     shown = capsys.readouterr()
     assert shown.err.count("\n") == 1
     assert shown.err.startswith("proftrack: http://127.0.0.1:")
-    assert run_folders.artifacts(folder) == before
-    assert run_folders.load(folder)
+    assert rundir.artifacts(folder) == before
+    assert rundir.load(folder)
     return shown.err
 
 
@@ -123,7 +123,7 @@ def test_a_repeated_request_whose_run_may_not_be_deleted(
     proxy.add(Fault("lost_answer", CREATE))
     assert call("sync", str(folder)) == 0
     first, second = sorted(
-        mlflow_runs(keys.RECORD_TAG, run_folders.identity(folder)),
+        mlflow_runs(keys.RECORD_TAG, rundir.identity(folder)),
         key=lambda run: run.info.status,
     )
     assert (first.info.status, second.info.status) == ("FAILED", "FINISHED")
@@ -163,7 +163,7 @@ def test_a_fault_that_lasts(
 
 
 def statuses(folder: Path) -> set[str]:
-    return {run.info.status for run in mlflow_runs(keys.RECORD_TAG, run_folders.identity(folder))}
+    return {run.info.status for run in mlflow_runs(keys.RECORD_TAG, rundir.identity(folder))}
 
 
 def test_one_line_says_that_it_is_tried_again(proxy: FaultProxy, folder: Path) -> None:
@@ -329,9 +329,9 @@ def test_a_database_that_restarts_under_its_clients(
 
     monkeypatch.setattr(upload, "_upload", restarted)
     assert call("sync", str(folder)) == 0
-    (run,) = mlflow_runs(keys.RECORD_TAG, run_folders.identity(folder))
+    (run,) = mlflow_runs(keys.RECORD_TAG, rundir.identity(folder))
     assert run.info.status == "FINISHED"
-    for relative in run_folders.artifacts(folder):
+    for relative in rundir.artifacts(folder):
         assert (Path(run.info.artifact_uri) / relative).read_bytes() == (folder / relative).read_bytes()
 
 
@@ -391,9 +391,9 @@ def test_a_full_disk_under_a_local_store(
         assert "proftrack sync" in shown
         grow(16)
         assert call("sync", str(folder)) == 0
-        (run,) = mlflow_runs(keys.RECORD_TAG, run_folders.identity(folder))
+        (run,) = mlflow_runs(keys.RECORD_TAG, rundir.identity(folder))
         assert run.info.status == "FINISHED"
-        for relative in run_folders.artifacts(folder):
+        for relative in rundir.artifacts(folder):
             assert (Path(run.info.artifact_uri) / relative).read_bytes() == (folder / relative).read_bytes()
 
 
@@ -413,7 +413,7 @@ def test_a_full_disk_under_the_spool_costs_the_traces_and_not_the_figures(
         assert record.source.left_out == [f"trace/{TRACE}"]
         assert record.run is not None
         assert "Left out for want of space: trace/" in record.run.notes[-1]
-        assert run_folders.load(full) == record
+        assert rundir.load(full) == record
         found = connect.resolve()
         client = connect.connect(found)
         done = sync.sync_folder(found, client, full)
@@ -431,7 +431,7 @@ def test_a_disk_with_room_for_little_more_than_the_record_keeps_the_figures(tmp_
         (tmp_path / "small" / "else").write_bytes(os.urandom((4 << 20) - 60_000))
         record = run_folder.write(analysis_of(trace), full)
         assert "report.html" in record.source.left_out
-        assert run_folders.load(full) == record
+        assert rundir.load(full) == record
 
 
 def test_a_disk_too_full_for_anything_is_refused_before_it_costs_time(

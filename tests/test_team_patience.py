@@ -13,10 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from proftrack import process
+from proftrack import process, rundir
 from proftrack.errors import StoreError
 from proftrack.record import Record
-from proftrack.rundir import run_folders
 from proftrack.store import compat, connect, keys, ownership, retry, sync
 from proftrack.store.retry import RETRIES_VARIABLE, TIMEOUT_VARIABLE, Patient, quick_retries, time_for
 
@@ -131,7 +130,7 @@ def test_a_record_that_a_living_process_logs_now_is_left_to_it(
     here = process.this_process()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         living = msgspec.structs.replace(here, pid=child.pid, started=process._start_mark(child.pid) or "")
-        tags = {**ownership.tags_of(living), keys.RECORD_TAG: run_folders.identity(folder)}
+        tags = {**ownership.tags_of(living), keys.RECORD_TAG: rundir.identity(folder)}
         run_id = client.create_run("0", tags=tags).info.run_id
         with pytest.raises(StoreError, match=f"process {child.pid} is logging the same record now, as run {run_id}"):
             sync.sync_folder(found, client, folder)
@@ -162,8 +161,8 @@ def test_empty_folders_of_killed_runs_go_after_a_day(monkeypatch: pytest.MonkeyP
     day_ago = time.time() - 90_000
     for folder in (old, traces, held, foreign):
         os.utime(folder, (day_ago, day_ago))
-    with run_folders.locked(held):
-        new = run_folders.new_folder(None, "x")
+    with rundir.locked(held):
+        new = rundir.new_folder(None, "x")
     assert {path.name for path in root.iterdir()} == {
         path.name for path in (recent, traces, held, foreign, new, root / ".gitignore")
     }
@@ -173,8 +172,8 @@ def test_a_spool_on_a_disk_that_is_full(monkeypatch: pytest.MonkeyPatch, tmp_pat
     from proftrack.errors import UsageError
 
     usage: Any = type("Usage", (), {"free": 1 << 20})
-    monkeypatch.setattr(run_folders.shutil, "disk_usage", lambda _: usage)
-    for output in (None, tmp_path / "deep" / "new"):
+    monkeypatch.setattr("proftrack.rundir.spool.shutil.disk_usage", lambda _: usage)
+    for output in (None, tmp_path / "deep" / "er"):
         with pytest.raises(UsageError, match="1 MB are free, and a run wants 64"):
-            run_folders.new_folder(output, "x")
+            rundir.new_folder(output, "x")
     assert not (tmp_path / "deep").exists()

@@ -21,12 +21,14 @@ from proftrack.capture import compilation, in_turns, outputs
 from proftrack.capture.timing import Stopwatch
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment import TimingOptions
+from proftrack.frontends.batch.shown import print_page
 from proftrack.frontends.variants import changes, isolate, judge, names, result, shown
 from proftrack.frontends.variants import measure as measuring
-from proftrack.frontends.variants.result import Entry, Outputs, Variants
+from proftrack.frontends.variants.result import Entry, Variants
+from proftrack.record.compilation import OutputCheck
 from proftrack.record.figures import Site
 from proftrack.report.progress import Silent
-from proftrack.store import batch as groups
+from proftrack.rundir import batch as groups
 from proftrack.store import connect
 
 torch = pytest.importorskip("torch")
@@ -95,6 +97,18 @@ def test_sets_of_the_command_line_are_variants_of_their_own(project: Path) -> No
     recorded = found[1].recorded
     assert recorded.params["variant"] == "mine+compile"
     assert set(recorded.variant_params) == {"scale", "times", "variant"}
+
+
+def test_a_run_is_called_by_its_variant_and_not_by_the_variants_values_as_well(project: Path) -> None:
+    asked = names.variants("own", "eager,compile,cuda-graph,big+compile", {"n": "4"})
+    assert [variant.recorded.display_name for variant in asked] == [
+        "own n=4 eager",
+        "own n=4 compile",
+        "own n=4 cuda-graph",
+        "own big+compile",
+    ]
+    recorded = asked[3].recorded
+    assert recorded.params == {"n": 9, "compile": "default", "variant": "big+compile"}
 
 
 @pytest.mark.parametrize(
@@ -285,7 +299,7 @@ def test_the_table_holds_eighty_columns_and_cuts_no_figure(
     facts: dict[str, Any] = {"busy_us": 1.25e6, "launches_per_step": 1547, "first_step_us": 2.1e8}
     name = "compile-reduce-overhead+cuda-graph+" + "x" * 50
     first = entry("eager", [2.65e6] * 5, regime="communication-bound", **facts)
-    shown.print_variants(judged(first, entry(name, [2.5e6] * 5, regime="overhead-bound", **facts)))
+    print_page(shown.page(judged(first, entry(name, [2.5e6] * 5, regime="overhead-bound", **facts))))
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     for figure in ("2.65 s", "2.50 s", "1547", "210 s", "50.0 %", "communication-bound", "0.943"):
@@ -294,7 +308,7 @@ def test_the_table_holds_eighty_columns_and_cuts_no_figure(
 
 
 def test_a_wrong_result_cannot_win() -> None:
-    wrong = Outputs(equal=False, error=0.5, tolerance=1e-4, text="relative error 0.5")
+    wrong = OutputCheck(equal=False, error=0.5, tolerance=1e-4, text="relative error 0.5")
     found = judged(
         entry("a", around(100, 0.01)), entry("b", around(50, 0.01), outputs=wrong), entry("c", around(90, 0.01))
     )
@@ -313,7 +327,7 @@ def test_setting_up_pays_off_after_so_many_steps() -> None:
 
 
 def test_one_alone_and_none_at_all() -> None:
-    failed = Entry(name="x", changes={}, status="failed", reason="r")
+    failed = Entry(name="x", changes={}, status="failed", error="r")
     assert judged(entry("a", [1.0] * 5), failed).verdict == (
         "Only a was measured: there is nothing to hold it against."
     )
@@ -476,8 +490,8 @@ def test_measured_side_by_side_on_the_cpu(project: Path, tmp_path: Path, capsys:
     assert much.versus_first.ratio > 5
     assert found.winner != "wrong"
     assert [len(e.round_us) for e in found.measured] == [20] * 4
-    assert graph.reason == "a CUDA graph needs a CUDA device"
-    assert "n=13 is unlucky" in unlucky.reason
+    assert graph.error == "a CUDA graph needs a CUDA device"
+    assert "n=13 is unlucky" in (unlucky.error or "")
     assert eager.first_step_us is not None and eager.build_us is not None
     shown = capsys.readouterr()
     assert shown.err.splitlines()[-1].startswith("proftrack: 1 of 6 variants failed; unlucky: ")
@@ -531,7 +545,7 @@ def test_isolated_each_round_is_a_process(project: Path, tmp_path: Path, monkeyp
         return isolate.measure_one(asked)
 
     monkeypatch.setattr(isolate, "in_a_process", in_a_process)
-    monkeypatch.setattr(isolate, "PROCESSES", 3)
+    monkeypatch.setattr(isolate, "RUNS", 3)
     folder = tmp_path / "kept"
     asked = names.variants("small", "eager,wrong", {})
 
@@ -545,7 +559,7 @@ def test_isolated_each_round_is_a_process(project: Path, tmp_path: Path, monkeyp
     assert len(found[0].round_us) == 3
     assert found[0].record is not None
     assert (folder / "runs" / "eager" / "record.json").is_file()
-    assert found[1].reason == "it crashed"
+    assert found[1].error == "it crashed"
     assert [(each.name, each.given) for each in called] == [
         (name, {"n": "4"}) for name in ("eager", "wrong", "eager", "eager")
     ]

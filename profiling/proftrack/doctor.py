@@ -184,9 +184,9 @@ def _dead(store: Store, client: MlflowClient, *, repair: bool) -> Check:
 
 
 def _disk() -> Iterator[Check]:
-    from proftrack.rundir import run_folders
+    from proftrack import rundir
 
-    folders = {"the spool": run_folders.spool_root()}
+    folders = {"the spool": rundir.spool_root()}
     if _version("mlflow") is not None:
         from proftrack.store import connect as stores
 
@@ -197,13 +197,13 @@ def _disk() -> Iterator[Check]:
         free = shutil.disk_usage(standing).free
         text = f"{scaled(float(free), 'B')} free for {what} in {folder}"
         status: Status = "ok"
-        mine = f"name another folder with {run_folders.SPOOL_VARIABLE}" if what == "the spool" else "use another store"
+        mine = f"name another folder with {rundir.SPOOL_VARIABLE}" if what == "the spool" else "use another store"
         remedy = None
         if not os.access(standing, os.W_OK):
             status, remedy = "failed", f"make it writable for this user, or {mine}"
             text += ", which cannot be written"
         elif free < DISK_WARNING_BYTES:
-            status = "failed" if free < run_folders.LEAST_FREE_BYTES else "warning"
+            status = "failed" if free < rundir.LEAST_FREE_BYTES else "warning"
             remedy = f"free some, or {mine}"
         yield Check(name="disk", status=status, text=text, remedy=remedy)
 

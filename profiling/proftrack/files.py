@@ -64,7 +64,7 @@ def locked(path: Path, *, held: ProftrackError | None = None) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout  # here: reading a trace has no use for what it costs (0.04 s)
 
-    lock = FileLock(path)
+    lock = FileLock(path, thread_local=False)  # a block may begin in one thread and end in another
     try:
         lock.acquire(timeout=-1 if held is None else 0)
     except Timeout:

@@ -8,6 +8,7 @@ run carries the pid with its start mark, and the boot and the pid namespace in w
 from __future__ import annotations
 
 import contextlib
+import getpass
 import hashlib
 import os
 import platform
@@ -85,6 +86,9 @@ class Watched(Protocol):
     def is_gone(self) -> bool:
         """Whether the run must end now."""
 
+    def fail(self, error: BaseException) -> None:
+        """Hear what ends the run in this process."""
+
     def failure(self) -> ProftrackError | None:
         """What went wrong elsewhere, if that is why this process is being ended: the run is FAILED then, not KILLED."""
 
@@ -103,6 +107,9 @@ class Parent:
                 self._above.append((process.pid, mark))
                 if process.name().lower() not in _SHELLS:
                     break
+
+    def fail(self, error: BaseException) -> None:
+        """They learn it from the exit code."""
 
     def failure(self) -> ProftrackError | None:
         """Their end is an interruption, and nothing that went wrong here."""
@@ -147,3 +154,12 @@ def _read(path: str) -> str:
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""
+
+
+def user() -> str:
+    """Who runs this process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        # A container's user id that no passwd file knows.
+        return "unknown"

@@ -223,6 +223,34 @@ def abort(error: ProftrackError) -> bool:
 
 
 @contextlib.contextmanager
+def guarded(end: Callable[[BaseException | None], None], watched: Watched | None = None) -> Iterator[Interrupts]:
+    """Interrupts for the block, and `end` called with what ended it, None where nothing did, whatever happens.
+
+    Those that are `watched` hear of an error first; where one of them has failed itself, its failure takes the place of
+    what came of it here. No interruption cuts `end` in two.
+    """
+
+    def last_resort(error: BaseException) -> None:
+        end((watched.failure() if watched else None) or error)
+
+    with Interrupts(last_resort, watched) as interrupts:
+        try:
+            yield interrupts
+        except BaseException as error:
+            failure: ProftrackError | None = None
+            with interrupts.shield():
+                if watched is not None:
+                    watched.fail(error)
+                    failure = watched.failure()
+                end(failure or (error.error if isinstance(error, Aborted) else error))
+            if failure is not None and failure is not error:
+                raise failure from error
+            raise
+        with interrupts.shield():
+            end(None)
+
+
+@contextlib.contextmanager
 def farewell(say: Callable[[BaseException], None]) -> Iterator[None]:
     """Have `say` called where the process ends inside the block without the main thread; see Interrupts."""
     _farewells.append(say)

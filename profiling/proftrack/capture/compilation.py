@@ -9,27 +9,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from proftrack.record.compilation import Compilation
+
 _MOST_REASONS = 5
-
-
-class Compilation(Struct, frozen=True, kw_only=True):
-    """Of one variant. All zero where it compiled nothing."""
-
-    graphs: int = 0
-    graph_breaks: int = 0
-    break_reasons: list[str] = []
-    """The first lines of torch's reasons, the most frequent first."""
-    recompiles: int = 0
-    """Frames that were compiled after the first step."""
-    cudagraph_skips: int = 0
-    """Graphs that a mode with CUDA graphs compiled without one."""
-    cache_hits: int = 0
-    """Graphs that came from the cache on disk: compiling them for the first time takes longer."""
-
-    @property
-    def compiled(self) -> bool:
-        """Whether anything was compiled."""
-        return self.graphs > 0
 
 
 class Counters(Struct, frozen=True):

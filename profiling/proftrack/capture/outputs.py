@@ -4,25 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
+from proftrack.record.compilation import OutputCheck
 
 # Of the L2 norm of the difference over that of the first. A few times the type's rounding for the narrow ones, whose
 # every operation rounds; more for the wide ones, whose errors add up over long sums. torch's own tests allow as much.
 TOLERANCES = {"bfloat16": 2e-2, "float16": 4e-3, "float32": 1e-4, "float64": 1e-9}
 _NARROWER = 2e-1
 """float8 and the like."""
-
-
-class OutputCheck(Struct, frozen=True, kw_only=True):
-    """Two steps' results against each other."""
-
-    equal: bool | None
-    """None: there is nothing to compare."""
-    error: float | None = None
-    """Largest relative error of a tensor: L2 norm of the difference over that of the first. For whole numbers the share
-    of those that differ."""
-    tolerance: float | None = None
-    text: str = ""
 
 
 def keep(result: Any) -> list[Any]:

@@ -17,6 +17,7 @@ from proftrack.capture.result import Capture
 from proftrack.capture.trace import file_name
 from proftrack.errors import UsageError
 from proftrack.experiment import Experiment, workload
+from proftrack.rundir.layout import TRACES
 
 
 def capture(
@@ -55,7 +56,7 @@ def capture(
 
 def trace_folder(output: Path, experiment: Experiment, rank: int | None = None) -> Path:
     """`output`/trace, able to take this capture's traces; earlier ones there are not overwritten."""
-    folder = output / "trace"
+    folder = output / TRACES
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

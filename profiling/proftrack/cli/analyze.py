@@ -171,7 +171,7 @@ def _show_kernel(ranks: list[Analysis], wanted: str) -> None:
 
 
 def _log(ranks: list[Analysis]) -> None:
-    from proftrack.store.traces import log_traces
+    from proftrack.frontends.traces import log_traces
 
     failures: list[ProftrackError] = []
     for each in ranks:

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from proftrack import process
+from proftrack import process, recorder
 from proftrack.cli import options
-from proftrack.cli.ending import ending
+from proftrack.cli.ending import complain, ending
 from proftrack.cli.options import ParameterCommand, overrides
-from proftrack.errors import ProftrackError, UsageError
+from proftrack.errors import UsageError
 from proftrack.git import NO_DIFF_VARIABLE
-from proftrack.rundir import run_folders
-from proftrack.signals import Interrupts, abort
-from proftrack.store import links, session
 
 if TYPE_CHECKING:
     from proftrack.experiment import Experiment
-    from proftrack.record import Record
-    from proftrack.record.ranks import Joint
+    from proftrack.recorder import Recorded
 
 
 class _RunCommand(ParameterCommand):
@@ -116,36 +109,15 @@ def command(
         raise UsageError("--step and --stop are about a program; name one with -m MODULE, or SCRIPT.py")
     # Before the slow imports: what happens to the parent meanwhile is seen.
     parent = process.Parent()
-    try:
-        asked = _load(experiment, overrides(pairs, device=device, budget=budget))
-        if int(os.environ.get("WORLD_SIZE") or 1) > 1:
-            _run_as_rank(asked, output, no_mlflow=no_mlflow, calibrate=not no_calibrate)
-            return
-        folder = run_folders.new_folder(output, asked.name)
-    except ProftrackError as error:
-        if not no_mlflow:
-            session.note_refusal(error)
-        raise
-    with _kept(folder, temporary=output is None):
-        if no_mlflow:
-            with Interrupts():
-                record = _measure(asked, folder, calibrate=not no_calibrate)
-            run = None
-        else:
-            record, run = _measure_and_log(asked, folder, parent, calibrate=not no_calibrate)
-        lines = _where(run, folder, output)
-    _show(record, lines)
+    with recorder.refusals_noted(mlflow=not no_mlflow):
+        described = _load(experiment, overrides(pairs, device=device, budget=budget))
+    plan = recorder.Plan(experiment=described, output=output, mlflow=not no_mlflow, parent=parent)
+    from proftrack.frontends import experiment as frontend
 
-
-def _where(run: session.Session | None, folder: Path, output: Path | None) -> list[str]:
-    """Where everything is; a folder that is no longer needed is removed."""
-    if run is None:
-        return links.kept(folder)
-    lines = links.lines(run.store, run.experiment_id, run.run_id, run.artifact_uri)
-    if output is not None:
-        return [*lines, f"Kept    {folder}"]
-    run_folders.discard(folder)
-    return lines
+    with ending():
+        recorded = frontend.run(plan, calibrate=not no_calibrate, say=complain)
+    if recorded is not None:
+        _show(recorded)
 
 
 def _load(reference: str, given: dict[str, str]) -> Experiment:
@@ -159,7 +131,7 @@ def _load(reference: str, given: dict[str, str]) -> Experiment:
 
 
 def _run_program(
-    asked: tuple[str, list[str], bool],
+    named: tuple[str, list[str], bool],
     given: dict[str, str],
     *,
     step: str | None,
@@ -171,85 +143,24 @@ def _run_program(
     """A program under the profile; returns its exit code, or 1 where nothing was recorded."""
     from proftrack.frontends import script
 
-    target, arguments, is_module = asked
-    found = script.Program(target, arguments, is_module=is_module)
-    profile = script.profile_of(found, given, output=output, mlflow=not no_mlflow, calibrate=calibrate)
-    return script.run(found, profile, step=step, stop=stop)
+    target, arguments, is_module = named
+    program = script.Program(target, arguments, is_module=is_module)
+    profile = script.profile_of(program, given, output=output, mlflow=not no_mlflow, calibrate=calibrate)
+    return script.run(program, profile, step=step, stop=stop)
 
 
-def _run_as_rank(asked: Experiment, output: Path | None, *, no_mlflow: bool, calibrate: bool) -> None:
-    """One rank of several, started by torchrun; rank 0 alone shows what came of it."""
-    from proftrack.frontends.distributed import run as running
-    from proftrack.frontends.distributed.team import join_team
-
-    team = join_team()
-    assert team is not None  # WORLD_SIZE says so
-    if team.rank != 0:
-        running.follow(team, asked, calibrate=calibrate)
-        return
-    with running.told(team):
-        folder = run_folders.new_folder(output, asked.name)
-        with _kept(folder, temporary=output is None):
-            found = running.lead(team, asked, folder, no_mlflow=no_mlflow, calibrate=calibrate)
-            lines = _where(found.session, folder, output)
-    _show(found.record, lines, found.joint)
-
-
-def _measure_and_log(
-    asked: Experiment, folder: Path, parent: process.Parent, *, calibrate: bool
-) -> tuple[Record, session.Session]:
-    """The run is opened first: a store that cannot be used is found out before minutes of GPU time are spent."""
-    from proftrack.store import upload
-
-    with run_folders.locked(folder):
-        with session.open_run(asked.name, asked.display_name, parent=parent) as run:
-            upload.begin(run, folder)
-            record = _measure(asked, folder, calibrate=calibrate)
-            upload.log_folder(run, folder)
-        upload.mark_logged(run, folder)
-    return record, run
-
-
-def _measure(asked: Experiment, folder: Path, *, calibrate: bool) -> Record:
-    """Capture, analyse and keep: afterwards the folder holds everything that there is to log."""
-    from proftrack.capture import capture
-    from proftrack.recorder import keep
-    from proftrack.report.progress import progress
-
-    captured = capture(asked, output=folder, progress=progress(), calibrate=calibrate, on_overrun=abort)
-    return keep(captured, captured.experiment, folder, code=asked.path.parent)
-
-
-@contextmanager
-def _kept(folder: Path, *, temporary: bool) -> Iterator[None]:
-    """Say where the measurements are when something fails after they were taken; remove a folder without any."""
-
-    def say(error: BaseException) -> None:
-        if (folder / run_folders.RECORD).is_file():
-            text = f"proftrack: nothing is lost, everything measured is in {folder}; log it later with: proftrack sync "
-            click.echo(text + shlex.quote(str(folder)), err=True)
-        elif isinstance(error, KeyboardInterrupt) or not run_folders.holds_measurements(folder):
-            if temporary:
-                run_folders.discard(folder)
-        else:
-            click.echo(f"proftrack: the traces recorded so far are in {folder / 'trace'}", err=True)
-
-    with ending(say):
-        yield
-
-
-def _show(record: Record, lines: list[str], joint: Joint | None = None) -> None:
+def _show(recorded: Recorded) -> None:
     from proftrack.report.terminal import print_note, print_result
 
-    print_result(record)
-    if joint is not None:
+    print_result(recorded.record)
+    if recorded.joint is not None:
         from proftrack.report.ranks import print_joint
 
-        print_joint(joint)
+        print_joint(recorded.joint)
     click.echo()
-    for line in lines:
+    for line in recorded.lines:
         click.echo(line)
-    git = record.environment.git
+    git = recorded.record.environment.git
     if git is not None and git.dirty:
         what = "untracked files" if git.untracked_only else "uncommitted changes"
         print_note(

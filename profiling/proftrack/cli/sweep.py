@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from proftrack import process
-from proftrack.cli import grouped, options
+from proftrack import process, recorder
+from proftrack.cli import options
+from proftrack.cli.ending import complain, ending, show_batch
 from proftrack.cli.options import ParameterCommand, overrides
-from proftrack.errors import ProftrackError
-from proftrack.store import session
 
 
 @click.command(
@@ -52,38 +49,22 @@ def command(
 ) -> None:
     """Measure a workload at several points; show T, B and u over them, and where the regime changes."""
     parent = process.Parent()
-    with _refusals_noted(no_mlflow=no_mlflow):
+    with recorder.refusals_noted(mlflow=not no_mlflow):
         from proftrack.frontends.sweep import plan
 
-        given = overrides(pairs, device=device, budget=budget)
-        asked = plan.plan(experiment, given)
+        asked = plan.plan(experiment, overrides(pairs, device=device, budget=budget))
         plan.check_crossover(asked, find_crossover=find_crossover)
-    from proftrack.frontends.sweep import measuring
-    from proftrack.frontends.sweep.shown import print_sweep
-    from proftrack.report.progress import progress
+    from proftrack.frontends.sweep.run import run
 
-    with measuring.Measuring(asked.first, isolate=isolate, phase=progress().phase) as measurer:
-        measurer.begin(asked.first)  # they load torch while this process loads MLflow
-        from proftrack.frontends.sweep.run import Runner, new_group
-
-        with _refusals_noted(no_mlflow=no_mlflow):
-            group = new_group(asked)
-        with grouped.place(group, output=output, no_mlflow=no_mlflow, fresh=fresh, parent=parent) as place:
-            runner = Runner(experiment, asked, place.folder, place.group, place.keeping, measurer)
-            with measurer:  # the processes end before anything is logged: an interruption must not leave them at work
-                swept = runner.run(find_crossover=find_crossover, tolerance=tolerance)
-    print_sweep(swept)
-    for line in place.lines:
-        click.echo(line)
-    grouped.end(place.group)
-
-
-@contextlib.contextmanager
-def _refusals_noted(*, no_mlflow: bool) -> Iterator[None]:
-    """Put what is refused before a run is opened into the run of `mlflow run`, where there is one."""
-    try:
-        yield
-    except ProftrackError as error:
-        if not no_mlflow:
-            session.note_refusal(error)
-        raise
+    destination = recorder.Destination(output=output, mlflow=not no_mlflow, fresh=fresh, parent=parent)
+    with ending():
+        outcome = run(
+            experiment,
+            asked,
+            destination,
+            isolate=isolate,
+            find_crossover=find_crossover,
+            tolerance=tolerance,
+            say=complain,
+        )
+    show_batch(outcome)

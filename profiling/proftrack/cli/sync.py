@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from proftrack import rundir
 from proftrack.errors import UsageError
-from proftrack.rundir import run_folders
 from proftrack.signals import Interrupted
 from proftrack.store import connect as stores
 from proftrack.store import folders, lifecycle, links
@@ -26,7 +26,7 @@ def command(folder: Path | None) -> None:
     FOLDER is a run's folder or holds several. Each is logged once, with the times and the environment of its run; those
     of a sweep, or of variants, as the children of one parent run.
     """
-    root = folder if folder is not None else run_folders.spool_root()
+    root = folder if folder is not None else rundir.spool_root()
     try:
         found = folders.find(root)
     except UsageError:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import click
 
-from proftrack import process
-from proftrack.cli import grouped, options
+from proftrack import process, recorder
+from proftrack.cli import options
+from proftrack.cli.ending import complain, ending, show_batch
 from proftrack.cli.options import ParameterCommand, overrides
-from proftrack.errors import ProftrackError
-from proftrack.store import session
 
 
 @click.command(
@@ -57,41 +56,16 @@ def command(
 ) -> None:
     """Measure a workload in several ways, in turns; say which is faster and what it costs to have."""
     parent = process.Parent()
-    try:
-        from proftrack.frontends.variants import names as naming
-        from proftrack.frontends.variants.run import need_two, new_group
+    with recorder.refusals_noted(mlflow=not no_mlflow):
+        from proftrack.frontends.variants.names import variants
 
         given = overrides(pairs, device=device, budget=budget)
-        asked = naming.variants(experiment, names, given, sets)
-        need_two(asked)
-        group = new_group(asked)
-    except ProftrackError as error:
-        if not no_mlflow:
-            session.note_refusal(error)
-        raise
-    from proftrack.frontends.variants import isolate as isolating
-    from proftrack.frontends.variants import measure as measuring
+        asked = variants(experiment, names, given, sets)
     from proftrack.frontends.variants.run import run
-    from proftrack.frontends.variants.shown import print_variants
-    from proftrack.report.progress import progress
 
-    shown = progress()
-    with grouped.place(group, output=output, no_mlflow=no_mlflow, fresh=True, parent=parent) as place:
-        found = run(
-            asked,
-            place.folder,
-            place.group,
-            place.keeping,
-            (
-                lambda folder_of: isolating.measure(
-                    asked, folder_of, shown, reference=experiment, given=given, sets=sets, work=place.folder
-                )
-            )
-            if isolate
-            else (lambda folder_of: measuring.measure(asked, folder_of, shown, rounds=rounds)),
-            isolated=isolate,
+    destination = recorder.Destination(output=output, mlflow=not no_mlflow, fresh=True, parent=parent)
+    with ending():
+        outcome = run(
+            experiment, asked, destination, given=given, sets=sets, rounds=rounds, isolated=isolate, say=complain
         )
-    print_variants(found)
-    for line in place.lines:
-        click.echo(line)
-    grouped.end(place.group)
+    show_batch(outcome)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -108,15 +109,19 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def display_name(self) -> str:
-        """Name and parameters on one line: `matmul_add n=4096 bfloat16 eager`.
+        """Name and parameters on one line: `matmul_add n=4096 bfloat16 eager`."""
+        return on_one_line(self.name, self.params)
 
-        Numbers are written key=value, strings alone unless they say nothing without their key; the seed is left out,
-        and what is still to be chosen (auto).
-        """
-        said = {key: value for key, value in self.params.items() if key != "seed" and value != _AUTO}
-        words = [self.name, *(_word(key, value) for key, value in said.items())]
-        text = " ".join(words)
-        return text if len(text) <= _DISPLAY_LIMIT else text[: _DISPLAY_LIMIT - 3] + "..."
+
+def on_one_line(name: str, params: Mapping[str, Any]) -> str:
+    """A name and parameters, for people.
+
+    Numbers are written key=value, strings alone unless they say nothing without their key; the seed is left out, and
+    what is still to be chosen (auto).
+    """
+    words = [_word(key, value) for key, value in params.items() if key != "seed" and value != _AUTO]
+    text = " ".join([name, *words])
+    return text if len(text) <= _DISPLAY_LIMIT else text[: _DISPLAY_LIMIT - 3] + "..."
 
 
 def fingerprint(

@@ -25,7 +25,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import proftrack
-from proftrack.errors import CaptureError, ProftrackError, StoreError
+from proftrack.errors import CaptureError, ProftrackError
 from proftrack.record import Record
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from proftrack.frontends.distributed.team import Team
     from proftrack.record.figures import Flag
     from proftrack.record.verdict import Verdict
-    from proftrack.store.session import Session
+    from proftrack.recorder import RankRecording, RunRecording
 
 SCHEDULE = {"skip_first": 3, "wait": 12, "warmup": 2, "active": 3, "repeat": 1}
 """Where none is given, 20 steps: 3 to warm up, 12 that are timed, then the profiler."""
@@ -100,18 +100,13 @@ class Profile:
         """The error that Python kept before this began."""
         self._shown: list[str] | None = None
         self._capture: LoopCapture | None = None
-        self._session: Session | None = None
+        self._recording: RankRecording | RunRecording | None = None
         self._team: Team | None = None
 
     @property
     def verdict(self) -> Verdict | None:
         """The record's."""
         return self.record.verdict if self.record is not None else None
-
-    @property
-    def _is_first(self) -> bool:
-        """Whether this process is the one that logs."""
-        return self._team is None or self._team.rank == 0
 
     def __enter__(self) -> Profile:
         """Get ready, and open the run. Raises UsageError or CaptureError for what cannot be, before the loop begins."""
@@ -121,20 +116,26 @@ class Profile:
     def _begin(self, *, first_is_over: bool) -> None:
         from proftrack.capture.loop import LoopCapture
         from proftrack.frontends.distributed.team import join_team
+        from proftrack.recorder import Plan, begin_beside
         from proftrack.report.progress import Silent
-        from proftrack.rundir import run_folders
 
         _claim(self)
         self._begun = True
         try:
             found_by = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-            self._team = join_team(choose_gpu=False) if found_by else None
-            rank = self._team.rank if self._team is not None else None
-            if self._team is None or rank == 0:
-                self.folder = run_folders.new_folder(self._output, self.experiment.name)
-                self._session = self._open_run(self.folder)
-            capture = LoopCapture(self.experiment, self._place(), rank=rank)
-            capture.start(Silent(), calibrate=self._calibrate, pace=self._team, first_is_over=first_is_over)
+            self._team = team = join_team(choose_gpu=False) if found_by else None
+            plan = Plan(
+                experiment=self.experiment,
+                output=self._output,
+                mlflow=self._mlflow,
+                peers=team,
+                parent_run_id=self._parent_run_id,
+            )
+            self._recording = begin_beside(plan, self._warn)
+            self.folder = self._recording.folder
+            rank = None if team is None else team.rank
+            capture = LoopCapture(self.experiment, self._recording.own_folder, rank=rank)
+            capture.start(Silent(), calibrate=self._calibrate, pace=team, first_is_over=first_is_over)
         except BaseException as error:
             self._end(error)
             _release(self)
@@ -207,7 +208,7 @@ class Profile:
                 print(line)
 
     def _conclude(self) -> None:
-        """Analyse, keep, log: whatever goes wrong here does not end the user's program."""
+        """Analyse, write, log: whatever goes wrong here does not end the user's program."""
         capture, self._capture = self._capture, None
         assert capture is not None
         try:
@@ -215,7 +216,6 @@ class Profile:
             if captured is None:
                 raise CaptureError(f"{self.experiment.name}: {self._nothing_recorded(capture.steps)}")
             self._keep(captured, capture.steps)
-            self._log()
         except ProftrackError as error:
             self._fail(error, capture)
         except Exception as error:  # a bug of ours, or a library that failed: the training is worth more
@@ -231,108 +231,45 @@ class Profile:
             f"+ wait {plan.wait} + warmup {plan.warmup}): nothing was recorded; {_needed(plan.total_steps, steps)}"
         )
 
-    def _place(self) -> Path:
-        """Where this process keeps its traces; of several ranks rank 0 says where all of them do."""
-        team = self._team
-        if team is None:
-            assert self.folder is not None
-            return self.folder
-        if team.rank == 0:
-            assert self.folder is not None
-            team.announce(self.folder, self._session.run_id if self._session is not None else None)
-            return self.folder
-        from proftrack.frontends.distributed.parts import part_folder
-
-        team.need_first()
-        self.folder, self.run_id = team.place()
-        return part_folder(self.folder, team.rank)
-
     def _keep(self, captured: Capture, steps: int) -> None:
-        from proftrack.frontends.distributed.parts import keep_all, keep_part
-        from proftrack.recorder import keep
+        from proftrack.recorder import analysed
 
-        assert self.folder is not None
-        team, asked, folder = self._team, self.experiment, self.folder
-        flags = _short(asked, captured, steps)
+        recording = self._recording
+        assert recording is not None
+        flags = _short(self.experiment, captured, steps)
         if flags:
-            self._warn(f"{asked.name}: {flags[0].message}")
-        if team is None:
-            self.record = keep(captured, asked, folder, code=asked.path.parent, flags=flags)
-        elif team.rank == 0:
-            self.record, _ = keep_all(team, captured, asked, folder, flags, joined=True)
-        else:
-            self.record = keep_part(team, captured, asked, folder)
-
-    def _log(self) -> None:
-        from proftrack.rundir import run_folders
-        from proftrack.store import links, upload
-
-        folder, session = self.folder, self._session
-        assert folder is not None
-        if not self._is_first:
-            return  # rank 0 logs, and says where
-        if session is None:
-            self._shown = links.kept(folder)
-        else:
-            with run_folders.locked(folder):
-                upload.log_folder(session, folder)
-                session.end(None)
-                upload.mark_logged(session, folder)
-            self.run_id = session.run_id
-            self._shown = links.lines(session.store, session.experiment_id, session.run_id, session.artifact_uri)
-            if self._output is None:
-                run_folders.discard(folder)
-                self.folder = None
+            self._warn(f"{self.experiment.name}: {flags[0].message}")
+        self.record = recording.write(analysed(captured, self.experiment), flags)
+        self._shown = recording.log()
+        self._where()
 
     def _fail(self, error: ProftrackError, capture: LoopCapture | None = None) -> None:
         """Our own failure: a warning, and the run's end."""
-        from proftrack.rundir import run_folders
-
         self.error = error
         self._end(error, capture)
-        kept = self._is_first and self.folder is not None and (self.folder / run_folders.RECORD).is_file()
-        rest = f"; everything measured is in {self.folder}, log it with: proftrack sync" if kept else ""
+        recording = self._recording
+        rest = ""
+        if recording is not None and recording.is_whole:
+            rest = f"; everything measured is in {recording.folder}, log it with: proftrack sync"
         self._warn(f"{error}{rest}")
 
     def _end(self, error: BaseException, capture: LoopCapture | None = None) -> None:
         """Turn the profiler off, end the run with the error, remove a folder with nothing in it."""
-        from proftrack.rundir import run_folders
-
         capture, self._capture = capture or self._capture, None
         if capture is not None:
             with contextlib.suppress(ProftrackError):
                 capture.close()
-        if self._team is not None:
+        if self._recording is not None:
+            self._recording.fail(error)
+            self._where()
+        elif self._team is not None:
             self._team.fail(error)
-            error = (self._team.failure() if self._session is not None else None) or error
-        if self._session is not None:
-            self.run_id = self._session.run_id
-            self._session.end(error)
-        temporary = self._is_first and self._output is None
-        if self.folder is not None and temporary and not run_folders.holds_measurements(self.folder):
-            run_folders.discard(self.folder)
-            self.folder = None
 
-    def _open_run(self, folder: Path) -> Session | None:
-        """The run that is logged to; None where everything stays in a folder."""
-        if self._mlflow is False:
-            return None
-        try:
-            from proftrack.store import session, upload
-
-            run = session.open_beside(
-                self.experiment.name, self.experiment.display_name, parent_run_id=self._parent_run_id
-            )
-            upload.begin(run, folder)
-            return run
-        except ImportError as error:
-            if self._mlflow:
-                raise StoreError(f"mlflow=True, but MLflow cannot be imported ({error}): pip install mlflow") from error
-        except StoreError as error:
-            if self._mlflow:
-                raise
-            self._warn(f"{error}; the profile is kept in {folder}, log it later with: proftrack sync")
-        return None
+    def _where(self) -> None:
+        """Which run and which folder there is."""
+        assert self._recording is not None
+        folder = self._recording.folder
+        self.run_id, self.folder = self._recording.run_id, folder if folder.is_dir() else None
 
 
 def profile(
@@ -376,9 +313,11 @@ def profile(
     if not enabled or _is_mute():
         return Off()
     code = caller(sys._getframe(1))
-    asked = described(name, code, params or {}, variant_params, schedule, profiler=profiler, mode=timing, device=device)
+    experiment = described(
+        name, code, params or {}, variant_params, schedule, profiler=profiler, mode=timing, device=device
+    )
     return Profile(
-        asked,
+        experiment,
         output=None if output is None else Path(output),
         mlflow=mlflow,
         calibrate=calibrate,
@@ -460,13 +399,13 @@ def _short(experiment: Experiment, captured: Capture, steps: int) -> list[Flag]:
     from proftrack.measures.quality import flag
 
     promised = experiment.schedule.active * experiment.schedule.repeat
-    found = sum(cycle.expected_steps for cycle in captured.cycles)
-    if found >= promised:
+    recorded = sum(cycle.expected_steps for cycle in captured.cycles)
+    if recorded >= promised:
         return []
     total = experiment.schedule.total_steps
-    had = f"{found} of {promised} were recorded, the loop had {steps} of the {total} steps of the schedule"
+    had = f"{recorded} of {promised} were recorded, the loop had {steps} of the {total} steps of the schedule"
     detail = f"{had}; {_needed(total, steps)}."
-    return [flag("fewer_steps", promised - found, detail)]
+    return [flag("fewer_steps", promised - recorded, detail)]
 
 
 def _needed(total: int, steps: int) -> str:

@@ -61,8 +61,8 @@ def profile_of(
         "params": {_PARAM: " ".join(without_secrets(program.arguments))},
         "schedule": dict(SCHEDULE),
     }
-    asked = experiment.described(document, program.path, overrides)
-    return Profile(asked, output=output, mlflow=mlflow, calibrate=calibrate, unstepped=_UNSTEPPED, warn=_warn)
+    described = experiment.described(document, program.path, overrides)
+    return Profile(described, output=output, mlflow=mlflow, calibrate=calibrate, unstepped=_UNSTEPPED, warn=_warn)
 
 
 def _warn(text: str) -> None:
@@ -105,14 +105,14 @@ def _exit_code(error: SystemExit) -> int:
 
 def _of_the_program(error: BaseException) -> TracebackType | None:
     """The traceback from the program's own frames on: ours and runpy's say nothing."""
-    found = error.__traceback__
+    frame = error.__traceback__
     ours = str(Path(proftrack.__file__).parent)
-    while found is not None and found.tb_next is not None:
-        name = found.tb_frame.f_code.co_filename
+    while frame is not None and frame.tb_next is not None:
+        name = frame.tb_frame.f_code.co_filename
         if not (name.startswith((ours, "<frozen runpy")) or name == runpy.__file__):
             break
-        found = found.tb_next
-    return found
+        frame = frame.tb_next
+    return frame
 
 
 def _module_file(name: str) -> Path:

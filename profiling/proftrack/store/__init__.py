@@ -19,7 +19,6 @@ columns      what an experiment's page in MLflow shows
 sync         folders that were kept, each logged exactly once
 batch        the parent run of a sweep or of variants
 folders      everything that lies in a folder, logged
-traces       traces of others, as runs
 links        where a run is, in lines to be printed
 references   what RUN, RECORD, TRACE or a git ref names
 baselines    what a run is held against where nobody names anything

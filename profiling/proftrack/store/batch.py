@@ -1,186 +1,79 @@
-"""Runs that belong together: a parent run with a child for each point of a sweep, or each variant.
+"""The parent run of a batch, with a child for each point of a sweep, or each variant.
 
-    FOLDER/group.json            what is asked for, and what has become of each part; written anew after each
-           <part>/record.json    the run folder of a part
-           ...                   what is said about all of them: tables, plots, text
-
-A folder is complete on disk before the store sees any of it, as a run's is: `proftrack sync` logs it later where there
-is no store. A group has a key, what must be equal for its parts to be taken over instead of measured again.
+`proftrack.rundir.batch` is the folder that all of it comes from.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import re
-import socket
-import sys
 import time
-import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
-from msgspec import Struct, field
-
-from proftrack import names, process, untrusted
-from proftrack.errors import ProftrackError, StoreError, UsageError
-from proftrack.experiment.sentences import show
-from proftrack.process import Parent
+from proftrack import process, rundir
+from proftrack.errors import ProftrackError
+from proftrack.record import Record
 from proftrack.redact import scrub
-from proftrack.rundir import run_folders
+from proftrack.rundir import batch
+from proftrack.rundir.batch import Group, Part
+from proftrack.rundir.layout import BATCH
 from proftrack.store import compat, keys, lifecycle, ownership, session, sync
 from proftrack.store import connect as stores
 from proftrack.store.address import Store
 from proftrack.store.errors import explained
 from proftrack.store.fields import as_params, rounded
 from proftrack.store.quiet import quiet
-from proftrack.store.runs import StoredRun, search, set_tags
-from proftrack.store.session import RUN_ID_VARIABLE, Session
+from proftrack.store.runs import Runs, StoredRun, search, set_tags
+from proftrack.store.session import RUN_ID_VARIABLE, Opening, Session
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-FILE = "group.json"
 TAGS = frozenset(
     {keys.DEVICE_TAG, keys.COMMIT_TAG, keys.DIRTY_TAG, keys.WINNER_TAG, keys.REGIME_TAG, keys.CONCLUSION_TAG}
 )
 """What a group may say of itself in tags; others are what runs are found, owned and settled by."""
 _NOTE_CHARS = 7900
-_SEARCH_DEPTH = 4
-
-
-class Part(Struct, kw_only=True):
-    """One point or variant."""
-
-    key: str
-    """What tells it from the others of its group."""
-    name: str
-    folder: str | None = None
-    """Its run folder, relative to the group's; None where it failed, or lies in the store alone."""
-    run_id: str | None = None
-    """In the store where it was logged when it was measured."""
-    error: str | None = None
-
-
-class Group(Struct, kw_only=True):
-    """group.json."""
-
-    schema_version: int = 1
-    kind: Literal["sweep", "variants"]
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    key: str
-    points: str = ""
-    """What is asked for under that key: its parent run stands for these points and no others."""
-    experiment: str
-    name: str
-    host: str = field(default_factory=socket.gethostname)
-    user: str = field(default_factory=lifecycle.user)
-    """Whose parent run, and made where, this folder may go on with."""
-    started_ns: int = field(default_factory=time.time_ns)
-    ended_ns: int | None = None
-    """None: not over, or interrupted."""
-    params: dict[str, str] = {}
-    tags: dict[str, str] = {}
-    """Those of TAGS reach the store."""
-    metrics: dict[str, float] = {}
-    note: str = ""
-    """The parent run's description, Markdown."""
-    parts: list[Part] = []
-    error: str | None = None
-    """Why not everything that was asked for is there."""
-
-    def part(self, key: str) -> Part | None:
-        """The part with that key."""
-        return next((part for part in self.parts if part.key == key), None)
-
-    def put(self, part: Part) -> None:
-        """Add a part, in place of one with its key."""
-        self.parts = [*(each for each in self.parts if each.key != part.key), part]
-
-
-def save(folder: Path, group: Group) -> None:
-    """Write group.json, whole or not at all. Raises ProftrackError where the disk refuses."""
-    aside = folder / f".{FILE}.{os.getpid()}"
-    try:
-        aside.write_bytes(msgspec.json.format(msgspec.json.encode(group), indent=1) + b"\n")
-        aside.replace(folder / FILE)
-    except OSError as error:
-        raise ProftrackError(f"{folder}: cannot be written ({error.strerror}); free some space") from error
-
-
-def load(folder: Path) -> Group:
-    """Read group.json. Raises ProftrackError where it is missing, is none, or names a part outside of the folder."""
-    path = folder / FILE
-    try:
-        group: Group = untrusted.decode(run_folders.read_bounded(path), Group)
-    except OSError as error:
-        raise ProftrackError(f"{path}: cannot be read ({error.strerror})") from error
-    except msgspec.MsgspecError as error:
-        raise ProftrackError(f"{path}: not the file of a sweep or of variants ({error})") from error
-    if not _is_id(group.id):
-        raise ProftrackError(f"{path}: id {group.id[:80]!r} is not one of proftrack's (32 hex digits); copy it again")
-    _refuse_parts_elsewhere(folder, group)
-    return group
-
-
-def _is_id(text: str) -> bool:
-    return re.fullmatch(r"[0-9a-f]{32}", text) is not None
-
-
-def find(folder: Path, depth: int = _SEARCH_DEPTH) -> list[Path]:
-    """The folders of groups at or below `folder`, in order of their names."""
-    if (folder / FILE).is_file():
-        return [folder.absolute()]
-    if depth == 0 or not folder.is_dir():
-        return []
-    below = sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
-    return [found for path in below for found in find(path, depth - 1)]
 
 
 # ---- while it is measured --------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def open_parent(group: Group, *, fresh: bool, parent: Parent | None = None) -> Iterator[Session]:
+def opening(group: Group, *, fresh: bool) -> Opening:
     """The parent run: under `mlflow run` that run, else the earlier one of the same key and points, else a new one.
 
     `fresh` never takes an earlier one; where one is taken, the group gets its id. Raises StoreError as
-    `session.open_run` does.
+    `session.opening` does.
     """
-    earlier = None
-    if not os.environ.get(RUN_ID_VARIABLE) and not fresh:
-        store = stores.resolve()
-        client = stores.connect(store)
-        lifecycle.close_dead_runs(store, client)
-        earlier = _earlier(store, client, group)
+    if fresh or os.environ.get(RUN_ID_VARIABLE):
+        return session.opening(group.experiment, group.name)
+    store = stores.resolve()
+    client = stores.connect(store)
+    lifecycle.close_dead_runs(store, client)
+    earlier = _earlier(store, client, group)
     if earlier is None:
-        with session.open_run(group.experiment, group.name, parent=parent) as opened:
-            # From the start: what is killed at any moment is found again by the next start and by `sync`.
-            with explained(opened.store, "written to"), quiet():
-                set_tags(opened.client, opened.run_id, _own_tags(group))
-            yield opened
-    else:
-        # What an interrupted process has left in another folder goes on belonging to this run.
-        if _is_id(begun := earlier.tags.get(keys.GROUP_TAG, "")):
-            group.id = begun
-        tags = {**ownership.tags(), **_own_tags(group)}
-        with session.keep(store, client, lambda: lifecycle.reopen(store, client, earlier, tags)) as opened:
-            yield opened
+        return session.opening(group.experiment, group.name)
+    # What an interrupted process has left in another folder goes on belonging to this run.
+    if batch.is_id(begun := earlier.tags.get(keys.GROUP_TAG, "")):
+        group.id = begun
+    return Opening(store, client, lambda: lifecycle.reopen(store, client, earlier, ownership.tags()))
+
+
+def begin(opened: Session, group: Group) -> None:
+    """Tag the parent run from the start: what is killed at any moment is found again by the next start and by `sync`.
+
+    Raises StoreError.
+    """
+    with explained(opened.store, "written to"), quiet():
+        set_tags(opened.client, opened.run_id, _own_tags(group))
 
 
 def _earlier(store: Store, client: MlflowClient, group: Group) -> StoredRun | None:
     """The newest parent run of the same points and key that nobody is at work on, as far as can be seen from here."""
     found = search(store, client, {keys.GROUP_KEY_TAG: group.key, keys.KIND_TAG: group.kind})
-    here = process.this_process()
-    free = []
-    for run in found:
-        owner = ownership.of(run.tags)
-        if run.status != "RUNNING" or (owner is not None and process.is_dead(owner, here)):
-            free.append(run)
-    same = [run for run in free if _is_of(run, group)]
+    same = [run for run in found if ownership.is_free(run) and _is_of(run, group)]
     return max(same, key=lambda run: run.started_ms, default=None)
 
 
@@ -191,6 +84,22 @@ def _is_of(run: StoredRun, group: Group) -> bool:
         group.key,
         group.points,
     ) and keys.RECORD_TAG not in tags
+
+
+def children(opened: Session, group: Group) -> dict[str, str]:
+    """Part key -> run, of all whole runs measured under the same key; the newest of each. Raises StoreError."""
+    runs = Runs(opened.store, opened.client)
+    return {
+        run.tags[keys.PART_TAG]: run.run_id
+        for run in runs.search({keys.GROUP_KEY_TAG: group.key})
+        if keys.PART_TAG in run.tags
+    }
+
+
+def record_of(opened: Session, run_id: str) -> Record:
+    """The record of a part in the store. Raises StoreError, ProftrackError."""
+    runs = Runs(opened.store, opened.client)
+    return runs.record(runs.get(run_id))
 
 
 def log_part(opened: Session, group: Group, part: Part | None, folder: Path) -> sync.Outcome:
@@ -225,58 +134,12 @@ def log_parent(opened: Session, group: Group, folder: Path) -> None:
         opened.client.set_tag(opened.run_id, keys.NOTE_TAG, scrub(group.note)[:_NOTE_CHARS])
         if opened.is_project and compat.is_generated(run.info.run_name):
             opened.client.update_run(opened.run_id, name=group.name)
-        for path in files(folder):
+        for path in batch.files(folder):
             below = path.parent.as_posix()
             opened.client.log_artifact(opened.run_id, str(folder / path), None if below == "." else below)
 
 
-def files(folder: Path) -> list[Path]:
-    """The files about the whole group: none of a run folder inside, no hidden ones. Raises ProftrackError at a link."""
-    inside = set(_run_folders(folder))
-    found = []
-    for path in sorted(folder.rglob("*")):
-        relative = path.relative_to(folder)
-        if any(parent in inside for parent in relative.parents) or any(each.startswith(".") for each in relative.parts):
-            continue
-        if names.leads_elsewhere(path.name):
-            raise ProftrackError(f"{folder}: the file {relative.as_posix()!r} cannot be stored; rename or remove it")
-        if path.is_symlink():
-            raise ProftrackError(f"{path}: a symbolic link; a folder of runs holds plain files only")
-        if path.is_file():
-            found.append(relative)
-    return found
-
-
-def _run_folders(folder: Path) -> list[Path]:
-    """The run folders inside of a group's, relative to it, whatever group.json says of them."""
-    found = {path.parent.relative_to(folder) for path in folder.rglob(run_folders.RECORD) if path.is_file()} - {Path()}
-    return sorted(each for each in found if found.isdisjoint(each.parents))
-
-
 # ---- later: `proftrack sync` -----------------------------------------------------------------------------------------
-
-
-def of_runs(folders: Iterable[Path]) -> dict[str, Path]:
-    """Run id -> run folder, of those in the tree of a local store: mlruns/EXPERIMENT/RUN/artifacts."""
-    named = {folder.parent.name: folder for folder in folders if folder.name == "artifacts"}
-    return {run_id: folder for run_id, folder in named.items() if _is_id(run_id)}
-
-
-def in_order(folders: Sequence[Path], moved: Mapping[str, Path]) -> dict[Path, set[Path]]:
-    """Groups' folders, the earliest first, with those of `moved` that are their parts.
-
-    A point that later sweeps took over is a child of the first. What cannot be read comes last, for its own error.
-    """
-    found: list[tuple[int, Path, set[Path]]] = []
-    for folder in folders:
-        try:
-            group = load(folder)
-        except ProftrackError:
-            found.append((sys.maxsize, folder, set()))
-        else:
-            parts = {moved[part.run_id] for part in group.parts if part.run_id and part.run_id in moved}
-            found.append((group.started_ns, folder, parts))
-    return {folder: parts for _, folder, parts in sorted(found, key=lambda each: each[:2])}
 
 
 def sync_group(
@@ -289,13 +152,13 @@ def sync_group(
     store as it is to be stays as it is; parts that are missing there go below it. Raises StoreError, ProftrackError
     for a part that cannot be logged, after the others were; StoreError where another process is at the folder.
     """
-    with run_folders.locked(folder):
+    with rundir.locked(folder):
         return _sync_group(store, client, folder, moved or {})
 
 
 def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping[str, Path]) -> list[sync.Outcome]:
-    group = load(folder)
-    mark = hashlib.sha256(run_folders.read_bounded(folder / FILE)).hexdigest()[:32]
+    group = batch.load(folder)
+    mark = hashlib.sha256(rundir.read_bounded(folder / BATCH)).hexdigest()[:32]
     known = _known(store, client, folder, group)
     if known is not None and _as_it_is_to_be(known, group, mark):
         opened = Session(store, client, known)
@@ -312,7 +175,7 @@ def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping
         return lifecycle.create(store, client, experiment_id, group.name, tags, start_ms=group.started_ns // 1_000_000)
 
     ended = group.ended_ns // 1_000_000 if group.ended_ns else None
-    with session.keep(store, client, obtain, end_ms=ended) as opened:
+    with session.keep(Opening(store, client, obtain), end_ms=ended) as opened:
         outcomes, failures = _sync_parts(opened, group, folder, moved)
         log_parent(opened, group, folder)
         if failures:
@@ -347,16 +210,9 @@ def _known(store: Store, client: MlflowClient, folder: Path, group: Group) -> St
         return same[0]
     here = process.this_process()
     for run in same:
-        tags = run.tags
-        owner = ownership.of(tags)
-        if run.status == "RUNNING" and owner and owner != here and process.is_alive(owner, here):
-            raise StoreError(
-                f"{folder}: process {owner.pid} is logging the same group now, as run {run.run_id}; wait until "
-                "that has ended"
-            )
-        at_work = run.status == "RUNNING" and not (owner and process.is_dead(owner, here))
-        whose = (tags.get(keys.HOST_TAG), tags.get(keys.USER_TAG))
-        if not at_work and whose in {(group.host, group.user), (here.host, lifecycle.user())}:
+        ownership.refuse_at_work(run, folder, "group")
+        whose = (run.tags.get(keys.HOST_TAG), run.tags.get(keys.USER_TAG))
+        if ownership.is_free(run) and whose in {(group.host, group.user), (here.host, process.user())}:
             return run
     return None
 
@@ -370,7 +226,7 @@ def _as_it_is_to_be(known: StoredRun, group: Group, mark: str) -> bool:
 
 def _has_files(opened: Session, group: Group, folder: Path) -> bool:
     """Whether the parent run has the files about the whole group: in their sizes, or in later states of them."""
-    own = {path.as_posix(): (folder / path).stat().st_size for path in files(folder)}
+    own = {path.as_posix(): (folder / path).stat().st_size for path in batch.files(folder)}
     there: dict[str, int | None] = {}
     with explained(opened.store, "asked for the run's artifacts"), quiet():
         for below in {path.rpartition("/")[0] for path in own}:
@@ -403,21 +259,12 @@ def close(opened: Session, group: Group) -> None:
         opened.complete()
 
 
-def _refuse_parts_elsewhere(folder: Path, group: Group) -> None:
-    root = folder.resolve()
-    for part in group.parts:
-        if part.folder is None:
-            continue
-        if "\0" in part.folder or root not in (root / part.folder).resolve().parents:
-            raise UsageError(f"{folder / FILE}: the part {show(part.folder)} lies outside of the folder")
-
-
 def _sync_parts(
     opened: Session, group: Group, folder: Path, moved: Mapping[str, Path]
 ) -> tuple[list[sync.Outcome], list[Exception]]:
     """Log the parts, and run folders that no part names: their process was killed before it could write them down."""
     outcomes, failures = [], list[Exception]()
-    inside = {(folder / path).resolve(): path for path in _run_folders(folder)}
+    inside = {(folder / path).resolve(): path for path in batch.part_folders(folder)}
     todo: list[tuple[Part | None, Path]] = []
     for part in group.parts:
         own = folder / part.folder if part.folder is not None else None

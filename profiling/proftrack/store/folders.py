@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from proftrack import rundir
 from proftrack.errors import ProftrackError, UsageError
-from proftrack.rundir import run_folders
+from proftrack.rundir import batch as batches
 from proftrack.store import batch, sync
 from proftrack.store.address import Store
 from proftrack.store.sync import Outcome
@@ -37,18 +38,18 @@ class Failure(Struct, frozen=True, kw_only=True):
 
 def find(root: Path) -> Found:
     """The batches and run folders at or below `root`. Raises UsageError where there is none."""
-    batches = batch.find(root)
+    groups = batches.find(root)
     try:
-        runs = run_folders.find(root)
+        runs = rundir.find(root)
     except UsageError:
-        if not batches:
+        if not groups:
             raise
         runs = []
-    alone = [each for each in runs if not any(each.is_relative_to(folder) for folder in batches)]
-    moved = batch.of_runs(alone)
-    parts = batch.in_order(batches, moved)
+    alone = [each for each in runs if not any(each.is_relative_to(folder) for folder in groups)]
+    moved = batches.of_runs(alone)
+    parts = batches.in_order(groups, moved)
     rest = [each for each in alone if not any(each in below for below in parts.values())]
-    return Found(folders=[*parts, *rest], batches=frozenset(batches), moved=moved)
+    return Found(folders=[*parts, *rest], batches=frozenset(groups), moved=moved)
 
 
 def log(store: Store, client: MlflowClient, found: Found, *, discard: bool) -> Iterator[list[Outcome] | Failure]:
@@ -71,4 +72,4 @@ def log(store: Store, client: MlflowClient, found: Found, *, discard: bool) -> I
             continue
         yield outcomes
         if discard and outcomes[-1].whole:
-            run_folders.discard(folder)
+            rundir.discard(folder)

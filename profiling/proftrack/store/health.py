@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from proftrack import rundir
 from proftrack.errors import ProftrackError, StoreError, UsageError
-from proftrack.rundir import run_folders
 from proftrack.store import compat, keys
 from proftrack.store import connect as stores
 from proftrack.store.address import Store
@@ -94,22 +94,20 @@ def try_to_write(store: Store, client: MlflowClient) -> Written:
 
 def spooled() -> Spooled:
     """What lies in the spool now."""
-    root = run_folders.spool_root()
+    root = rundir.spool_root()
     folders = [path for path in root.glob("*/") if not path.is_symlink()] if root.is_dir() else []
     whole = []
     with contextlib.suppress(UsageError):
-        whole = run_folders.find(root)  # also the points of a sweep, which lie deeper
+        whole = rundir.find(root)  # also the points of a sweep, which lie deeper
     waiting = [path for path in whole if not _is_logged(path)]
-    unfinished = [
-        path for path in folders if path not in whole and run_folders.holds_measurements(path) and _free(path)
-    ]
+    unfinished = [path for path in folders if path not in whole and rundir.holds_measurements(path) and _free(path)]
     size = sum(file.stat().st_size for path in waiting for file in path.rglob("*") if file.is_file())
     return Spooled(waiting=waiting, waiting_bytes=size, unfinished=unfinished)
 
 
 def _is_logged(folder: Path) -> bool:
     try:
-        return any(entry.complete for entry in run_folders.logged(folder))
+        return any(entry.complete for entry in rundir.logged(folder))
     except ProftrackError:  # what it says of itself cannot be read: `sync` will tell
         return False
 
@@ -117,7 +115,7 @@ def _is_logged(folder: Path) -> bool:
 def _free(folder: Path) -> bool:
     """Whether no run is at work in it."""
     try:
-        with run_folders.locked(folder):
+        with rundir.locked(folder):
             return True
     except (StoreError, OSError):
         return False

@@ -7,7 +7,7 @@ them.
 from __future__ import annotations
 
 from proftrack.record.timing import metric_of
-from proftrack.rundir import run_folders
+from proftrack.rundir import layout
 
 # ---- tags of a run: what it says ------------------------------------------------------------------------------------
 
@@ -164,10 +164,6 @@ def compared_metrics(mode: str | None) -> dict[str, str]:
 
 # ---- artifacts ------------------------------------------------------------------------------------------------------
 
-RECORD = run_folders.RECORD
-EVENTS = "events.parquet"
-REPORT = "report.html"
-TRACES = "trace"
-"""The folder with one trace a cycle (and rank)."""
+RECORD, EVENTS, REPORT, TRACES = layout.RECORD, layout.EVENTS, layout.REPORT, layout.TRACES
 COMPARISONS = "compare"
 """The folder with the pages of `proftrack compare`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -34,7 +33,7 @@ def create(
     start_ms: int | None = None,
 ) -> StoredRun:
     """A new run, RUNNING. Raises StoreError."""
-    own = {keys.USER_TAG: user(), keys.SOURCE_NAME_TAG: "proftrack", keys.SOURCE_TYPE_TAG: "LOCAL"}
+    own = {keys.USER_TAG: process.user(), keys.SOURCE_NAME_TAG: "proftrack", keys.SOURCE_TYPE_TAG: "LOCAL"}
     own[keys.REQUEST_TAG] = uuid.uuid4().hex
     with explained(store, "given a new run"), quiet():
         return from_mlflow(
@@ -135,22 +134,12 @@ def close_dead_runs(store: Store, client: MlflowClient) -> list[str]:
 
 def dead_runs(store: Store, client: MlflowClient) -> list[StoredRun]:
     """Runs that dead processes of this machine left RUNNING. Raises StoreError."""
-    here = process.this_process()
-    running = search(store, client, {keys.HOST_TAG: here.host}, "attributes.status = 'RUNNING'")
-    owners = ((run, ownership.of(run.tags)) for run in running)
-    return [run for run, owner in owners if owner is not None and process.is_dead(owner, here)]
+    host = process.this_process().host
+    running = search(store, client, {keys.HOST_TAG: host}, "attributes.status = 'RUNNING'")
+    return [run for run in running if ownership.is_abandoned(run)]
 
 
 def describe(error: BaseException) -> str:
     """An error as one line for a tag, with its type where the message was not written for users."""
     line = first_line(error)
     return line if isinstance(error, ProftrackError) else f"{type(error).__name__}: {line}"
-
-
-def user() -> str:
-    """Who runs this process."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        # A container's user id that no passwd file knows.
-        return "unknown"

@@ -35,11 +35,12 @@ def lines(store: Store, experiment_id: str, run_id: str, artifact_uri: str, *, p
     return found
 
 
-def kept(folder: Path) -> list[str]:
-    """The same for a run folder that was not logged."""
+def kept(folder: Path, *, profile: bool = True) -> list[str]:
+    """The same for a folder that was not logged."""
     quoted = shlex.quote(str(folder))
     report = [f"Report  {folder / keys.REPORT}"] if (folder / keys.REPORT).is_file() else []
-    return [*report, *_commands(quoted), f"Kept    {folder}", f"Log it  proftrack sync {quoted}"]
+    commands = [*report, *_commands(quoted)] if profile else []
+    return [*commands, f"Kept    {folder}", f"Log it  proftrack sync {quoted}"]
 
 
 def _report(artifacts: str, run_id: str) -> list[str]:

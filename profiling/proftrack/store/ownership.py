@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
-from proftrack import __version__
+from proftrack import __version__, process
+from proftrack.errors import StoreError
 from proftrack.process import Process, this_process
 from proftrack.store import keys
+from proftrack.store.runs import StoredRun
 
 
 def tags() -> dict[str, str]:
@@ -33,3 +36,24 @@ def of(tags: Mapping[str, str]) -> Process | None:
         return msgspec.convert({**fields, "host": tags[keys.HOST_TAG], "pid": int(tags[keys.PID_TAG])}, Process)
     except (KeyError, ValueError, msgspec.MsgspecError):
         return None
+
+
+def is_abandoned(run: StoredRun) -> bool:
+    """Whether the process that keeps a run, or kept it, surely is gone; in doubt it lives."""
+    owner = of(run.tags)
+    return owner is not None and process.is_dead(owner, this_process())
+
+
+def is_free(run: StoredRun) -> bool:
+    """Whether nobody is at work on a run, as far as can be seen from here: it is over, or was abandoned."""
+    return run.status != "RUNNING" or is_abandoned(run)
+
+
+def refuse_at_work(run: StoredRun, folder: Path, what: str) -> None:
+    """Raise StoreError where another process surely is logging `what` of `folder` as this run."""
+    owner, here = of(run.tags), this_process()
+    if run.status == "RUNNING" and owner and owner != here and process.is_alive(owner, here):
+        raise StoreError(
+            f"{folder}: process {owner.pid} is logging the same {what} now, as run {run.run_id}",
+            "wait until that has ended",
+        )

@@ -149,9 +149,9 @@ class References:
         found: list[Named] = []
         for reference in references:
             if kind_of(reference) == "folder" and not (Path(reference) / keys.RECORD).is_file():
-                from proftrack.rundir import run_folders
+                from proftrack import rundir
 
-                found += [_subject_at(str(folder), "folder") for folder in run_folders.find(Path(reference))]
+                found += [_subject_at(str(folder), "folder") for folder in rundir.find(Path(reference))]
             else:
                 found.append(self.subject(reference))
         return found

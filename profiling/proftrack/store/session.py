@@ -17,11 +17,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from proftrack import process
 from proftrack.errors import ProftrackError, StoreError
-from proftrack.signals import Aborted, Interrupted, Interrupts
+from proftrack.signals import Interrupted, guarded
 from proftrack.store import connect as stores
 from proftrack.store import keys, lifecycle, ownership
 from proftrack.store.address import TRACKING_VARIABLE, Store
@@ -37,9 +37,9 @@ RUN_ID_VARIABLE = "MLFLOW_RUN_ID"
 
 
 class Session:
-    """An open run. Made by `open_run` and `keep`; `log` writes into it."""
+    """An open run. Made by `Opening.open`; `upload` writes into it."""
 
-    def __init__(self, store: Store, client: MlflowClient, run: StoredRun, end_ms: int | None = None) -> None:
+    def __init__(self, store: Store, client: MlflowClient, run: StoredRun) -> None:
         self.store = store
         self.client = client
         self.run_id = run.run_id
@@ -48,7 +48,6 @@ class Session:
         self.is_project = run.tags.get(keys.SOURCE_TYPE_TAG) == "PROJECT"
         self.named: str | None = None
         """The name that we gave the run before it was measured."""
-        self._end_ms = end_ms
         self._complete = False
         self._why_not = "ended without a result"
 
@@ -60,14 +59,14 @@ class Session:
         """Say that everything is in the store: only then does the run end as FINISHED."""
         self._complete = True
 
-    def end(self, error: BaseException | None) -> None:
-        """Give the run its last status.
+    def end(self, error: BaseException | None, end_ms: int | None = None) -> None:
+        """Give the run its last status; where it finishes, its end is `end_ms` (epoch milliseconds), or now.
 
         Raises StoreError where that of a complete run cannot be written; after an error, the error is what matters.
         """
         if error is None and self._complete:
             with explained(self.store, "given the run's status"), quiet():
-                self.client.set_terminated(self.run_id, "FINISHED", self._end_ms)
+                self.client.set_terminated(self.run_id, "FINISHED", end_ms)
             with contextlib.suppress(StoreError), quick_retries():
                 self.run_id = lifecycle.settle(self.store, self.client, self.run_id)
             return
@@ -81,16 +80,30 @@ class Session:
             lifecycle.end_run(self.store, self.client, self.run_id, status, tags)
 
 
-@contextlib.contextmanager
-def open_run(
-    experiment: str, name: str, *, parent: process.Parent | None = None, peers: process.Watched | None = None
-) -> Iterator[Session]:
+class Opening(NamedTuple):
+    """A run that is about to be opened: the store can be used, and nothing is made or changed in it yet."""
+
+    store: Store
+    client: MlflowClient
+    obtain: Callable[[], StoredRun]
+    """Makes the run, or makes a given one RUNNING. Raises StoreError."""
+    named: str | None = None
+    """The name of a run of ours, before it is measured."""
+    is_project: bool = False
+    """Whether `mlflow run` waits for us and has made the run."""
+
+    def open(self) -> Session:
+        """Open the run; the caller ends it with `Session.end`. Raises StoreError."""
+        session = Session(self.store, self.client, self.obtain())
+        session.named = self.named
+        return session
+
+
+def opening(experiment: str, name: str) -> Opening:
     """The MLflow run of what this process profiles now; the head of this file says which run that is.
 
-    `experiment` names the MLflow experiment where MLflow has not chosen one, `name` a run of our own. `parent` is the
-    process whose end ends the run of an `mlflow run`, `peers` are others that the run cannot do without. What dead
-    processes left RUNNING is closed first.
-    Raises StoreError: before the block where the store cannot be used, after it where the run could not be ended.
+    `experiment` names the MLflow experiment where MLflow has not chosen one, `name` a run of our own. What dead
+    processes left RUNNING is closed. Raises StoreError where the store cannot be used.
     """
     store = stores.resolve()
     run_id = os.environ.get(RUN_ID_VARIABLE)
@@ -99,69 +112,55 @@ def open_run(
     tags = {**ownership.tags(), keys.EXPERIMENT_TAG: experiment}
     if run_id:
         run = _given_run(store, client, run_id)
-        watched = peers or (parent if run.tags.get(keys.SOURCE_TYPE_TAG) == "PROJECT" else None)
         tags |= lifecycle.without_credentials(run)
-        with keep(store, client, lambda: lifecycle.reopen(store, client, run, tags), watched=watched) as session:
-            yield session
-    else:
-        experiment_id, tags = _place(store, client, experiment, tags)
-        with keep(
-            store, client, lambda: lifecycle.create(store, client, experiment_id, name, tags), watched=peers
-        ) as session:
-            session.named = name
-            yield session
+        is_project = run.tags.get(keys.SOURCE_TYPE_TAG) == "PROJECT"
+        return Opening(store, client, lambda: lifecycle.reopen(store, client, run, tags), is_project=is_project)
+    experiment_id, tags = _place(store, client, experiment, tags)
+    return Opening(store, client, lambda: lifecycle.create(store, client, experiment_id, name, tags), named=name)
 
 
-@contextlib.contextmanager
-def keep(
-    store: Store,
-    client: MlflowClient,
-    obtain: Callable[[], StoredRun],
-    *,
-    watched: process.Watched | None = None,
-    end_ms: int | None = None,
-) -> Iterator[Session]:
-    """Obtain a run, keep it for the block, and end it whatever happens in the block.
-
-    `watched`: what else the run depends on; where that has failed, its failure takes the place of what came of it here.
-    `end_ms`: end time of a run that finishes, where that is not now (epoch milliseconds).
-    """
-    session: Session | None = None
-
-    def last_resort(error: BaseException) -> None:
-        if session is not None:
-            session.end((watched.failure() if watched else None) or error)
-
-    with Interrupts(last_resort, watched) as interrupts:
-        try:
-            with interrupts.shield():
-                session = Session(store, client, obtain(), end_ms)
-            yield session
-        except BaseException as error:
-            failure: ProftrackError | None = None
-            with interrupts.shield():
-                failure = watched.failure() if watched else None
-                if session is not None:
-                    session.end(failure or (error.error if isinstance(error, Aborted) else error))
-            if failure is not None and failure is not error:
-                raise failure from error
-            raise
-        with interrupts.shield():
-            session.end(None)
-
-
-def open_beside(experiment: str, name: str, *, parent_run_id: str | None = None) -> Session:
-    """A run for a part of the caller's program; the caller ends it with `Session.end`.
+def opening_beside(experiment: str, name: str, *, parent_run_id: str | None = None) -> Opening:
+    """A run for a part of the caller's program.
 
     It is a child of `parent_run_id`, else of the run that is open (in this process, or by `mlflow run`), else one of
-    its own. Nothing of the caller's changes, its signal handlers neither. Raises StoreError.
+    its own. Nothing of the caller's changes. Raises StoreError.
     """
     store = stores.resolve()
     client = stores.connect(store)
     lifecycle.close_dead_runs(store, client)
     tags = {**ownership.tags(), keys.EXPERIMENT_TAG: experiment}
     experiment_id, tags = _place(store, client, experiment, tags, parent_run_id)
-    return Session(store, client, lifecycle.create(store, client, experiment_id, name, tags))
+    return Opening(store, client, lambda: lifecycle.create(store, client, experiment_id, name, tags))
+
+
+@contextlib.contextmanager
+def open_run(experiment: str, name: str, *, parent: process.Parent | None = None) -> Iterator[Session]:
+    """The run of `opening`, for the block; `parent` is the process whose end ends the run of an `mlflow run`.
+
+    Raises StoreError: before the block where the store cannot be used, after it where the run could not be ended.
+    """
+    found = opening(experiment, name)
+    with keep(found, watched=parent if found.is_project else None) as session:
+        yield session
+
+
+@contextlib.contextmanager
+def keep(found: Opening, *, watched: process.Watched | None = None, end_ms: int | None = None) -> Iterator[Session]:
+    """Open a run, keep it for the block, and end it whatever happens in the block.
+
+    `watched`: what else the run depends on; see `guarded`. `end_ms`: end time of a run that finishes, where that is not
+    now (epoch milliseconds).
+    """
+    session: Session | None = None
+
+    def end(error: BaseException | None) -> None:
+        if session is not None:
+            session.end(error, end_ms)
+
+    with guarded(end, watched) as interrupts:
+        with interrupts.shield():
+            session = found.open()
+        yield session
 
 
 def end_for_another(run_id: str, reason: str) -> None:

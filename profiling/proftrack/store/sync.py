@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from proftrack import process
+from proftrack import rundir
 from proftrack.errors import StoreError
 from proftrack.record import Record
-from proftrack.rundir import run_folders
 from proftrack.store import fields, keys, lifecycle, ownership, session, upload
 from proftrack.store.address import Store
 from proftrack.store.connect import experiment_for
@@ -53,8 +52,8 @@ def sync_folder(store: Store, client: MlflowClient, folder: Path, within: Within
     Raises StoreError where the store refuses or another process is logging the folder now; ProftrackError where the
     folder is not whole.
     """
-    record = run_folders.load(folder)
-    with run_folders.locked(folder):
+    record = rundir.load(folder)
+    with rundir.locked(folder):
         known = _find(store, client, folder)
         if known is not None and known.status == "FINISHED":
             return _known(store, client, folder, known)
@@ -66,16 +65,11 @@ def _find(store: Store, client: MlflowClient, folder: Path) -> StoredRun | None:
 
     Raises StoreError where a process that lives is logging it.
     """
-    found = search(store, client, {keys.RECORD_TAG: run_folders.identity(folder)})
+    found = search(store, client, {keys.RECORD_TAG: rundir.identity(folder)})
     found.sort(key=lambda run: (run.status != "FINISHED", run.run_id))
     if not found:
         return _begun(store, client, folder)
-    owner, here = ownership.of(found[0].tags), process.this_process()
-    if found[0].status == "RUNNING" and owner and owner.pid != here.pid and process.is_alive(owner, here):
-        raise StoreError(
-            f"{folder}: process {owner.pid} is logging the same record now, as run {found[0].run_id}; wait until "
-            "that has ended"
-        )
+    ownership.refuse_at_work(found[0], folder, "record")
     return found[0]
 
 
@@ -83,13 +77,11 @@ def _begun(store: Store, client: MlflowClient, folder: Path) -> StoredRun | None
     """The run that this folder was measured for, where the process died before it could log anything of it."""
     from mlflow.exceptions import MlflowException
 
-    here = process.this_process()
-    for entry in run_folders.logged(folder):
+    for entry in rundir.logged(folder):
         if entry.store == store.public and re.fullmatch(r"[0-9a-f]{32}", entry.run_id):
             with contextlib.suppress(MlflowException), quiet():
                 run = from_mlflow(client.get_run(entry.run_id))
-                owner = ownership.of(run.tags)
-                gone = run.status == "FAILED" or (owner is not None and process.is_dead(owner, here))
+                gone = run.status == "FAILED" or ownership.is_abandoned(run)
                 if gone and not run.deleted and keys.RECORD_TAG not in run.tags:
                     return run
     return None
@@ -98,7 +90,7 @@ def _begun(store: Store, client: MlflowClient, folder: Path) -> StoredRun | None
 def _known(store: Store, client: MlflowClient, folder: Path, known: StoredRun) -> Outcome:
     with contextlib.suppress(StoreError):
         known = from_mlflow(client.get_run(lifecycle.settle(store, client, known.run_id)))
-    run_folders.note_logged(folder, run_folders.Logged(store=store.public, run_id=known.run_id, complete=True))
+    rundir.note_logged(folder, rundir.Logged(store=store.public, run_id=known.run_id, complete=True))
     return Outcome(
         folder=folder,
         run_id=known.run_id,
@@ -113,7 +105,7 @@ def _log(
 ) -> Outcome:
     """Log into a new run, or go on with `known`. Logging twice is harmless, so it matters not what `known` holds."""
     facts = record.run
-    assert facts is not None  # run_folders.load refuses a record without them
+    assert facts is not None  # rundir.load refuses a record without them
     tags = {**ownership.tags(), keys.EXPERIMENT_TAG: facts.experiment, **(within.tags if within else {})}
 
     def obtain() -> StoredRun:
@@ -121,11 +113,12 @@ def _log(
             return lifecycle.reopen(store, client, known, tags)
         experiment_id = within.experiment_id if within else experiment_for(store, client, facts.experiment)
         # With its tag from the start: a crash at any moment leaves a run that is found again.
-        identified = {**tags, keys.RECORD_TAG: run_folders.identity(folder)}
+        identified = {**tags, keys.RECORD_TAG: rundir.identity(folder)}
         start_ms = facts.started_ns // 1_000_000
         return lifecycle.create(store, client, experiment_id, fields.run_name(record), identified, start_ms=start_ms)
 
-    with session.keep(store, client, obtain, end_ms=facts.ended_ns // 1_000_000) as run:
+    opening = session.Opening(store, client, obtain)
+    with session.keep(opening, end_ms=facts.ended_ns // 1_000_000) as run:
         upload.log_folder(run, folder)
     upload.mark_logged(run, folder)
     return Outcome(

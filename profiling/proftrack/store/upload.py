@@ -10,9 +10,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from proftrack import rundir
 from proftrack.errors import StoreError
 from proftrack.record import Record
-from proftrack.rundir import run_folders
 from proftrack.store import columns, compat, fields, keys
 from proftrack.store.description import note
 from proftrack.store.errors import explained
@@ -31,8 +31,8 @@ def begin(session: Session, folder: Path) -> None:
     Raises StoreError where the run's artifacts cannot be reached: a bucket's driver or key is missing, the server
     serves none. That is better known before minutes are spent.
     """
-    entry = run_folders.Logged(store=session.store.public, run_id=session.run_id, complete=False)
-    run_folders.note_logged(folder, entry)
+    entry = rundir.Logged(store=session.store.public, run_id=session.run_id, complete=False)
+    rundir.note_logged(folder, entry)
     with explained(session.store, "asked for the run's artifacts"), quiet(), quick_retries():
         session.client.list_artifacts(session.run_id)
 
@@ -42,12 +42,12 @@ def log_folder(session: Session, folder: Path) -> Record:
 
     Raises StoreError where the store refuses, ProftrackError where the folder is not whole.
     """
-    record = run_folders.load(folder)
-    files = run_folders.artifacts(folder)
+    record = rundir.load(folder)
+    files = rundir.artifacts(folder)
     begin(session, folder)
     with explained(session.store, "written to"), quiet():
         # First of all, so that a crash half-way leaves a run that `sync` finds again.
-        set_tags(session.client, session.run_id, {keys.RECORD_TAG: run_folders.identity(folder)})
+        set_tags(session.client, session.run_id, {keys.RECORD_TAG: rundir.identity(folder)})
         _upload(session, folder, files)
         # A server that ends in mid-upload, or a proxy before it, can keep a part of a file and call it a whole one.
         _upload(session, folder, _not_whole(session, folder, files))
@@ -64,9 +64,7 @@ def log_folder(session: Session, folder: Path) -> Record:
 
 def mark_logged(session: Session, folder: Path) -> None:
     """Note in the folder that the run has ended with everything in it."""
-    run_folders.note_logged(
-        folder, run_folders.Logged(store=session.store.public, run_id=session.run_id, complete=True)
-    )
+    rundir.note_logged(folder, rundir.Logged(store=session.store.public, run_id=session.run_id, complete=True))
 
 
 def _upload(session: Session, folder: Path, files: list[Path]) -> None:
@@ -126,5 +124,5 @@ def _tables(run: Run) -> str:
         known = list(json.loads(run.data.tags.get(keys.TABLES_TAG, "[]")))
     except (ValueError, TypeError):
         known = []
-    ours = [{"path": path, "type": "table"} for path in run_folders.TABLES]
+    ours = [{"path": path, "type": "table"} for path in rundir.TABLES]
     return json.dumps([*known, *(table for table in ours if table not in known)])

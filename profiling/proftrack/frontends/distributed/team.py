@@ -17,11 +17,11 @@ from msgspec import Struct
 from proftrack import process
 from proftrack.errors import CaptureError, ProftrackError
 from proftrack.process import Process
+from proftrack.rundir.layout import RANKS
 
 if TYPE_CHECKING:
     from proftrack.capture.exchange import Exchange
 
-RANKS = "ranks"
 _START_S = 600.0
 """For rank 0 to open its run, and for all to arrive."""
 _RESULT_S = 1800.0

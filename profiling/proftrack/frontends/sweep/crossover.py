@@ -34,8 +34,8 @@ class Bracket(NamedTuple):
 
 def brackets(points: Sequence[Point], param: str) -> list[Bracket]:
     """The pairs of neighbours between which u passes a half; inconclusive points are left out."""
-    known = [point for point in _sorted(points, param) if not point.is_inconclusive]
-    return [Bracket(a, b) for a, b in pairwise(known) if _side(a) != _side(b)]
+    clear = [point for point in _sorted(points, param) if not point.is_inconclusive]
+    return [Bracket(a, b) for a, b in pairwise(clear) if _side(a) != _side(b)]
 
 
 def search(
@@ -48,13 +48,13 @@ def search(
     """
     if not all(is_number(point.values[param]) for point in points):
         raise UsageError(f"--find-crossover needs a parameter of numbers, {param} has none")
-    found = brackets(points, param)
-    if not found:
+    crossings = brackets(points, param)
+    if not crossings:
         raise ProftrackError(_nowhere(points, param))
-    low, high = found[0]
-    open_points = [p for p in _sorted(points, param) if p.is_inconclusive and _lies_between(p, found[0], param)]
+    low, high = bracket = crossings[0]
+    open_points = [p for p in _sorted(points, param) if p.is_inconclusive and _lies_between(p, bracket, param)]
     if open_points:
-        raise ProftrackError(_left_open(found[0], open_points, param))
+        raise ProftrackError(_left_open(bracket, open_points, param))
     runs = len(points)
     while (middle := between(low.values[param], high.values[param], tolerance)) is not None and runs < _MOST_RUNS:
         point = measure(middle)
@@ -105,8 +105,8 @@ def _interpolated(low: Point, high: Point, param: str) -> float:
 
 
 def _sorted(points: Sequence[Point], param: str) -> list[Point]:
-    known = (point for point in points if point.busy_fraction is not None)
-    return sorted(known, key=lambda point: float(point.values[param]))
+    measured = (point for point in points if point.busy_fraction is not None)
+    return sorted(measured, key=lambda point: float(point.values[param]))
 
 
 def _lies_between(point: Point, bracket: Bracket, param: str) -> bool:
@@ -131,15 +131,15 @@ def _labels(points: Sequence[Point]) -> str:
 
 
 def _nowhere(points: Sequence[Point], param: str) -> str:
-    known = [point for point in _sorted(points, param) if not point.is_inconclusive]
+    clear = [point for point in _sorted(points, param) if not point.is_inconclusive]
     doubtful = [point for point in _sorted(points, param) if point.is_inconclusive]
     if doubtful:
         are = "is" if len(doubtful) == 1 else "are"
         return f"no crossover is named: {_labels(doubtful)} {are} inconclusive; {MEASURE_BETTER}"
-    if not known:
+    if not clear:
         return "no crossover: B and T are not known at any point"
-    values = [point.values[param] for point in known]
-    word = "above" if _side(known[0]) else "below"
+    values = [point.values[param] for point in clear]
+    word = "above" if _side(clear[0]) else "below"
     return (
         f"no crossover between {param}={min(values)} and {param}={max(values)}: B is {word} half of T at every point; "
         "sweep further"

@@ -27,6 +27,7 @@ from msgspec import Struct
 from proftrack import record as records
 from proftrack.errors import ProftrackError
 from proftrack.experiment import Experiment
+from proftrack.frontends.batch.worker import Worker
 from proftrack.frontends.sweep import stages
 from proftrack.frontends.sweep.stages import (
     Captured,
@@ -40,7 +41,6 @@ from proftrack.frontends.sweep.stages import (
     ToTime,
     Where,
 )
-from proftrack.frontends.sweep.worker import Worker
 from proftrack.record import Record
 from proftrack.text import counted
 

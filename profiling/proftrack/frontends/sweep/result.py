@@ -8,13 +8,11 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from proftrack.record import Record
-
-INCONCLUSIVE = "inconclusive"
+from proftrack.frontends.batch.result import Figures
 
 
-class Point(Struct, kw_only=True):
-    """One point. Figures are None where it failed, or where they do not exist."""
+class Point(Figures, kw_only=True):
+    """One point."""
 
     key: str
     label: str
@@ -23,32 +21,8 @@ class Point(Struct, kw_only=True):
     found_by: Literal["grid", "bisection"] = "grid"
     source: Literal["measured", "earlier"] = "measured"
     """earlier: taken over from a sweep before."""
-    step_time_us: float | None = None
-    """T."""
-    busy_us: float | None = None
-    """B; on the CPU the operators' working time."""
-    on_cpu: bool = False
-    """Whether `busy_us` is the operators' working time."""
-    roofline_us: float | None = None
-    """R."""
-    regime: str = ""
-    confidence: str = ""
-    doubts: list[str] = []
-    """Why it is inconclusive; empty where it is not."""
-    run_id: str | None = None
     seconds: float | None = None
     """What measuring it took, with the start of its process where it had one of its own."""
-    error: str | None = None
-
-    @property
-    def is_inconclusive(self) -> bool:
-        """Whether its figures carry no verdict."""
-        return self.regime == INCONCLUSIVE
-
-    @property
-    def busy_fraction(self) -> float | None:
-        """u = B / T."""
-        return self.busy_us / self.step_time_us if self.busy_us is not None and self.step_time_us else None
 
 
 class Crossover(Struct, kw_only=True):
@@ -109,29 +83,6 @@ class Sweep(Struct, kw_only=True):
 def is_number(value: Any) -> bool:
     """Whether a parameter's value has a size."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def fill(point: Point, record: Record) -> Point:
-    """The point with a record's figures."""
-    point.step_time_us = record.step_time_us
-    point.busy_us = busy_of(record)
-    point.roofline_us = record.times.roofline_time_us
-    point.regime, point.confidence = record.verdict.regime, record.verdict.confidence
-    point.doubts = list(record.verdict.reasons) if point.is_inconclusive else []
-    point.on_cpu = record.times.gpu_busy_per_step_us is None and point.busy_us is not None
-    return point
-
-
-def busy_of(record: Record) -> float | None:
-    """B; on the CPU, which has no such lane, the part of the step that its verdict counts as work."""
-    if record.times.gpu_busy_per_step_us is not None:
-        return record.times.gpu_busy_per_step_us
-    return next((item.value for item in record.verdict.evidence if item.name == "cpu_working_us"), None)
-
-
-def save(sweep: Sweep, path: Path) -> None:
-    """Write sweep.json."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(sweep), indent=1) + b"\n")
 
 
 def load(path: Path) -> Sweep:

@@ -26,7 +26,7 @@ from proftrack.capture.measurement import Bench, Subject, Timed
 from proftrack.capture.result import Capture
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment import Experiment, workload
-from proftrack.frontends.sweep.worker import Spent, end_call
+from proftrack.frontends.batch.worker import Spent, end_call
 from proftrack.record.environment import Environment
 from proftrack.record.gpu_state import GpuState
 from proftrack.report import plots
@@ -123,7 +123,7 @@ def start(asked: Start) -> Started:
 def start_keeping(asked: Start) -> Started:
     """Load what a run folder is made with, and no torch."""
     importlib.import_module("proftrack.analysis.pipeline")
-    importlib.import_module("proftrack.rundir.write")
+    importlib.import_module("proftrack.recorder.write")
     plots.load()
     return Started(is_gpu=False)
 
@@ -147,7 +147,7 @@ def keep_point(asked: ToKeep) -> Done:
     from proftrack.recorder import keep
 
     capture, experiment = asked.captured.capture, asked.captured.capture.experiment
-    keep(capture, experiment, asked.folder, code=experiment.path.parent, facts=asked.captured.environment)
+    keep(capture, experiment, asked.folder, facts=asked.captured.environment)
     return Done()
 
 
@@ -157,7 +157,7 @@ def measure_point(asked: ToMeasure) -> Done:
     from proftrack.recorder import keep
 
     captured = capture(asked.where.experiment(), output=asked.folder, progress=Lines(), on_overrun=end_call)
-    keep(captured, captured.experiment, asked.folder, code=captured.experiment.path.parent)
+    keep(captured, captured.experiment, asked.folder)
     return Done()
 
 

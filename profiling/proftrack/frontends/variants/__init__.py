@@ -6,6 +6,6 @@ isolate   each in processes of its own
 judge     ratios with intervals, the winner, the steps after which a compilation pays off
 changes   which kernels went, which came
 result    variants.json
-shown     table and text
+shown     table and sentences
 run       the order of these
 """

@@ -15,20 +15,22 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from proftrack import record as records
-from proftrack.capture.compilation import Compilation
 from proftrack.errors import ProftrackError
-from proftrack.frontends.sweep.worker import Worker
+from proftrack.frontends.batch.worker import Worker
 from proftrack.frontends.variants import measure as measuring
 from proftrack.frontends.variants import names
 from proftrack.frontends.variants.measure import Measured
 from proftrack.frontends.variants.names import Variant
+from proftrack.frontends.variants.result import Status
+from proftrack.record.compilation import Compilation
 from proftrack.report.progress import Lines
+from proftrack.rundir.layout import LOGS, PROCESSES
 
 if TYPE_CHECKING:
     from proftrack.capture.measurement import Progress
 
-PROCESSES = 5
-PROCESSES_FOLDER = "processes"
+RUNS = 5
+"""Processes that each variant is measured in."""
 _ROUNDS = 10
 
 
@@ -45,8 +47,8 @@ class ToMeasure(Struct):
 class Found(Struct):
     """What one process measured."""
 
-    status: str
-    reason: str
+    status: Status
+    error: str | None
     round_us: list[float]
     compilation: Compilation | None
 
@@ -60,7 +62,7 @@ def measure(
     given: Mapping[str, str],
     sets: Sequence[str],
     work: Path,
-    processes: int = PROCESSES,
+    processes: int = RUNS,
 ) -> list[Measured]:
     """Measure the variants; the run folder of each is that of its last process. Their logs go to `work`/logs."""
     found = {variant.name: Measured(variant=variant) for variant in asked}
@@ -69,16 +71,16 @@ def measure(
             each = found[variant.name]
             if each.status != "measured":
                 continue
-            inner = work / PROCESSES_FOLDER / f"{variant.name}-{number}"
+            inner = work / PROCESSES / f"{variant.name}-{number}"
             request = ToMeasure(reference, variant.name, dict(given), list(sets), inner)
             with progress.phase(f"{variant.name} ({number} of {processes})"):
                 try:
-                    answer = in_a_process(request, work / "logs" / f"{variant.name}-{number}.txt")
+                    answer = in_a_process(request, work / LOGS / f"{variant.name}-{number}.txt")
                     _take(each, answer, inner, folder_of(variant))
                 except ProftrackError as error:
-                    each.status, each.reason = "failed", str(error)
+                    each.status, each.error = "failed", str(error)
             shutil.rmtree(inner, ignore_errors=True)
-    shutil.rmtree(work / PROCESSES_FOLDER, ignore_errors=True)
+    shutil.rmtree(work / PROCESSES, ignore_errors=True)
     return [found[variant.name] for variant in asked]
 
 
@@ -95,13 +97,13 @@ def measure_one(asked: ToMeasure) -> Found:
     """What such a process does."""
     (variant,) = names.variants(asked.reference, asked.name, asked.given, asked.sets)
     (found,) = measuring.measure([variant], lambda _: asked.folder, Lines(), rounds=_ROUNDS)
-    return Found(found.status, found.reason, found.round_us, found.compilation)
+    return Found(found.status, found.error, found.round_us, found.compilation)
 
 
 def _take(each: Measured, answer: Found, inner: Path, folder: Path) -> None:
     """Add what one process measured."""
     if answer.status != "measured":
-        each.status, each.reason = answer.status, answer.reason
+        each.status, each.error = answer.status, answer.error
         return
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)

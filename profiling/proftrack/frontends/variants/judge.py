@@ -75,17 +75,17 @@ def _set_up(entry: Entry) -> float:
     return (entry.build_us or 0.0) + (entry.first_step_us or 0.0) - (entry.step_time_us or 0.0)
 
 
-def judge(found: Variants) -> None:
+def judge(variants: Variants) -> None:
     """Fill in what follows from the rounds: each against the first, payoff, winner and verdict."""
-    measured = found.measured
+    measured = variants.measured
     if not measured:
-        found.verdict = "No variant could be measured."
+        variants.verdict = "No variant could be measured."
         return
     first = measured[0]
     for entry in measured[1:]:
         entry.versus_first = versus(entry.round_us, first.round_us)
         entry.payoff_steps = payoff(first, entry)
-    found.winner, found.verdict = _winner(measured)
+    variants.winner, variants.verdict = _winner(measured)
 
 
 def _winner(measured: Sequence[Entry]) -> tuple[str | None, str]:

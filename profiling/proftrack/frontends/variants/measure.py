@@ -22,14 +22,15 @@ from msgspec import Struct
 from proftrack.errors import CaptureError, ProftrackError
 from proftrack.experiment import Experiment, workload
 from proftrack.frontends.variants.names import Variant
+from proftrack.frontends.variants.result import Status
 from proftrack.record import Record
+from proftrack.record.compilation import Compilation, OutputCheck
 from proftrack.recorder import keep
 
 if TYPE_CHECKING:
-    from proftrack.capture.compilation import Compilation, Counters
+    from proftrack.capture.compilation import Counters
     from proftrack.capture.in_turns import Turns
     from proftrack.capture.measurement import Bench, Progress, Subject
-    from proftrack.capture.outputs import OutputCheck
     from proftrack.capture.result import Capture
     from proftrack.capture.timing import WarmUp
 
@@ -41,8 +42,9 @@ class Measured(Struct, kw_only=True):
     """What came of one variant."""
 
     variant: Variant
-    status: str = "measured"
-    reason: str = ""
+    status: Status = "measured"
+    error: str | None = None
+    """Why it was refused, or failed."""
     record: Record | None = None
     folder: Path | None = None
     outputs: OutputCheck | None = None
@@ -139,10 +141,10 @@ def _open_one(
             closing.pop_all()
         stack.push(own)
     except Refused as error:
-        return None, Measured(variant=variant, status="refused", reason=str(error))
+        return None, Measured(variant=variant, status="refused", error=str(error))
     except ProftrackError as error:
         hint = "; --isolate gives each variant a process, and the memory, of its own" if _is_memory(error) else ""
-        return None, Measured(variant=variant, status="failed", reason=f"{error}{hint}")
+        return None, Measured(variant=variant, status="failed", error=f"{error}{hint}")
     return opened, Measured(variant=variant)
 
 
@@ -261,8 +263,8 @@ def _compilation(each: _Open) -> Compilation:
 
 def _keep(each: _Open, captured: Capture | CaptureError, folder: Path, found: Measured) -> None:
     if isinstance(captured, CaptureError):
-        found.status, found.reason = "failed", str(captured)
+        found.status, found.error = "failed", str(captured)
         return
     asked = each.variant.recorded
-    found.record = keep(captured, asked, folder, code=asked.path.parent)
+    found.record = keep(captured, asked, folder)
     found.folder = folder

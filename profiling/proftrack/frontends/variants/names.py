@@ -14,19 +14,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from proftrack import experiment
 from proftrack.errors import UsageError
 from proftrack.experiment import Experiment
+from proftrack.experiment.model import on_one_line
 from proftrack.experiment.sentences import meant
 
 DEFAULT = "eager,compile,cuda-graph"
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 CUDA_GRAPH = "cuda-graph"
-_COMPILE = "compile"
+_COMPILE, _NOT_COMPILED = "compile", "none"
+_VARIANT = "variant"
+"""The parameter by which the runs of variants are told apart."""
 BUILT_IN = ("eager", _COMPILE, *(f"{_COMPILE}-{mode}" for mode in MODES[1:]), CUDA_GRAPH)
+
+
+class Recorded(Experiment, frozen=True, kw_only=True):
+    """An experiment as the record of one of its variants has it."""
+
+    changes: dict[str, Any]
+
+    @property
+    def display_name(self) -> str:
+        """Without what the variant's name stands for: its own values, and that the workload does not compile itself."""
+        shown = {key: value for key, value in self.params.items() if key not in self.changes}
+        if shown.get(_COMPILE) == _NOT_COMPILED:
+            del shown[_COMPILE]
+        return on_one_line(self.name, shown)
 
 
 class Variant(Struct, frozen=True, kw_only=True):
@@ -42,11 +58,13 @@ class Variant(Struct, frozen=True, kw_only=True):
     cuda_graph: bool = False
 
     @property
-    def recorded(self) -> Experiment:
+    def recorded(self) -> Recorded:
         """The experiment as its record has it: `variant` is a parameter that may differ."""
-        params = {**self.experiment.params, "variant": self.name}
-        names = [*self.experiment.variant_params, *(key for key in self.changes), "variant"]
-        return msgspec.structs.replace(self.experiment, params=params, variant_params=list(dict.fromkeys(names)))
+        names = [*self.experiment.variant_params, *self.changes, _VARIANT]
+        fields = {name: getattr(self.experiment, name) for name in Experiment.__struct_fields__}
+        fields["params"] = {**self.experiment.params, _VARIANT: self.name}
+        fields["variant_params"] = list(dict.fromkeys(names))
+        return Recorded(**fields, changes=self.changes)
 
 
 def variants(reference: str, names: str, given: Mapping[str, str], sets: Sequence[str] = ()) -> list[Variant]:
@@ -80,10 +98,10 @@ def _variant(
         if part == CUDA_GRAPH:
             graph = True
         elif part in BUILT_IN:
-            wanted = "none" if part == "eager" else part.removeprefix(_COMPILE).removeprefix("-") or "default"
-            if "compile" in base.params:
-                changes["compile"] = wanted
-            elif wanted != "none":
+            wanted = _NOT_COMPILED if part == "eager" else part.removeprefix(_COMPILE).removeprefix("-") or "default"
+            if _COMPILE in base.params:
+                changes[_COMPILE] = wanted
+            elif wanted != _NOT_COMPILED:
                 mode = wanted
     texts = {key: _text(value) for key, value in changes.items()}
     return Variant(

@@ -8,6 +8,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from proftrack.frontends.batch.result import Figures
+from proftrack.record.compilation import Compilation, OutputCheck
+
+Status = Literal["measured", "refused", "failed"]
 Word = Literal["faster", "slower", "no difference", "inconclusive"]
 
 
@@ -22,26 +26,6 @@ class Versus(Struct, frozen=True, kw_only=True):
     noise: float = 0.0
     """How far the ratio of a single round may be from the median, in eight rounds of ten; 0.05: a factor of 1.05."""
     word: Word
-
-
-class Outputs(Struct, frozen=True, kw_only=True):
-    """The step's result against that of the first variant; see proftrack.capture.outputs."""
-
-    equal: bool | None
-    error: float | None
-    tolerance: float | None
-    text: str
-
-
-class Compiled(Struct, frozen=True, kw_only=True):
-    """What torch.compile did for it; see proftrack.capture.compilation."""
-
-    graphs: int
-    graph_breaks: int
-    break_reasons: list[str]
-    recompiles: int
-    cudagraph_skips: int
-    cache_hits: int
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -59,20 +43,14 @@ class Change(Struct, frozen=True, kw_only=True):
     after_us: float
 
 
-class Entry(Struct, kw_only=True):
-    """One variant."""
+class Entry(Figures, kw_only=True):
+    """One variant; its T is the median of `round_us`."""
 
     name: str
     changes: dict[str, Any]
     """Its values, where they are other than the experiment's."""
-    status: Literal["measured", "refused", "failed"] = "measured"
-    reason: str = ""
-    """Why it was refused, or failed."""
-    step_time_us: float | None = None
-    busy_us: float | None = None
-    roofline_us: float | None = None
-    regime: str = ""
-    confidence: str = ""
+    status: Status = "measured"
+    """`error` says why it is another than `measured`."""
     kernels_per_step: float | None = None
     launches_per_step: float | None = None
     first_step_us: float | None = None
@@ -81,17 +59,23 @@ class Entry(Struct, kw_only=True):
     payoff_steps: int | None = None
     """Steps after which it has won back what it cost to set up more than the first; None where it never does."""
     versus_first: Versus | None = None
-    outputs: Outputs | None = None
-    compiled: Compiled | None = None
+    outputs: OutputCheck | None = None
+    """Its step's result against that of the first variant."""
+    compiled: Compilation | None = None
+    """None where nothing was compiled."""
     kernel_changes: list[Change] = []
     round_us: list[float] = []
     """Step time of each round, the samples of all this."""
-    run_id: str | None = None
 
     @property
-    def busy_fraction(self) -> float | None:
-        """u = B / T."""
-        return self.busy_us / self.step_time_us if self.busy_us is not None and self.step_time_us else None
+    def instead(self) -> str:
+        """What stands in a table where the regime would; empty where there are figures."""
+        return "" if self.status == "measured" else self.status
+
+    @property
+    def set_up_us(self) -> float | None:
+        """Build and first step."""
+        return None if self.first_step_us is None else (self.build_us or 0.0) + self.first_step_us
 
 
 class Variants(Struct, kw_only=True):
@@ -116,11 +100,6 @@ class Variants(Struct, kw_only=True):
     def measured(self) -> list[Entry]:
         """Those that were measured, in order."""
         return [entry for entry in self.entries if entry.status == "measured"]
-
-
-def save(found: Variants, path: Path) -> None:
-    """Write variants.json."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
 
 
 def load(path: Path) -> Variants:

@@ -39,7 +39,7 @@ GRACE_S = 0.7
 """How long a worker may take to close its workload when it is to end; then it is killed."""
 _LOOK_S = 0.5
 _ROOT = Path(proftrack.__file__).resolve().parents[1]
-_CODE = "import sys; sys.path.append(sys.argv[1]); from proftrack.frontends.sweep.worker import serve; serve()"
+_CODE = "import sys; sys.path.append(sys.argv[1]); from proftrack.frontends.batch.worker import serve; serve()"
 
 
 class Spent(ProftrackError):

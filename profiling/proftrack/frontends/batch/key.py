@@ -1,4 +1,4 @@
-"""What a point was measured under: a point that is done is taken over only where all of it is equal."""
+"""What a part was measured under: a part that is done is taken over only where all of it is equal."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import uuid
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,22 +23,22 @@ _MADE_BY_RUNNING = re.compile(r"^#   .*(__pycache__/|\.pyc'?$)")
 
 
 def surroundings(experiment: Experiment) -> Environment:
-    """Machine, software and code that the points run with."""
+    """Machine, software and code that the parts run with."""
     from proftrack.capture import environment
 
     return environment.collect("cpu" if experiment.device == "cpu" else "cuda", code=experiment.path.parent)
 
 
-def key_of(experiment: Experiment, axes: list[str], facts: Environment) -> str:
-    """What all points of a sweep (or all variants) share: equal where one's results may stand for the other's.
+def key_of(experiment: Experiment, differing: Collection[str], facts: Environment) -> str:
+    """What all parts of a batch share: equal where one's results may stand for the other's.
 
-    The experiment, its parameters but the `axes`, schedule, profiler and timing; device, driver and torch; the commit,
-    what differs from it, and the workload's own file, which may not be under version control.
+    The experiment, its parameters but those `differing` between parts, schedule, profiler and timing; device, driver
+    and torch; the commit, what differs from it, and the workload's own file, which may not be under version control.
     """
     device = facts.device.name if facts.device else ""
     _, keys = fingerprint(experiment, device, cpu_threads=facts.cpu_threads)
-    shared = {name: value for name, value in keys.items() if name.removeprefix("params.") not in axes}
-    shared |= {f"variant.{key}": experiment.params[key] for key in experiment.variant_params if key not in axes}
+    shared = {name: value for name, value in keys.items() if name.removeprefix("params.") not in differing}
+    shared |= {f"variant.{key}": experiment.params[key] for key in experiment.variant_params if key not in differing}
     timing = msgspec.structs.asdict(experiment.timing)
     del timing["budget_seconds"]  # a sweep that needed more time goes on with the points that it has
     code: dict[str, Any] = {
@@ -52,9 +53,9 @@ def key_of(experiment: Experiment, axes: list[str], facts: Environment) -> str:
     return _digest({**shared, **code})
 
 
-def part_key(experiment: Experiment, *more: str) -> str:
-    """What tells a point from the others: all of its parameters (and what a variant does beside them)."""
-    return _digest({"params": experiment.params, "more": more})
+def part_key(experiment: Experiment) -> str:
+    """What tells a part from the others: all of its parameters."""
+    return _digest({"params": experiment.params})
 
 
 def points_key(axes: dict[str, list[Any]]) -> str:

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
-import tempfile
-from pathlib import Path
 
 import msgspec
 
 from proftrack.analysis.pipeline import Analysis
-from proftrack.errors import ProftrackError
 from proftrack.record import Record, RunFacts
-from proftrack.rundir import write as run_folder
-from proftrack.store import connect as stores
-from proftrack.store import links
-from proftrack.store.sync import sync_folder
+from proftrack.recorder import log_analysis
 
 EXPERIMENT = "traces"
 """MLflow experiment of logged traces, unless MLFLOW_EXPERIMENT_NAME names another."""
@@ -29,24 +22,8 @@ def log_traces(found: Analysis) -> list[str]:
     The same traces are logged once into a store, however often this is called. Raises StoreError where the store cannot
     be used.
     """
-    store = stores.resolve()
-    client = stores.connect(store)
     record = msgspec.structs.replace(found.record, run=run_facts(found))
-    with tempfile.TemporaryDirectory(prefix="proftrack-") as below:
-        folder = Path(below)
-        (folder / "trace").mkdir()
-        for path in found.paths:
-            _place(path, folder / "trace" / path.name)
-        run_folder.write(found._replace(record=record), folder)
-        done = sync_folder(store, client, folder)
-    return links.lines(store, done.experiment_id, done.run_id, done.artifact_uri)
-
-
-def _place(path: Path, target: Path) -> None:
-    try:
-        shutil.copyfile(path, target)
-    except OSError as error:
-        raise ProftrackError(f"{path}: cannot be copied for the log ({error.strerror}); free some space") from error
+    return log_analysis(found._replace(record=record), found.paths)
 
 
 def run_facts(found: Analysis) -> RunFacts:

@@ -1,12 +1,6 @@
 """Writes a run folder: everything that there is to log about a run, complete on disk before a store sees any of it.
 
-FOLDER/record.json
-       trace/*.pt.trace.json.gz      put there by the capture
-       tables/key_averages.txt, ops.json, kernels.json
-       events.parquet
-       report.html
-       plots/*.png                   where matplotlib is installed
-       git.diff                      only where the tree was dirty
+The capture has put the traces there; all other files are made here, see `proftrack.rundir`.
 """
 
 from __future__ import annotations
@@ -19,18 +13,18 @@ from typing import Any
 
 import msgspec
 
+from proftrack import files
 from proftrack import record as records
 from proftrack.analysis.pipeline import Analysis
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.record import Record
 from proftrack.record.figures import Kernel, Op
-from proftrack.report import files, key_averages
+from proftrack.report import files as report_files
+from proftrack.report import key_averages
+from proftrack.rundir.layout import DIFF, EVENTS, KERNELS, KEY_AVERAGES, MADE_AGAIN, OPS, RECORD, TRACES
 
 MAX_BYTES_VARIABLE = "PROFTRACK_MAX_RUN_BYTES"
 DEFAULT_MAX_BYTES = 8 << 30
-EVENTS, DIFF = "events.parquet", "git.diff"
-MADE_AGAIN = (EVENTS, files.PLOTS, files.REPORT, DIFF)
-"""What a run can do without, in the order in which it is given up: pictures are drawn again from the record."""
 
 
 def write(analysis: Analysis, folder: Path, *, diff: str | None = None, max_bytes: int | None = None) -> Record:
@@ -57,24 +51,22 @@ def _write(analysis: Analysis, folder: Path, diff: str | None, limit: int, left_
     from proftrack.trace.parquet import write_events
 
     record = analysis.record
-    tables = folder / "tables"
-    tables.mkdir(parents=True, exist_ok=True)
-    (tables / "key_averages.txt").write_text(key_averages.table(record), encoding="utf-8")
-    _write_table(tables / "ops.json", record.ops, Op)
-    _write_table(tables / "kernels.json", record.kernels, Kernel)
+    (folder / KEY_AVERAGES).parent.mkdir(parents=True, exist_ok=True)
+    (folder / KEY_AVERAGES).write_text(key_averages.table(record), encoding="utf-8")
+    _write_table(folder / OPS, record.ops, Op)
+    _write_table(folder / KERNELS, record.kernels, Kernel)
     if EVENTS not in left_out:
         write_events(analysis.tables, folder / EVENTS)
-    files.write(record, analysis.tables, folder, without=left_out)
+    report_files.write(record, analysis.tables, folder, without=left_out)
     if diff is not None and DIFF not in left_out:
         (folder / DIFF).write_text(diff, encoding="utf-8")
     while _size(folder) > limit and _leave_out_largest(folder, left_out):
         pass
     record = _with_left_out(record, left_out)
-    unfinished = folder / ".record.json.part"
-    records.save(record, unfinished)
-    _to_disk(folder)
-    unfinished.replace(folder / "record.json")
-    _sync(folder)
+    with files.aside(folder / RECORD) as part:
+        records.save(record, part)
+        _to_disk(folder)
+    files.to_disk(folder)
     return record
 
 
@@ -90,7 +82,7 @@ def _leave_out_largest(folder: Path, left_out: dict[str, int]) -> bool:
 
     What the full disk kept from being written is left out, too.
     """
-    traces = [path for path in (folder / "trace").glob("*") if path.is_file()]
+    traces = [path for path in (folder / TRACES).glob("*") if path.is_file()]
     if traces:
         largest = max(traces, key=lambda path: path.stat().st_size)
         left_out[largest.relative_to(folder).as_posix()] = largest.stat().st_size
@@ -125,20 +117,7 @@ def _with_left_out(record: Record, left_out: dict[str, int]) -> Record:
 def _to_disk(folder: Path) -> None:
     """Have all files and folders on the disk: after a power failure a record must not stand beside empty files."""
     for path in [*folder.rglob("*"), folder]:
-        _sync(path)
-
-
-def _sync(path: Path) -> None:
-    if path.is_dir() and os.name != "posix":
-        return
-    handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # file systems that know no such thing
-            raise
-    finally:
-        os.close(handle)
+        files.to_disk(path)
 
 
 def _write_table(path: Path, rows: list[Any], kind: type[msgspec.Struct]) -> None:

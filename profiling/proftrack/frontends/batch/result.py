@@ -1,0 +1,70 @@
+"""The figures of a part, the same for a point of a sweep and for a variant. Times in microseconds a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from proftrack.record import Record
+
+INCONCLUSIVE = "inconclusive"
+
+
+class Figures(Struct, kw_only=True):
+    """What is known of one part. Figures are None where it failed, or where they do not exist."""
+
+    step_time_us: float | None = None
+    """T."""
+    busy_us: float | None = None
+    """B; on the CPU the operators' working time."""
+    on_cpu: bool = False
+    """Whether `busy_us` is the operators' working time."""
+    roofline_us: float | None = None
+    """R."""
+    regime: str = ""
+    confidence: str = ""
+    doubts: list[str] = []
+    """Why it is inconclusive; empty where it is not."""
+    run_id: str | None = None
+    """In the store."""
+    error: str | None = None
+    """Why there are no figures."""
+
+    @property
+    def is_inconclusive(self) -> bool:
+        """Whether its figures carry no verdict."""
+        return self.regime == INCONCLUSIVE
+
+    @property
+    def busy_fraction(self) -> float | None:
+        """u = B / T."""
+        return self.busy_us / self.step_time_us if self.busy_us is not None and self.step_time_us else None
+
+    @property
+    def instead(self) -> str:
+        """What stands in a table where the regime would; empty where there are figures."""
+        return "failed" if self.error is not None else ""
+
+
+def fill(figures: Figures, record: Record) -> None:
+    """Give a part the figures of its record."""
+    verdict = record.verdict
+    figures.step_time_us = record.step_time_us
+    figures.busy_us = _busy_us(record)
+    figures.on_cpu = record.times.gpu_busy_per_step_us is None and figures.busy_us is not None
+    figures.roofline_us = record.times.roofline_time_us
+    figures.regime, figures.confidence = verdict.regime, verdict.confidence
+    figures.doubts = list(verdict.reasons) if figures.is_inconclusive else []
+
+
+def _busy_us(record: Record) -> float | None:
+    """B; on the CPU, which has no such lane, the part of the step that its verdict counts as work."""
+    if record.times.gpu_busy_per_step_us is not None:
+        return record.times.gpu_busy_per_step_us
+    return next((item.value for item in record.verdict.evidence if item.name == "cpu_working_us"), None)
+
+
+def regimes(parts: Iterable[Figures]) -> list[str]:
+    """Each regime once, in the order of the parts."""
+    return list(dict.fromkeys(part.regime for part in parts if part.regime))

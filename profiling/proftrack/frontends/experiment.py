@@ -1,0 +1,51 @@
+"""`proftrack run EXPERIMENT`: an experiment's workload, alone or as one of the ranks that torchrun has started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from proftrack.frontends.distributed.team import Team, join_team
+from proftrack.recorder import Plan, Recorded, record, refusals_noted, take_part
+from proftrack.signals import abort
+
+if TYPE_CHECKING:
+    from proftrack.analysis.pipeline import Analysis
+    from proftrack.capture.measurement import Progress
+    from proftrack.experiment import Experiment
+    from proftrack.recorder.life import Say
+
+
+def run(plan: Plan, *, calibrate: bool, say: Say) -> Recorded | None:
+    """Record the plan's experiment, with the other ranks where there are any; None in another rank than 0.
+
+    `say` gets a sentence about what is left where it ends before its time. Raises what `recorder.record` raises, and
+    CaptureError where the other ranks cannot be found.
+    """
+    from proftrack.report.progress import Silent, progress
+
+    with refusals_noted(mlflow=bool(plan.mlflow)):
+        team = join_team()
+    is_first = team is None or team.rank == 0
+    shown = progress() if is_first else Silent()
+
+    def measure(folder: Path) -> Analysis:
+        return measured(plan.experiment, folder, shown, calibrate=calibrate, team=team)
+
+    if team is not None and not is_first:
+        take_part(team, measure)
+        return None
+    return record(msgspec.structs.replace(plan, peers=team, phase=shown.phase), measure, say)
+
+
+def measured(
+    experiment: Experiment, folder: Path, progress: Progress, *, calibrate: bool, team: Team | None = None
+) -> Analysis:
+    """Capture and analyse; the traces are in `folder`. Raises what capture and analysis raise."""
+    from proftrack.capture import capture
+    from proftrack.recorder import analysed
+
+    captured = capture(experiment, output=folder, progress=progress, pace=team, calibrate=calibrate, on_overrun=abort)
+    return analysed(captured, captured.experiment)

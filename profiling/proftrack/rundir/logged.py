@@ -1,0 +1,51 @@
+"""logged.json: the stores that a run folder was logged to, or began to be."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from proftrack import files, untrusted
+from proftrack.rundir.layout import LOGGED
+from proftrack.rundir.read import read_bounded
+
+
+class Logged(Struct, frozen=True, kw_only=True):
+    """One store that a folder was logged to, or began to be."""
+
+    store: str
+    """The store's URI without credentials."""
+    run_id: str
+    complete: bool
+
+
+class _LoggedFile(Struct, frozen=True):
+    logged: list[Logged] = []
+
+
+def logged(folder: Path) -> list[Logged]:
+    """The stores that this folder was logged to; empty where that is not known.
+
+    Raises ProftrackError where the file is larger than proftrack writes any.
+    """
+    if not (folder / LOGGED).is_file():  # a pipe would be waited for
+        return []
+    try:
+        file: _LoggedFile = untrusted.decode(read_bounded(folder / LOGGED), _LoggedFile)
+    except (OSError, msgspec.MsgspecError):
+        return []
+    return file.logged
+
+
+def note_logged(folder: Path, entry: Logged) -> None:
+    """Put `entry` into logged.json in place of what it said about the same store.
+
+    A folder that cannot be written to is no error: the store knows the record's identity as well.
+    """
+    entries = [each for each in logged(folder) if each.store != entry.store]
+    data = msgspec.json.format(msgspec.json.encode(_LoggedFile([*entries, entry])), indent=1)
+    with contextlib.suppress(OSError):
+        files.replace(folder / LOGGED, data + b"\n")

@@ -1,0 +1,91 @@
+"""Where new run folders are made: the folder that was named, else one of its own below the spool.
+
+A run without --output uses a folder below the spool, which is removed once everything in it is logged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+
+from proftrack import names
+from proftrack.errors import StoreError, UsageError
+from proftrack.rundir.layout import GITIGNORE, LOCK
+from proftrack.rundir.lock import locked
+from proftrack.rundir.read import holds_measurements
+
+SPOOL_VARIABLE = "PROFTRACK_SPOOL"
+LEAST_FREE_BYTES = 64 << 20
+_LEFT_AFTER_S = 86_400
+
+
+def spool_root() -> Path:
+    """Where runs without --output keep their folder: $PROFTRACK_SPOOL, else ./proftrack-runs."""
+    return Path(os.environ.get(SPOOL_VARIABLE) or "proftrack-runs").absolute()
+
+
+def new_folder(output: Path | None, experiment: str) -> Path:
+    """An empty run folder: `output` itself, or a fresh one below the spool.
+
+    Raises UsageError where `output` holds something already or cannot be made.
+    """
+    try:
+        if output is not None:
+            _refuse_full_disk(output.absolute())
+            return _empty_folder(output.absolute())
+        root = spool_root()
+        _refuse_full_disk(root)
+        name = names.file_name(experiment)
+        folder = root / f"{name}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.getpid()}-{os.urandom(2).hex()}"
+        folder.mkdir(parents=True)
+        _sweep(root)
+        # A folder of measurements must not make the user's own repository look dirty.
+        (root / GITIGNORE).write_text("*\n", encoding="utf-8")
+        return folder
+    except OSError as error:
+        where = output or spool_root()
+        raise UsageError(
+            f"{where}: cannot hold the run ({error.strerror}); name another folder with --output or ${SPOOL_VARIABLE}"
+        ) from error
+
+
+def _sweep(root: Path) -> None:
+    """Remove what processes that were killed have left: folders without measurements, a day old, held by nobody."""
+    for folder in root.iterdir():
+        with contextlib.suppress(OSError, StoreError):
+            old = time.time() - folder.stat().st_mtime > _LEFT_AFTER_S
+            if old and re.search(r"-\d{8}T\d{6}-\d+-[0-9a-f]{4}$", folder.name) and not holds_measurements(folder):
+                with locked(folder):
+                    shutil.rmtree(folder)
+
+
+def _refuse_full_disk(folder: Path) -> None:
+    """Find out before minutes are spent: a run wants a few MB at least, and its traces more."""
+    standing = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(standing).free
+    if free < LEAST_FREE_BYTES:
+        raise UsageError(
+            f"{standing}: {free // 2**20} MB are free, and a run wants {LEAST_FREE_BYTES // 2**20}; free some, or name "
+            f"another folder with --output or ${SPOOL_VARIABLE}"
+        )
+
+
+def _empty_folder(folder: Path) -> Path:
+    if folder.is_dir() and any(path.name != LOCK for path in folder.iterdir()):
+        raise UsageError(f"--output {folder}: the folder is not empty; name a new one, nothing is overwritten")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder of the spool, and the spool itself once it is empty."""
+    shutil.rmtree(folder, ignore_errors=True)
+    root = folder.parent
+    with contextlib.suppress(OSError):
+        if {path.name for path in root.iterdir()} <= {GITIGNORE}:
+            (root / GITIGNORE).unlink(missing_ok=True)
+            root.rmdir()
