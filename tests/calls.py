@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import NamedTuple
+
 import pytest
 
 from proftrack.cli import main
@@ -10,8 +13,23 @@ PATIENCE_S = 600
 """A wait that ends in a failure: long enough for a slow machine with much else to do, so none is a measure of speed."""
 
 
-def call(*arguments: str) -> int:
+class Shown(NamedTuple):
+    """How a command ended, and all that it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+def call(*arguments: str | Path) -> int:
     """The exit code of `proftrack ARGUMENTS`."""
     with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
+        main(list(map(str, arguments)))
     return int(stop.value.code or 0)
+
+
+def show(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> Shown:
+    """The same with what it wrote; what was written before is dropped."""
+    capsys.readouterr()
+    code = call(*arguments)
+    return Shown(code, *capsys.readouterr())

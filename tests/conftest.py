@@ -15,12 +15,13 @@ from typing import Any
 
 import psutil
 import pytest
+from mlflow_server import shared_server
 from run_folders import make_record, write_folder
 from team import alice, direct, postgres, proxy, team_server
 
 from proftrack.record import Record
 
-__all__ = ["alice", "direct", "postgres", "proxy", "team_server"]
+__all__ = ["alice", "direct", "postgres", "proxy", "shared_server", "team_server"]
 
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 GIB_A_WORKER = 2

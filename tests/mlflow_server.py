@@ -1,9 +1,14 @@
-"""A real `mlflow server` on loopback, for tests: started in a folder beside a store that we made."""
+"""A real `mlflow server` on loopback, for tests: started in a folder beside a store that we made.
+
+All tests of a worker share one (`shared_server`): each logs into an MLflow experiment of its own and, where it searches
+the whole store, with a fingerprint of its own.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,7 +18,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+import pytest
 from calls import PATIENCE_S
 
 # MLflow (3.17) starts ten processes for jobs, which nothing here has; each imports all of MLflow.
@@ -43,6 +50,22 @@ def serving(folder: Path) -> Iterator[str]:
         # Asked nicely it waits for connections that a browser keeps open; the store is a copy and nobody else's.
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(30)
+
+
+class SharedServer(NamedTuple):
+    """Where it answers, and the folder with its mlflow.db."""
+
+    url: str
+    folder: Path
+
+
+@pytest.fixture(scope="session")
+def shared_server(_empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedServer]:
+    """A bare server, started when a test first asks for it."""
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copyfile(_empty_store, folder / "mlflow.db")
+    with serving(folder) as url:
+        yield SharedServer(url, folder)
 
 
 def _wait(url: str, process: subprocess.Popen[bytes]) -> None:

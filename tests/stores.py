@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import calls
 import pytest
+from calls import show
 from run_folders import write_folder
 
 from proftrack.record import Record
@@ -54,9 +54,8 @@ class Repository:
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     """The exit code and all that a command shows."""
-    code = calls.call(*arguments)
-    shown = capsys.readouterr()
-    return code, shown.out + shown.err
+    code, out, err = show(capsys, *arguments)
+    return code, out + err
 
 
 def flat(text: str) -> str:

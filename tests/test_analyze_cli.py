@@ -6,9 +6,9 @@ import json
 import pickle
 from pathlib import Path
 
-import calls
 import msgspec
 import pytest
+from calls import Shown, show
 from traces import TraceBuilder
 
 import proftrack
@@ -16,11 +16,8 @@ from proftrack.errors import NotATraceError, NotFoundError, TraceError, UsageErr
 from proftrack.trace.reader import read
 
 
-def call(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
-    """Exit code, stdout, stderr."""
-    code = calls.call("analyze", *map(str, words))
-    shown = capsys.readouterr()
-    return code, shown.out, shown.err
+def call(capsys: pytest.CaptureFixture[str], *words: str | Path) -> Shown:
+    return show(capsys, "analyze", *words)
 
 
 def trace(rank: int | str | None = None, names: tuple[str, ...] = ("gemm",), base: float = 0.0) -> TraceBuilder:

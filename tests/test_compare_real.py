@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from calls import show
 from costs import growth
 
 from proftrack import record as records
 from proftrack.analysis.pipeline import analyze_trace
-from proftrack.cli import main
 from proftrack.compare import Comparison, Subject, compare
 from proftrack.errors import IncomparableError
 from proftrack.record import Record
@@ -47,10 +47,9 @@ def against(before: Record, after: Record, *across: str) -> Comparison:
 
 
 def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    with pytest.raises(SystemExit) as stop:
-        main(["compare", *map(str, arguments)])
-    assert stop.value.code == 0
-    return capsys.readouterr().out
+    code, out, _ = show(capsys, "compare", *map(str, arguments))
+    assert code == 0
+    return out
 
 
 @pytest.mark.parametrize("given", [[*WORKERS], ["--baseline-trace", *WORKERS]])

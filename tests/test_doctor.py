@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +64,7 @@ def worst(checks: list[doctor.Check]) -> doctor.Check:
     return max(checks, key=lambda check: ("ok", "note", "warning", "failed").index(check.status))
 
 
-def call(*arguments: str) -> int:
-    return calls.call("doctor", *arguments)
+call = partial(calls.call, "doctor")
 
 
 # ---- all is well -----------------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def test_bare_verdicts_where_both_readings_agree_and_where_they_do_not() -> None
     assert regime("matmul_add_64") == "overhead-bound"
     assert regime("elementwise_1g") == "memory-bound"
     assert regime("kineto_resnet50_workers0") == "input-bound"
-    assert regime("hta_mi250_rocm") in ("overhead-bound", "host-bound", "inconclusive")
+    assert regime("hta_mi250_rocm") == "overhead-bound"  # u = 0.02 as traced, at most 0.03 without the inflation
 
 
 @pytest.mark.parametrize("name", KNOWN)

@@ -9,13 +9,13 @@ from urllib.parse import unquote
 
 import msgspec
 import pytest
+from calls import call
 from run_folders import make_record, replace_capture, write_folder
 from stores import mlflow_runs
 
 import proftrack
 from proftrack import rundir
 from proftrack.capture.trace import file_name as trace_name
-from proftrack.cli import main
 from proftrack.errors import ProftrackError, StoreError, UsageError
 from proftrack.experiment import Experiment
 from proftrack.names import file_name, leads_elsewhere
@@ -80,12 +80,6 @@ def named(name: str) -> Record:
     record = make_record()
     assert record.run is not None
     return msgspec.structs.replace(record, run=msgspec.structs.replace(record.run, experiment=name))
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
-    return int(stop.value.code or 0)
 
 
 def stored(root: Path) -> dict[str, list[Path]]:

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from calls import show
 
 from proftrack import rundir
-from proftrack.cli import main
 
 ROOT = Path(__file__).parents[1]
 MATMUL_ADD = ROOT / "experiments" / "matmul_add.yaml"
@@ -87,11 +87,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_try_is_answered_with_what_was_meant(
     here: Path, capsys: pytest.CaptureFixture[str], words: str, code: int, sentence: str
 ) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(words.split())
-    shown = capsys.readouterr()
-    assert (stop.value.code, shown.out) == (code, "")
-    assert shown.err == f"proftrack: {sentence.format(here=here)}\n"
+    assert show(capsys, *words.split()) == (
+        code,
+        "",
+        f"proftrack: {sentence.format(here=here)}\
+",
+    )
     assert not rundir.spool_root().exists()
 
 
@@ -101,13 +102,9 @@ def test_a_script_without_steps_says_what_a_step_is(
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("print(sum(range(4)))\n")
-    with pytest.raises(SystemExit) as stop:
-        main(["run", "--no-mlflow", "--device", "cpu", "train.py"])
-    assert (stop.value.code, capsys.readouterr()) == (
+    assert show(capsys, "run", "--no-mlflow", "--device", "cpu", "train.py") == (
         1,
-        (
-            "6\n",
-            "proftrack: train: no step was seen, so nothing was recorded; steps are those of the program's optimizers, "
-            "or the calls of --step MODULE:FUNCTION, or mark them with proftrack.profile in the program\n",
-        ),
+        "6\n",
+        "proftrack: train: no step was seen, so nothing was recorded; steps are those of the program's optimizers, "
+        "or the calls of --step MODULE:FUNCTION, or mark them with proftrack.profile in the program\n",
     )

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from browser import launched
 from calls import PATIENCE_S
-from mlflow_server import serving
+from mlflow_server import SharedServer
 from run_folders import make_record
 
 from proftrack.analysis.pipeline import Analysis, analyze_trace
@@ -103,9 +103,10 @@ def test_a_store_that_refuses_ends_no_run(store_uri: str) -> None:
 
 
 class Ui(NamedTuple):
-    """A server with two runs, and a page on it."""
+    """A server with two runs in an experiment of their own, and a page on it."""
 
     url: str
+    experiment: str
     page: Any
     small: str
     large: str
@@ -120,7 +121,7 @@ class Ui(NamedTuple):
         """The list of runs with our view, or sorted in ascending order."""
         sorting = f"&orderByKey={quote(order)}&orderByAsc=true" if order != "attributes.start_time" else ""
         view = f"viewStateShareKey={keys.VIEW}&workflowType=machine_learning"
-        page = self.show(f"/#/experiments/1/runs?{view}")
+        page = self.show(f"/#/experiments/{self.experiment}/runs?{view}")
         page.get_by_role("gridcell", name="overhead-bound").wait_for()
         if sorting:
             page.goto(page.url.replace("orderByKey=attributes.start_time&orderByAsc=false", sorting.lstrip("&")))
@@ -141,18 +142,21 @@ def _run(name: str, n: int, step_time_us: float) -> Analysis:
     facts = make_record().run
     assert facts is not None
     facts = msgspec.structs.replace(
-        facts, params={**facts.params, "n": n}, display_name=f"matmul_add n={n} bfloat16 eager", started_ns=10**18 + n
+        facts,
+        experiment="ui",  # no other test's runs are among them
+        params={**facts.params, "n": n},
+        display_name=f"matmul_add n={n} bfloat16 eager",
+        started_ns=10**18 + n,
     )
     return Analysis(msgspec.structs.replace(found.record, run=facts), found.tables)
 
 
 @pytest.fixture(scope="module")
-def ui(_empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
+def ui(shared_server: SharedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
     folder = tmp_path_factory.mktemp("ui")
-    shutil.copyfile(_empty_store, folder / "mlflow.db")
-    ids = []
+    done = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{shared_server.folder / 'mlflow.db'}")
         here = connect.resolve()
         client = connect.connect(here)
         for name, n, step_time_us in (("matmul_add_64", 64, 51.0), ("matmul_add_4096", 4096, 231.0)):
@@ -160,14 +164,15 @@ def ui(_empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             run_folder.write(_run(name, n, step_time_us), kept)
             (kept / "trace").mkdir()
             shutil.copyfile(DATA / f"{name}.json.gz", kept / "trace" / f"{name}.json.gz")
-            ids.append(sync.sync_folder(here, client, kept).run_id)
+            done.append(sync.sync_folder(here, client, kept))
     # Look at them: PROFTRACK_SCREENSHOTS=/tmp/pictures pytest tests/test_report_mlflow.py
     pictures = Path(os.environ.get("PROFTRACK_SCREENSHOTS") or tmp_path_factory.mktemp("pictures"))
     pictures.mkdir(parents=True, exist_ok=True)
-    with launched() as browser, serving(folder) as url:
+    with launched() as browser:
         context = browser.new_context(viewport={"width": 1600, "height": 1000})
         context.set_default_timeout(20_000)
-        yield Ui(url, context.new_page(), *ids, pictures)
+        small, large = (each.run_id for each in done)
+        yield Ui(shared_server.url, done[0].experiment_id, context.new_page(), small, large, pictures)
         context.close()
 
 
@@ -178,7 +183,7 @@ def _record(name: str) -> Record:
 @pytest.mark.slow
 def test_the_view_shows_regimes_side_by_side(ui: Ui, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", ui.url)
-    page = ui.show(columns.address(connect.resolve(), "1").removeprefix(ui.url))
+    page = ui.show(columns.address(connect.resolve(), ui.experiment).removeprefix(ui.url))
     page.get_by_role("gridcell", name="overhead-bound").wait_for()
     page.get_by_role("gridcell", name="compute-bound").wait_for()
     places = [
@@ -210,7 +215,7 @@ def test_runs_sort_by_regime_and_by_busy_fraction(ui: Ui, column: str, order: li
 @pytest.mark.slow
 def test_a_runs_page_has_its_name_and_its_verdict(ui: Ui, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", ui.url)
-    page = ui.show(connect.resolve().run_url("1", ui.small).removeprefix(ui.url))
+    page = ui.show(connect.resolve().run_url(ui.experiment, ui.small).removeprefix(ui.url))
     page.get_by_role("link", name="Model registry").wait_for()  # the training view has it, that for prompts has not
     page.get_by_role("heading", name="matmul_add n=64 bfloat16 eager").wait_for()
     page.get_by_text(_record("matmul_add_64").verdict.summary).wait_for()
@@ -220,7 +225,7 @@ def test_a_runs_page_has_its_name_and_its_verdict(ui: Ui, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 def test_the_report_works_among_the_artifacts(ui: Ui) -> None:
-    page = ui.show(f"/#/experiments/1/runs/{ui.large}/artifacts/report.html")
+    page = ui.show(f"/#/experiments/{ui.experiment}/runs/{ui.large}/artifacts/report.html")
     frame = page.frame_locator("iframe")
     frame.locator("#lanes[data-ready=yes]").wait_for()
     frame.locator("rect[data-mark].arithmetic").first.hover()
@@ -233,7 +238,7 @@ def test_the_report_works_among_the_artifacts(ui: Ui) -> None:
 
 @pytest.mark.slow
 def test_the_pictures_show(ui: Ui) -> None:
-    page = ui.show(f"/#/experiments/1/runs/{ui.large}/artifacts/plots/lanes.png")
+    page = ui.show(f"/#/experiments/{ui.experiment}/runs/{ui.large}/artifacts/plots/lanes.png")
     page.locator("img[src^=blob]").first.wait_for()
     assert 800 in page.evaluate("[...document.images].map(i => i.naturalWidth)")
     ui.picture("lanes")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 from calls import PATIENCE_S
-from mlflow_server import serving
+from mlflow_server import SharedServer
 from stores import mlflow_runs
 
 from proftrack.errors import StoreError
@@ -21,23 +20,10 @@ from proftrack.store import connect, session, sync
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def folder(_empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a bare `mlflow server` is started: beside a store that we made."""
-    folder = tmp_path_factory.mktemp("server")
-    shutil.copyfile(_empty_store, folder / "mlflow.db")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[str]:
-    with serving(folder) as url:
-        yield url
-
-
 def test_it_shows_what_was_logged_without_it(
-    folder: Path, server: str, run_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    shared_server: SharedServer, run_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    server, folder = shared_server
     monkeypatch.chdir(folder)
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     local = connect.resolve()
@@ -52,8 +38,9 @@ def test_it_shows_what_was_logged_without_it(
 
 
 def test_what_is_logged_through_it(
-    folder: Path, server: str, run_folder: Callable[..., Path], record: Record, monkeypatch: pytest.MonkeyPatch
+    shared_server: SharedServer, run_folder: Callable[..., Path], record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    server, folder = shared_server
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "through the server")
     remote = connect.resolve()

@@ -479,7 +479,7 @@ def test_what_needs_a_guess_is_an_error_and_salvage_reads_the_others(
     events = [WHOLE, WHOLE, broken, *[WHOLE] * 12]
     path = written(tmp_path, b'{\n"traceEvents":[\n' + b",\n".join(events) + b'],"x":1}')
     message = error_of(path)
-    assert "line 5" in message or "line 6" in message
+    assert "line 5" in message
     assert "--salvage" in message
     table = read(path, salvage=True).table
     assert names(table).count("a") == 14

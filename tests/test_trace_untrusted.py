@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from calls import PATIENCE_S
+from calls import show
 from traces import TraceBuilder, clean
 
 NAMES = [
@@ -47,58 +45,42 @@ def untrusted() -> TraceBuilder:
     return trace.member(deviceProperties=[{"id": 0, "name": NAMES[5], "numSms": 10}], traceName=NAMES[5])
 
 
-def analyze(path: Path, *options: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "proftrack", "analyze", str(path), *options],
-        capture_output=True,
-        check=False,
-        timeout=PATIENCE_S,
-    )
-
-
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return untrusted().write(tmp_path_factory.mktemp("untrusted") / "t.json")
 
 
-def test_the_report_holds_no_control_characters_and_no_markup(path: Path) -> None:
-    done = analyze(path)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == b""
-    text = done.stdout.decode()
+def test_the_report_holds_no_control_characters_and_no_markup(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, error = show(capsys, "analyze", path)
+    assert (code, error) == (0, "")
     assert CONTROL.findall(text) == []
     assert "x" * 500 not in text
     assert max(map(len, text.splitlines())) < 1000
 
 
-def test_the_record_is_json_and_keeps_the_names(path: Path) -> None:
-    done = analyze(path, "--json", "-")
-    assert done.returncode == 0, done.stderr
-    record = json.loads(done.stdout, parse_constant=pytest.fail)
+def test_the_record_is_json_and_keeps_the_names(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, error = show(capsys, "analyze", path, "--json", "-")
+    assert (code, error) == (0, "")
+    record = json.loads(text, parse_constant=pytest.fail)
     names = {kernel["name"] for kernel in record["kernels"]}
     assert {n for n in NAMES if "\ud800" not in n} <= names
 
 
 @pytest.mark.parametrize("name", NAMES[5:8])
-def test_errors_print_harmlessly_too(name: str, tmp_path: Path) -> None:
-    for text in (name, '{"traceEvents": "' + name + '"}', '{"traceEvents": [{"ph": "X", "name": ' + name):
-        path = tmp_path / "broken.json"
-        path.write_text(text, encoding="utf-8", errors="replace")
-        done = analyze(path)
-        assert done.returncode == 1
-        assert done.stdout == b""
-        message = done.stderr.decode()
-        assert message.count("\n") == 1
-        assert CONTROL.findall(message) == []
+@pytest.mark.parametrize("text", ["{}", '{{"traceEvents": "{}"}}', '{{"traceEvents": [{{"ph": "X", "name": {}'])
+def test_errors_print_harmlessly_too(name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text(text.format(name), encoding="utf-8", errors="replace")
+    code, shown, error = show(capsys, "analyze", path)
+    assert (code, shown, error.count("\n")) == (1, "", 1)
+    assert CONTROL.findall(error) == []
 
 
-def test_a_file_name_with_escapes_prints_harmlessly(tmp_path: Path) -> None:
+def test_a_file_name_with_escapes_prints_harmlessly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = clean().write(tmp_path / "a\x1b[31mb\n.json")
-    done = analyze(path)
-    assert done.returncode == 0
-    assert CONTROL.findall(done.stdout.decode()) == []
+    code, shown, _ = show(capsys, "analyze", path)
+    assert (code, CONTROL.findall(shown)) == (0, [])
     path.write_bytes(b"no json")
-    done = analyze(path)
-    assert done.returncode == 1
-    assert CONTROL.findall(done.stderr.decode()) == []
-    assert done.stderr.count(b"\n") == 1
+    code, _, error = show(capsys, "analyze", path)
+    assert (code, error.count("\n")) == (1, 1)
+    assert CONTROL.findall(error) == []

@@ -18,7 +18,6 @@ from proftrack.experiment import ProfilerOptions
 from proftrack.record import Record
 from proftrack.record.ceilings import Ceilings
 from proftrack.report.progress import Silent
-from proftrack.verdict.rules import REGIMES
 
 CEILINGS = Ceilings(
     device="any", flops_per_s={"float32": 1e11}, bytes_per_s=1e10, dispatch_us=1.0, call_us={"aten::mm": 3.0}
@@ -78,9 +77,6 @@ def test_the_figures_of_a_run_agree_with_each_other(workload: str, n: int, tmp_p
     record = run(workload, n, tmp_path)
     verdict, cpu, timing = record.verdict, record.cpu, record.timing
     assert verdict.basis == "unprofiled"
-    assert verdict.regime in REGIMES
-    assert verdict.confidence in ("medium", "low")
-    assert verdict.confidence == "low" or verdict.regime != "inconclusive"
     assert verdict.reasons
     assert verdict.advice
     assert {"step_time_us", "cpu_working_us", "operators_us"} <= {item.name for item in verdict.evidence}

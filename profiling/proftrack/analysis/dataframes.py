@@ -65,7 +65,7 @@ class AnalyzedTrace:
 
     @property
     def events(self) -> pd.DataFrame:
-        """The event table; see events.parquet.COLUMNS for what each column means."""
+        """The event table; see `proftrack.trace.parquet.COLUMNS` for what each column means."""
         from proftrack.trace.parquet import to_arrow
 
         frame: pd.DataFrame = to_arrow(self._analysis.tables).to_pandas()

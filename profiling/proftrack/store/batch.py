@@ -72,8 +72,8 @@ def begin(opened: Session, group: Group) -> None:
 
 def _earlier(store: Store, client: MlflowClient, group: Group) -> StoredRun | None:
     """The newest parent run of the same points and key that nobody is at work on, as far as can be seen from here."""
-    found = search(store, client, {keys.GROUP_KEY_TAG: group.key, keys.KIND_TAG: group.kind})
-    same = [run for run in found if ownership.is_free(run) and _is_of(run, group)]
+    of_key = search(store, client, {keys.GROUP_KEY_TAG: group.key, keys.KIND_TAG: group.kind})
+    same = [run for run in of_key if ownership.is_free(run) and _is_of(run, group)]
     return max(same, key=lambda run: run.started_ms, default=None)
 
 
@@ -89,11 +89,8 @@ def _is_of(run: StoredRun, group: Group) -> bool:
 def children(opened: Session, group: Group) -> dict[str, str]:
     """Part key -> run, of all whole runs measured under the same key; the newest of each. Raises StoreError."""
     runs = Runs(opened.store, opened.client)
-    return {
-        run.tags[keys.PART_TAG]: run.run_id
-        for run in runs.search({keys.GROUP_KEY_TAG: group.key})
-        if keys.PART_TAG in run.tags
-    }
+    children = [run for run in runs.search({keys.GROUP_KEY_TAG: group.key}) if keys.PART_TAG in run.tags]
+    return {run.tags[keys.PART_TAG]: run.run_id for run in children}
 
 
 def record_of(opened: Session, run_id: str) -> Record:
@@ -107,9 +104,9 @@ def log_part(opened: Session, group: Group, part: Part | None, folder: Path) -> 
 
     Raises StoreError, ProftrackError as sync does.
     """
-    tags = {keys.PARENT_TAG: opened.run_id, keys.GROUP_KEY_TAG: group.key} | (
-        {keys.PART_TAG: part.key} if part is not None else {}
-    )
+    tags = {keys.PARENT_TAG: opened.run_id, keys.GROUP_KEY_TAG: group.key}
+    if part is not None:
+        tags[keys.PART_TAG] = part.key
     return sync.sync_folder(
         opened.store, opened.client, folder, sync.Within(experiment_id=opened.experiment_id, tags=tags)
     )
@@ -129,8 +126,8 @@ def log_parent(opened: Session, group: Group, folder: Path) -> None:
         # A count of nothing would be an empty chart, and `failed_points` one of the first.
         metrics = [Metric(name, rounded(value), now, 0) for name, value in group.metrics.items() if value]
         opened.client.log_batch(opened.run_id, metrics=metrics, params=params, synchronous=True)
-        said = {name: value for name, value in group.tags.items() if name in TAGS}
-        set_tags(opened.client, opened.run_id, {**said, **_own_tags(group)})
+        tags = {name: value for name, value in group.tags.items() if name in TAGS}
+        set_tags(opened.client, opened.run_id, {**tags, **_own_tags(group)})
         opened.client.set_tag(opened.run_id, keys.NOTE_TAG, scrub(group.note)[:_NOTE_CHARS])
         if opened.is_project and compat.is_generated(run.info.run_name):
             opened.client.update_run(opened.run_id, name=group.name)
@@ -159,9 +156,9 @@ def sync_group(
 def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping[str, Path]) -> list[sync.Outcome]:
     group = batch.load(folder)
     mark = hashlib.sha256(rundir.read_bounded(folder / BATCH)).hexdigest()[:32]
-    known = _known(store, client, folder, group)
-    if known is not None and _as_it_is_to_be(known, group, mark):
-        opened = Session(store, client, known)
+    there = _parent_there(store, client, folder, group)
+    if there is not None and _as_it_is_to_be(there, group, mark):
+        opened = Session(store, client, there)
         outcomes, failures = _sync_parts(opened, group, folder, moved)
         if failures:
             raise failures[0]
@@ -169,8 +166,8 @@ def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping
 
     def obtain() -> StoredRun:
         tags = {**ownership.tags(), **_own_tags(group)}
-        if known is not None:
-            return lifecycle.reopen(store, client, known, tags)
+        if there is not None:
+            return lifecycle.reopen(store, client, there, tags)
         experiment_id = stores.experiment_for(store, client, group.experiment)
         return lifecycle.create(store, client, experiment_id, group.name, tags, start_ms=group.started_ns // 1_000_000)
 
@@ -183,7 +180,7 @@ def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping
         with explained(store, "written to"), quiet():
             set_tags(client, opened.run_id, {keys.GROUP_LOGGED_TAG: mark})
         close(opened, group)
-    return [*outcomes, _outcome(opened, folder, "logged" if known is None else "finished")]
+    return [*outcomes, _outcome(opened, folder, "logged" if there is None else "finished")]
 
 
 def _own_tags(group: Group) -> dict[str, str]:
@@ -197,14 +194,14 @@ def _own_tags(group: Group) -> dict[str, str]:
     }
 
 
-def _known(store: Store, client: MlflowClient, folder: Path, group: Group) -> StoredRun | None:
+def _parent_there(store: Store, client: MlflowClient, folder: Path, group: Group) -> StoredRun | None:
     """The parent run of this folder in this store: a whole one, else one that was begun and may be gone on with.
 
     A folder can name any group, so only that which is not whole, is not at work, and belongs to whoever measured the
     folder or syncs it now is gone on with. Raises StoreError where a process that lives is at it.
     """
-    found = search(store, client, {keys.GROUP_TAG: group.id})
-    same = [run for run in found if _is_of(run, group)]
+    of_id = search(store, client, {keys.GROUP_TAG: group.id})
+    same = [run for run in of_id if _is_of(run, group)]
     same.sort(key=lambda run: (run.status != "FINISHED", run.run_id))
     if same and same[0].status == "FINISHED":
         return same[0]
@@ -217,11 +214,11 @@ def _known(store: Store, client: MlflowClient, folder: Path, group: Group) -> St
     return None
 
 
-def _as_it_is_to_be(known: StoredRun, group: Group, mark: str) -> bool:
-    if known.status == "FINISHED":
+def _as_it_is_to_be(there: StoredRun, group: Group, mark: str) -> bool:
+    if there.status == "FINISHED":
         return True
     to_fail = group.error is not None or group.ended_ns is None
-    return to_fail and known.status == "FAILED" and known.tags.get(keys.GROUP_LOGGED_TAG) == mark
+    return to_fail and there.status == "FAILED" and there.tags.get(keys.GROUP_LOGGED_TAG) == mark
 
 
 def _has_files(opened: Session, group: Group, folder: Path) -> bool:

@@ -1,1 +1,14 @@
-"""From a trace file to a table of its complete events."""
+"""From a trace file to a table of its complete events, as a stream.
+
+source      the file's bytes, inflated and bounded, in chunks
+members     the keys around the event array, read one by one
+reader      the events, decoded in batches
+repair      a batch that does not decode, event by event
+lenient     a value that is not quite JSON
+rows        decoded events into columns
+codes       numbers that stand for a column's distinct values
+categories  what kind of event a row is
+table       the event table: every column explained
+parquet     the table as a file, and back
+ranks       which rank a trace is of
+"""

@@ -45,9 +45,9 @@ def shared(first: Experiment, differing: Collection[str]) -> dict[str, Any]:
 def resolve(group: Group, parameters: Mapping[str, Any], record: Record) -> dict[str, Any]:
     """The parameters that all parts share, `auto` replaced by what it became in one; the parent run gets them too."""
     became = record.run.params if record.run is not None else {}
-    known = {key: became.get(key, value) for key, value in parameters.items()}
-    group.params |= as_params(known)
-    return known
+    chosen = {key: became.get(key, value) for key, value in parameters.items()}
+    group.params |= as_params(chosen)
+    return chosen
 
 
 def as_params(parameters: Mapping[str, Any]) -> dict[str, str]:

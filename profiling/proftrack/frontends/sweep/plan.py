@@ -47,8 +47,8 @@ def plan(reference: str, given: Mapping[str, str]) -> Plan:
     if not axes:
         axes = {key: [_text(v) for v in values] for key, values in whole.sweep.items() if key not in fixed}
     if not axes:
-        known = f"; its own sweep is of {', '.join(whole.sweep)}" if whole.sweep else ""
-        raise UsageError(f"nothing to sweep: give a parameter several values, such as -P n=64,512,4096{known}")
+        own = f"; its own sweep is of {', '.join(whole.sweep)}" if whole.sweep else ""
+        raise UsageError(f"nothing to sweep: give a parameter several values, such as -P n=64,512,4096{own}")
     combinations = list(itertools.product(*axes.values()))
     if len(combinations) > MOST_POINTS:
         raise UsageError(f"{len(combinations)} points are more than {MOST_POINTS}; give fewer values")
@@ -58,15 +58,15 @@ def plan(reference: str, given: Mapping[str, str]) -> Plan:
     return Plan(values, fixed, _distinct(points))
 
 
-def check_crossover(found: Plan, *, find_crossover: bool) -> None:
+def check_crossover(asked: Plan, *, find_crossover: bool) -> None:
     """Raise UsageError where a crossover is asked for along more than one parameter."""
-    if find_crossover and len(found.axes) > 1:
-        raise UsageError(f"--find-crossover goes along one parameter; {len(found.axes)} are swept")
+    if find_crossover and len(asked.axes) > 1:
+        raise UsageError(f"--find-crossover goes along one parameter; {len(asked.axes)} are swept")
 
 
-def at(reference: str, found: Plan, values: Mapping[str, Any]) -> Experiment:
+def at(reference: str, asked: Plan, values: Mapping[str, Any]) -> Experiment:
     """The experiment at another point. Raises UsageError for a value that cannot be."""
-    return experiment.load(reference, {**found.fixed, **{key: _text(value) for key, value in values.items()}})
+    return experiment.load(reference, {**asked.fixed, **{key: _text(value) for key, value in values.items()}})
 
 
 def label(values: Mapping[str, Any]) -> str:
@@ -79,9 +79,9 @@ def values_of(point: Experiment, axes: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _value(point, key) for key in axes}
 
 
-def overrides(point: Experiment, found: Plan) -> dict[str, str]:
+def overrides(point: Experiment, asked: Plan) -> dict[str, str]:
     """The texts that make `proftrack run` measure this very point."""
-    return {**found.fixed, **{key: _text(value) for key, value in values_of(point, found.axes).items()}}
+    return {**asked.fixed, **{key: _text(value) for key, value in values_of(point, asked.axes).items()}}
 
 
 def _split(key: str, text: str) -> list[str]:

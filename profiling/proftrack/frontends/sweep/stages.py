@@ -234,8 +234,8 @@ def _bench(device: str, *, calibrate: bool) -> Bench:
 
     if (device, calibrate) not in _benches:
         refuse_running_profiler()
-        found, notes = open_device(device)
-        _benches[device, calibrate] = ready(found, notes, Lines(), calibrate=calibrate)
+        opened, notes = open_device(device)
+        _benches[device, calibrate] = ready(opened, notes, Lines(), calibrate=calibrate)
     return _benches[device, calibrate]
 
 

@@ -21,9 +21,9 @@ def changes(before: Record, after: Record) -> list[Change]:
     parts = [parts_of(record, record.step_time_us or 0.0) for record in (before, after)]
     rows = [row for row in match(*parts) if row.part in ("gpu", "host")]
     whole = max(before.step_time_us or 0.0, after.step_time_us or 0.0)
-    found = [change for row in rows if (change := _change(row, whole)) is not None]
-    found.sort(key=lambda change: (change.what != "copy added", -abs(change.after_us - change.before_us)))
-    return found[:MOST]
+    changed = [change for row in rows if (change := _change(row, whole)) is not None]
+    changed.sort(key=lambda change: (change.what != "copy added", -abs(change.after_us - change.before_us)))
+    return changed[:MOST]
 
 
 def _change(row: Row, whole: float) -> Change | None:

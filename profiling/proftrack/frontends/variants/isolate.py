@@ -44,7 +44,7 @@ class ToMeasure(Struct):
     folder: Path
 
 
-class Found(Struct):
+class Answer(Struct):
     """What one process measured."""
 
     status: Status
@@ -65,10 +65,10 @@ def measure(
     processes: int = RUNS,
 ) -> list[Measured]:
     """Measure the variants; the run folder of each is that of its last process. Their logs go to `work`/logs."""
-    found = {variant.name: Measured(variant=variant) for variant in asked}
+    measured = {variant.name: Measured(variant=variant) for variant in asked}
     for number in range(1, processes + 1):
         for variant in asked:
-            each = found[variant.name]
+            each = measured[variant.name]
             if each.status != "measured":
                 continue
             inner = work / PROCESSES / f"{variant.name}-{number}"
@@ -81,26 +81,26 @@ def measure(
                     each.status, each.error = "failed", str(error)
             shutil.rmtree(inner, ignore_errors=True)
     shutil.rmtree(work / PROCESSES, ignore_errors=True)
-    return [found[variant.name] for variant in asked]
+    return [measured[variant.name] for variant in asked]
 
 
-def in_a_process(asked: ToMeasure, log: Path) -> Found:
+def in_a_process(asked: ToMeasure, log: Path) -> Answer:
     """Measure in a fresh process. Raises ProftrackError with its sentence, or how it died."""
     worker = Worker()
     try:
-        return worker.call(measure_one, asked, Found, log)
+        return worker.call(measure_one, asked, Answer, log)
     finally:
         worker.end()
 
 
-def measure_one(asked: ToMeasure) -> Found:
+def measure_one(asked: ToMeasure) -> Answer:
     """What such a process does."""
     (variant,) = names.variants(asked.reference, asked.name, asked.given, asked.sets)
-    (found,) = measuring.measure([variant], lambda _: asked.folder, Lines(), rounds=_ROUNDS)
-    return Found(found.status, found.error, found.round_us, found.compilation)
+    (measured,) = measuring.measure([variant], lambda _: asked.folder, Lines(), rounds=_ROUNDS)
+    return Answer(measured.status, measured.error, measured.round_us, measured.compilation)
 
 
-def _take(each: Measured, answer: Found, inner: Path, folder: Path) -> None:
+def _take(each: Measured, answer: Answer, inner: Path, folder: Path) -> None:
     """Add what one process measured."""
     if answer.status != "measured":
         each.status, each.error = answer.status, answer.error

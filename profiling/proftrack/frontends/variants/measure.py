@@ -84,24 +84,24 @@ def measure(
     base = asked[0].experiment
     device, notes = open_device(base.device)
     bench = ready(device, notes, progress, calibrate=calibrate)
-    found: dict[str, Measured] = {}
+    measured: dict[str, Measured] = {}
     with contextlib.ExitStack() as stack:
         opened = []
         for variant in asked:
-            each, found[variant.name] = _open_one(variant, bench, progress, stack)
+            each, measured[variant.name] = _open_one(variant, bench, progress, stack)
             opened += [each] if each is not None else []
         if opened:
-            _check_outputs(opened, found)
+            _check_outputs(opened, measured)
             turns = _timed(opened, base, rounds, progress)
             with no_other_profiler(base):
                 captures = [_profiled(o, t, folder_of(o.variant), progress) for o, t in zip(opened, turns, strict=True)]
             for each, taken in zip(opened, turns, strict=True):
-                found[each.variant.name].compilation = _compilation(each)
-                found[each.variant.name].round_us = _samples(taken, base)
+                measured[each.variant.name].compilation = _compilation(each)
+                measured[each.variant.name].round_us = _samples(taken, base)
     if opened:
         for each, captured in zip(opened, captures, strict=True):
-            _keep(each, captured, folder_of(each.variant), found[each.variant.name])
-    return [found[variant.name] for variant in asked]
+            _keep(each, captured, folder_of(each.variant), measured[each.variant.name])
+    return [measured[variant.name] for variant in asked]
 
 
 class Named:
@@ -194,11 +194,11 @@ def _is_memory(error: ProftrackError) -> bool:
     return "out of memory" in str(error).lower() or "OutOfMemory" in str(error)
 
 
-def _check_outputs(opened: Sequence[_Open], found: dict[str, Measured]) -> None:
+def _check_outputs(opened: Sequence[_Open], measured: dict[str, Measured]) -> None:
     from proftrack.capture import outputs
 
     for each in opened[1:]:
-        found[each.variant.name].outputs = outputs.check(opened[0].kept, each.kept)
+        measured[each.variant.name].outputs = outputs.check(opened[0].kept, each.kept)
     for each in opened:
         each.kept.clear()
 
@@ -261,10 +261,10 @@ def _compilation(each: _Open) -> Compilation:
     return compilation.summed(each.first, each.later)
 
 
-def _keep(each: _Open, captured: Capture | CaptureError, folder: Path, found: Measured) -> None:
+def _keep(each: _Open, captured: Capture | CaptureError, folder: Path, measured: Measured) -> None:
     if isinstance(captured, CaptureError):
-        found.status, found.error = "failed", str(captured)
+        measured.status, measured.error = "failed", str(captured)
         return
     asked = each.variant.recorded
-    found.record = keep(captured, asked, folder)
-    found.folder = folder
+    measured.record = keep(captured, asked, folder)
+    measured.folder = folder

@@ -92,8 +92,10 @@ def _variant(
     graph = False
     for part in name.split("+"):
         if part not in own and part not in BUILT_IN:
-            known = [*BUILT_IN, *own]
-            raise UsageError(f"no variant {part!r}; known: {', '.join(dict.fromkeys(known))}{meant(part, known)}")
+            all_names = [*BUILT_IN, *own]
+            raise UsageError(
+                f"no variant {part!r}; known: {', '.join(dict.fromkeys(all_names))}{meant(part, all_names)}"
+            )
         changes |= own.get(part, {})
         if part == CUDA_GRAPH:
             graph = True
@@ -115,7 +117,7 @@ def _variant(
 
 def _own(base: Experiment, reference: str, given: Mapping[str, str], sets: Sequence[str]) -> dict[str, dict[str, Any]]:
     """The named sets of the experiment, and those of the command line."""
-    found = dict(base.variants)
+    sets_of = dict(base.variants)
     for text in sets:
         name, colon, pairs = text.partition(":")
         values = dict(pair.partition("=")[::2] for pair in pairs.split(",") if pair)
@@ -125,8 +127,8 @@ def _own(base: Experiment, reference: str, given: Mapping[str, str], sets: Seque
         unknown = [key for key in values if key not in loaded.params]
         if unknown:
             raise UsageError(f"--set {text}: {unknown[0]} is not a parameter of the workload")
-        found[name] = {key: loaded.params[key] for key in values}
-    return found
+        sets_of[name] = {key: loaded.params[key] for key in values}
+    return sets_of
 
 
 def _set_names(sets: Sequence[str]) -> list[str]:
