@@ -152,13 +152,6 @@ def module_of(name: str, known: Collection[str]) -> str | None:
     return name or None
 
 
-@pytest.mark.parametrize("package", ["compare", "store"])
-def test_a_packages_table_of_contents_is_its_folder(package: str) -> None:
-    text = (PACKAGE / package / "__init__.py").read_text(encoding="utf-8")
-    listed = re.findall(r"^([a-z_]+) {1,}[^\s]", ast.get_docstring(ast.parse(text)) or "", re.M)
-    assert sorted(listed) == sorted(p.stem for p in (PACKAGE / package).glob("*.py") if p.stem != "__init__")
-
-
 # ---- the source root -------------------------------------------------------------------------------------------------
 
 
