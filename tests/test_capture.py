@@ -5,8 +5,11 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import logging
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -19,7 +22,7 @@ import pytest
 from team import missing
 
 from proftrack import experiment
-from proftrack.capture import profiling, timing, trace
+from proftrack.capture import profiling, timing, trace_file
 from proftrack.capture.device import CpuDevice
 from proftrack.errors import CaptureError, ProftrackError, UsageError, WorkloadError
 from proftrack.experiment import Schedule, TimingOptions
@@ -212,10 +215,10 @@ def test_windows_are_those_of_torch(schedule: Schedule, steps: list[set[int]]) -
     ],
 )
 def test_names_are_safe(name: str, file: str, region: str) -> None:
-    found = trace.file_name(name, 2)
+    found = trace_file.file_name(name, 2)
     assert found.endswith(".cycle2.pt.trace.json.gz")
     assert re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", found)
-    assert trace.region_name(name) == region
+    assert trace_file.region_name(name) == region
     assert found.removesuffix(".cycle2.pt.trace.json.gz") == file
 
 
@@ -240,9 +243,9 @@ ROWS = """{"traceEvents": [
 def test_a_trace_is_counted_in_pieces_and_kept_byte_for_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    monkeypatch.setattr(trace, "_PIECE", piece)
+    monkeypatch.setattr(trace_file, "_PIECE", piece)
     target = tmp_path / "x.json.gz"
-    counts = trace.export(lambda path: Path(path).write_text(ROWS) and None, target)
+    counts = trace_file.export(lambda path: Path(path).write_text(ROWS) and None, target)
     assert (counts.steps, counts.launches, counts.gpu_work) == ({2, 13}, 5, 2)
     assert gzip.decompress(target.read_bytes()).decode() == ROWS
     assert names_in(tmp_path) == ["x.json.gz"]
@@ -265,7 +268,7 @@ def test_a_trace_that_torch_did_not_write_whole_is_an_error(
     tmp_path: Path, save: Callable[[str], None], words: str
 ) -> None:
     with pytest.raises(CaptureError, match=words):
-        trace.export(save, tmp_path / "x.json.gz")
+        trace_file.export(save, tmp_path / "x.json.gz")
     assert names_in(tmp_path) == []
 
 
@@ -305,6 +308,35 @@ def profiler_is_off() -> bool:
 
 
 ADD = "import torch\ndef build(device):\n    x = torch.ones(8, device=device)\n    return lambda: x + x\n"
+
+
+def process_state() -> dict[str, Any]:
+    """What a library could leave changed for everybody in the process."""
+    import torch
+
+    loggers = [logging.getLogger(), *(logging.getLogger(name) for name in sorted(logging.Logger.manager.loggerDict))]
+    return {
+        "environment": dict(os.environ),
+        "path": sys.path[:],
+        "warnings": warnings.filters[:],
+        "loggers": {each.name: (each.level, each.disabled, each.handlers[:]) for each in loggers if each.handlers},
+        "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+        "threads": torch.get_num_threads(),
+        "gradients": torch.is_grad_enabled(),
+        "dtype": torch.get_default_dtype(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "precision": torch.get_float32_matmul_precision(),
+        "profiler": torch.autograd.profiler.profile._prepare_trace,
+        "capture": torch.cuda.CUDAGraph.capture_begin,
+    }
+
+
+def test_a_capture_leaves_the_process_as_it_was(run: Any, tmp_path: Path) -> None:
+    """But for what it does once, filters for three warnings of torch's profiler; see proftrack.capture."""
+    run(ADD)  # what is done once a process has been done
+    before = process_state()
+    run(ADD, output=tmp_path / "again")
+    assert process_state() == before
 
 
 def test_every_cycle_leaves_its_own_trace(tmp_path: Path) -> None:
@@ -488,13 +520,13 @@ def test_inside_a_running_profiler_capture_refuses(run: Any) -> None:
 
 def test_fewer_steps_than_promised(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
     """A profiler that loses rows, as one whose buffers ran over does: the traces are real, the count is not."""
-    real = trace.export
+    real = trace_file.export
     lost = {1: set[int](), 2: {7}}
 
-    def lossy(save: Callable[[str], None], target: Path) -> trace.Counts:
+    def lossy(save: Callable[[str], None], target: Path) -> trace_file.Counts:
         counts = real(save, target)
         cycle = int(re.findall(r"cycle(\d+)", target.name)[0])
-        return trace.Counts(counts.steps - lost[cycle])
+        return trace_file.Counts(counts.steps - lost[cycle])
 
     monkeypatch.setattr(profiling, "export", lossy)
     found = run(ADD, repeat="2")
@@ -505,7 +537,7 @@ def test_fewer_steps_than_promised(monkeypatch: pytest.MonkeyPatch, run: Any) ->
 
 
 def test_no_whole_cycle_is_an_error(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
-    monkeypatch.setattr(profiling, "export", lambda save, target: trace.Counts({2}))
+    monkeypatch.setattr(profiling, "export", lambda save, target: trace_file.Counts({2}))
     with pytest.raises(CaptureError, match="recorded 1 of the 3 steps"):
         run(ADD)
 
@@ -518,7 +550,7 @@ def test_a_gpu_that_launches_and_shows_no_work_was_not_measured() -> None:
     window = profiling.windows(loaded.schedule)[0]
 
     def notes(**counts: int) -> list[str]:
-        found = profiling.Recorded(window, Path("x"), trace.Counts(window.steps, **counts))
+        found = profiling.Recorded(window, Path("x"), trace_file.Counts(window.steps, **counts))
         return measurement.recorded_notes([found], device, loaded)  # type: ignore[arg-type]
 
     assert "has 9 launches and no GPU work" in notes(launches=9)[0]

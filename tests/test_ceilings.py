@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from proftrack.capture import ceilings, prices
+from proftrack.capture import call_costs, ceilings
 from proftrack.capture.device import CpuDevice
 from proftrack.record.ceilings import PARALLEL, Ceilings
 
@@ -24,7 +24,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings, "_CPU_SIZES", (64, 128))
     monkeypatch.setattr(ceilings, "_CPU_COPY_BYTES", 1 << 20)
     monkeypatch.setattr(ceilings, "_REPEAT_SECONDS", 0.001)
-    monkeypatch.setattr(ceilings, "call_prices", lambda: {"aten::add": 1.0})
+    monkeypatch.setattr(ceilings, "call_costs", lambda: {"aten::add": 1.0})
 
 
 def test_measured_once_then_read(cache: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,10 +91,10 @@ def test_what_a_busy_machine_gave_is_kept_for_minutes(cache: Path, monkeypatch: 
 
 
 def test_prices_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prices, "_FLUSHED_BYTES", 1 << 10)
-    monkeypatch.setattr(prices, "_CALLS", 3)
+    monkeypatch.setattr(call_costs, "_FLUSHED_BYTES", 1 << 10)
+    monkeypatch.setattr(call_costs, "_CALLS", 3)
     threads = torch.get_num_threads()
-    found = prices.call_prices()
+    found = call_costs.call_costs()
     assert torch.get_num_threads() == threads
     assert {"aten::add", "aten::mm", "aten::linear", "AddmmBackward0", PARALLEL} <= set(found)
     assert all(price >= 0 for price in found.values())

@@ -13,7 +13,7 @@ from traces import TraceBuilder
 
 from proftrack.analysis.pipeline import analyze_trace
 from proftrack.compare import Comparison, Subject, compare
-from proftrack.compare.kernels import library, new_name, short, tile
+from proftrack.compare.kernels import library, new_name, tile
 from proftrack.compare.match import match
 from proftrack.compare.parts import PROFILER, Part, parts_of
 from proftrack.record import Record
@@ -317,9 +317,3 @@ def test_what_a_new_name_means() -> None:
     assert new_name(nvjet, "triton_tem_fused_mm_0") == "library cuBLAS -> Triton"
     assert new_name("a", "b") == "another kernel"
     assert new_name("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pinned -> Device)") == "another kind of copy"
-
-
-def test_short_names() -> None:
-    assert short("void at::native::(anonymous namespace)::k<float>(int)") == "at::native::k"
-    assert short("Memcpy HtoD (Pinned -> Device)") == "Memcpy HtoD (Pinned -> Device)"
-    assert len(short("x" * 3000)) == 80

@@ -20,8 +20,8 @@ from stores import mlflow_runs
 from team import BOB, Fault, FaultProxy, Server, as_user, free_port
 
 from proftrack import doctor, process, rundir
-from proftrack.capture import probe as probing
-from proftrack.capture.probe import Probe
+from proftrack.capture import profiler_check as probing
+from proftrack.capture.profiler_check import Probe
 from proftrack.record.ceilings import Ceilings
 from proftrack.store import connect, health, keys, ownership
 

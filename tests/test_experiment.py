@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from proftrack import experiment
@@ -104,6 +105,28 @@ def test_settings_are_overridden_bare_or_dotted(write: Any) -> None:
     assert (loaded.schedule.active, loaded.schedule.wait, loaded.profiler.with_stack) == (7, 0, False)
     assert (loaded.timing.mode, loaded.timing.max_seconds) == ("throughput", 9.0)
     assert experiment.load(write(FULL), {"device": "cuda"}).device == "cuda"
+
+
+def test_settings_are_held_against_each_other_when_all_are_known(write: Any) -> None:
+    path = write(MINIMAL)
+    loaded = experiment.load(path, {"min_seconds": "30", "max_seconds": "40"})
+    assert (loaded.timing.min_seconds, loaded.timing.max_seconds) == (30.0, 40.0)
+    check_refused(path, ["timing.max_seconds=20 is below timing.min_seconds=30"], {"min_seconds": "30"})
+    # What is left of a budget may be less, and is nobody's mistake.
+    assert msgspec.structs.replace(loaded.timing, max_seconds=0.0).max_seconds == 0
+
+
+def test_numbers_of_another_library_are_pythons_own() -> None:
+    numpy = pytest.importorskip("numpy")
+    described = experiment.described({"workload": "w.py:loop", "params": {"lr": numpy.float64(0.5)}}, Path("w.py"))
+    assert type(described.params["lr"]) is float
+
+
+def test_a_refusal_keeps_the_remedy_apart(write: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        experiment.load(write(MINIMAL), {"repeat": "0"})
+    assert caught.value.problem.endswith("demo.yaml: schedule.repeat=0 is not allowed")
+    assert caught.value.remedy == "it must be a whole number, 1 or more (0 would never end)"
 
 
 def test_a_parameter_goes_before_a_setting_of_the_same_name(write: Any) -> None:

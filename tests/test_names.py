@@ -15,7 +15,7 @@ from stores import mlflow_runs
 
 import proftrack
 from proftrack import rundir
-from proftrack.capture.trace import file_name as trace_name
+from proftrack.capture.trace_file import file_name as trace_name
 from proftrack.errors import ProftrackError, StoreError, UsageError
 from proftrack.experiment import Experiment
 from proftrack.names import file_name, leads_elsewhere

@@ -87,12 +87,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_try_is_answered_with_what_was_meant(
     here: Path, capsys: pytest.CaptureFixture[str], words: str, code: int, sentence: str
 ) -> None:
-    assert show(capsys, *words.split()) == (
-        code,
-        "",
-        f"proftrack: {sentence.format(here=here)}\
-",
-    )
+    assert show(capsys, *words.split()) == (code, "", f"proftrack: {sentence.format(here=here)}\n")
     assert not rundir.spool_root().exists()
 
 

@@ -35,6 +35,7 @@ FLOW = (
     "text",
     "files",
     "redact",
+    "threads",
     "record",
     "git",
     "process",

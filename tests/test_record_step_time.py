@@ -10,6 +10,7 @@ from proftrack.compare.comparison import compare
 from proftrack.compare.subjects import Subject
 from proftrack.frontends.sweep.result import Point, fill
 from proftrack.record import Record
+from proftrack.record.figures import CpuWork
 from proftrack.report import figures, sections
 from proftrack.store import description, fields
 
@@ -65,3 +66,14 @@ def test_every_reader_shows_the_same_t(latency: Record) -> None:
 def test_the_metrics_are_what_was_measured(latency: Record) -> None:
     metrics = {point.key: point.value for point in fields.metrics(latency)}
     assert (metrics["step_time_us"], metrics["step_latency_us"]) == (100.0, 120.0)
+
+
+def test_work_stands_in_for_busy_time_on_a_cpu_only(latency: Record) -> None:
+    """Three steps with 150 us of work, or with more than fits into 120 us each; a GPU that launches is another case."""
+    cpu = CpuWork(operators=9, operators_us=300.0, working_us={"arithmetic": 120.0, "bandwidth": 30.0})
+    totals = msgspec.structs.replace(latency.totals, launches=0)
+    record = msgspec.structs.replace(latency, cpu=cpu, totals=totals)
+    assert record.cpu_work_us == 50.0
+    more = msgspec.structs.replace(cpu, working_us={"unknown": 1200.0})
+    assert msgspec.structs.replace(record, cpu=more).cpu_work_us == 120.0
+    assert msgspec.structs.replace(record, totals=latency.totals).cpu_work_us is None

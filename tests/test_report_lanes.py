@@ -10,7 +10,7 @@ from traces import BACKWARD, TraceBuilder, clean
 
 from proftrack.report import lane_rows
 from proftrack.report import lanes as report_lanes
-from proftrack.report.bars import bars, short_name
+from proftrack.report.bars import bars
 from proftrack.report.lanes import STYLES, Lanes
 from proftrack.report.scene import Scene, scene
 from proftrack.report.thinning import Marks, thin
@@ -247,20 +247,6 @@ def test_narrow_marks_become_columns_as_high_as_the_time_they_fill() -> None:
     assert drawn.height[mine] == pytest.approx(0.2)
     assert drawn.width_us[mine] == pytest.approx(10)
     assert drawn.left_us[mine].min() == pytest.approx(500)
-
-
-@pytest.mark.parametrize(
-    ("name", "short"),
-    [
-        ("void at::native::vectorized_elementwise_kernel<8, at::native::F>(int)", "vectorized_elementwise_kernel"),
-        ("nvjet_sm90_tst_64x8", "nvjet_sm90_tst_64x8"),
-        ("aten::mm", "aten::mm"),
-        ("autograd::engine::evaluate_function: MmBackward0", "autograd::engine::evaluate_function: MmBackward0"),
-        ("<lambda>", "<lambda>"),
-    ],
-)
-def test_short_names(name: str, short: str) -> None:
-    assert short_name(name) == short
 
 
 # ---- launches --------------------------------------------------------------------------------------------------------

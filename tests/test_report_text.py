@@ -14,12 +14,10 @@ from traces import TraceBuilder
 
 from proftrack import text as units
 from proftrack.analysis.pipeline import analyze_trace
-from proftrack.compare.headline import changes
 from proftrack.record import Record
 from proftrack.record.figures import Flag, Kernel, Op
 from proftrack.report import markdown, sections, terminal
 from proftrack.report.html import render
-from proftrack.verdict import evidence
 
 DATA = Path(__file__).parent / "data"
 
@@ -38,86 +36,6 @@ def shown(record: Record, monkeypatch: pytest.MonkeyPatch, columns: int | None) 
         monkeypatch.setenv("TERM", "xterm-256color")
     terminal.print_record(record, out)
     return str(out.getvalue())
-
-
-@pytest.mark.parametrize(
-    ("us", "text"),
-    [
-        (None, "-"),
-        (0.0, "0 us"),
-        (0.00768, "7.68 ns"),
-        (0.1, "0.10 us"),
-        (2.79, "2.79 us"),
-        (51.23, "51.2 us"),
-        (999.4, "999 us"),
-        (1190.0, "1.19 ms"),
-        (1_190_000.0, "1.19 s"),
-        (-5.0, "-5.00 us"),
-    ],
-)
-def test_durations(us: float | None, text: str) -> None:
-    assert units.duration(us) == text
-
-
-def test_what_rounds_to_a_thousand_has_the_next_unit() -> None:
-    assert [units.duration(us) for us in (999.6, 999_999.0, 0.09999)] == ["1.00 ms", "1.00 s", "0.10 us"]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (0.3333, "0.333"),
-        (1.0, "1"),
-        (12.34, "12.3"),
-        (99.96, "100"),
-        (2650.4, "2,650"),
-        (6e10, "60,000,000,000"),
-        (0.00002, "0.00002"),
-    ],
-)
-def test_numbers_have_no_exponent(value: float, text: str) -> None:
-    assert evidence.number(value) == text
-
-
-def test_figures_of_sentences() -> None:
-    assert [evidence.times(n) for n in (1.0, 0.5, 2.0, 1300.0)] == ["once", "0.5 times", "2 times", "1,300 times"]
-    assert [evidence.difference(f) for f in (0.12, 8.9, 238.07)] == ["12.0 %", "890.0 %", "239x"]
-    assert [evidence.us(us) for us in (2.65e6, 999.6, 2650.0)] == ["2.65 s", "1 ms", "2.65 ms"]
-    assert [evidence.amount("peak_memory_bytes", n) for n in (6e10, 512, 999_960)] == ["60 GB", "512 B", "1 MB"]
-    assert [evidence.amount(name, 2.65e6) for name in ("step_time_us", "kernels")] == ["2.65 s", "2,650,000"]
-
-
-@pytest.mark.parametrize(
-    ("ratios", "texts"),
-    [
-        ((1.05,), ["+5.0 %"]),
-        ((4.5, 0.5, 9.9), ["+350.0 %", "-50.0 %", "+890.0 %"]),
-        ((4.577, 0.019, 1101.1), ["4.58x", "0.019x", "1,101x"]),  # all alike: -98.1 % to 1101.1x is no range
-        ((0.05, 0.04, 0.06), ["0.05x", "0.04x", "0.06x"]),
-        ((0.0,), ["-100.0 %"]),
-    ],
-)
-def test_changes_are_percent_up_to_ten_times(ratios: tuple[float, ...], texts: list[str]) -> None:
-    assert changes(*ratios) == texts
-
-
-def test_other_figures() -> None:
-    assert [units.percent(f) for f in (None, 0.0, 0.0001, 0.0142, 1.0)] == ["-", "0.0 %", "<0.1 %", "1.4 %", "100.0 %"]
-    assert [units.factor(f) for f in (None, 1.0, 1.234, 2.34, 18.4)] == ["-", "1.00x", "1.23x", "2.3x", "18x"]
-    assert units.scaled(746.9e12, "FLOP/s") == "747 TFLOP/s"
-    assert units.scaled(134_217_728, "B") == "134 MB"
-    assert units.scaled(2e18, "B") == "2000 PB"
-    assert units.moment(1_700_000_000_000_000_000) == "2023-11-14 22:13 UTC"
-    assert [units.counted(n, "step") for n in (1, 2, 12_000)] == ["1 step", "2 steps", "12,000 steps"]
-
-
-def test_untrusted_names_are_one_line_without_what_cannot_be_seen() -> None:
-    text = units.plain("a\nb\x1b[31m\u202ec\u200bd\ud800e\U000e0041")
-    assert text == "a\\nb\\x1b[31m\\u202ec\\u200bd\\ud800e\\U000e0041"
-    long = units.plain("x" * 3000, 100)
-    assert (len(long), "..." in long) == (100, True)
-    assert units.brief("void at::native::(anonymous namespace)::k<c10::Half>(int)", 60) == "k<Half>(int)"
 
 
 def record_of(name: str) -> Record:

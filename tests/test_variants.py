@@ -18,7 +18,7 @@ from run_folders import make_record
 from stores import mlflow_runs
 from team import missing
 
-from proftrack.capture import compilation, in_turns, outputs
+from proftrack.capture import compilation, in_turns, output_check
 from proftrack.capture.timing import Stopwatch
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment import TimingOptions
@@ -351,14 +351,14 @@ def test_one_alone_and_none_at_all() -> None:
 )
 def test_results_are_equal_within_what_their_type_can_hold(dtype: str, change: float, equal: bool) -> None:
     first = torch.ones(64, dtype=getattr(torch, dtype))
-    found = outputs.check([first], [first * (1 + change)])
+    found = output_check.check([first], [first * (1 + change)])
     assert found.equal is equal
     assert found.error == pytest.approx(change, rel=1e-2)  # every value is off by the same share
 
 
 def test_the_norm_counts_and_not_a_value_near_zero() -> None:
     """3, 4 -> 3, 4.05: off by 0.05 of 5, that is 1 %."""
-    found = outputs.check([torch.tensor([3.0, 4.0, 0.0])], [torch.tensor([3.0, 4.05, 0.0])])
+    found = output_check.check([torch.tensor([3.0, 4.0, 0.0])], [torch.tensor([3.0, 4.05, 0.0])])
     assert found.error == pytest.approx(0.01, rel=1e-3)
 
 
@@ -376,19 +376,19 @@ def test_the_norm_counts_and_not_a_value_near_zero() -> None:
 )
 def test_other_results(first: list[float], second: list[float], equal: bool, words: str) -> None:
     dtype = torch.float32 if any(isinstance(value, float) for value in first) else torch.int64
-    found = outputs.check([torch.tensor(first, dtype=dtype)], [torch.tensor(second, dtype=dtype)])
+    found = output_check.check([torch.tensor(first, dtype=dtype)], [torch.tensor(second, dtype=dtype)])
     assert (found.equal, words in found.text) == (equal, True), found.text
 
 
 def test_nothing_to_compare_and_the_worst_of_several() -> None:
-    assert outputs.check([], []).equal is None
+    assert output_check.check([], []).equal is None
     ones = torch.ones(4)
-    assert outputs.check([ones, ones], [ones, ones * 2]).error == pytest.approx(1.0)
+    assert output_check.check([ones, ones], [ones, ones * 2]).error == pytest.approx(1.0)
 
 
 def test_kept_results_are_copies() -> None:
     x = torch.zeros(3, requires_grad=True)
-    kept = outputs.keep({"a": x, "b": [x + 1, 3, None]})
+    kept = output_check.keep({"a": x, "b": [x + 1, 3, None]})
     with torch.no_grad():
         x.add_(5)
     assert [t.tolist() for t in kept] == [[0.0] * 3, [1.0] * 3]
@@ -452,7 +452,7 @@ def test_what_changed_in_the_kernels_is_named() -> None:
 
 
 def test_a_cuda_graph_is_refused_without_a_gpu_and_where_the_workload_says_so() -> None:
-    from proftrack.capture import transform
+    from proftrack.capture import step_transforms
     from proftrack.capture.device import CpuDevice
 
     class Gpu(CpuDevice):
@@ -461,11 +461,11 @@ def test_a_cuda_graph_is_refused_without_a_gpu_and_where_the_workload_says_so() 
     def step() -> None:
         pass
 
-    with pytest.raises(transform.Refused, match="needs a CUDA device"):
-        transform.cuda_graph(step, CpuDevice())
+    with pytest.raises(step_transforms.Refused, match="needs a CUDA device"):
+        step_transforms.cuda_graph(step, CpuDevice())
     step.not_capturable = "each step loads another batch"  # type: ignore[attr-defined]
-    with pytest.raises(transform.Refused, match="cannot be captured: each step loads another batch"):
-        transform.cuda_graph(step, Gpu())
+    with pytest.raises(step_transforms.Refused, match="cannot be captured: each step loads another batch"):
+        step_transforms.cuda_graph(step, Gpu())
 
 
 def test_measured_side_by_side_on_the_cpu(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

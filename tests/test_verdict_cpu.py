@@ -11,7 +11,7 @@ from cpu_fixtures import judged, machines
 from msgspec import structs
 from traces import BACKWARD, TraceBuilder
 
-from proftrack.capture.load import Reading, Task, load_between, read_load
+from proftrack.capture.cpu_load import Reading, Task, load_between, read_load
 from proftrack.measures import measure
 from proftrack.measures.view import view
 from proftrack.measures.work import cpu_calls, cpu_work, operator_costs

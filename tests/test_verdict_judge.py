@@ -321,15 +321,6 @@ def test_every_verdict_says_what_it_rests_on(
         assert [e.name for e in verdict.evidence][:2] == ["step_time_us", "gpu_busy_per_step_us"]
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.5, "0.5 us"), (999.4, "999 us"), (999.9, "1 ms"), (999_960, "1 s"), (3.2e9, "3,200 s")]
-)
-def test_times_in_sentences(value: float, text: str) -> None:
-    from proftrack.verdict.evidence import us
-
-    assert us(value) == text
-
-
 # ---- texts -----------------------------------------------------------------------------------------------------------
 
 
@@ -343,11 +334,3 @@ def test_advice_counts_and_times_as_people_do() -> None:
     gap = IdleGap(start_us=0, duration_us=2.65e6, cause="host", during="collate")
     slow = dataclasses.replace(found, idle=msgspec.structs.replace(found.idle, largest=[gap]))
     assert advice._hosting(slow) == ["The largest such stretch takes 2.65 s, during collate."]
-
-
-def test_counts_in_sentences() -> None:
-    from proftrack.verdict.evidence import counted, number, times
-
-    assert [times(n) for n in (1, 1.0001, 2, 1 / 3, 2653)] == ["once", "once", "2 times", "0.333 times", "2,653 times"]
-    assert [counted(n, "value") for n in (1, 0.5, 1200)] == ["1 value", "0.5 values", "1,200 values"]
-    assert [number(n) for n in (0, 0.00002, 1234567, 12.34, -2650)] == ["0", "0.00002", "1,234,567", "12.3", "-2,650"]

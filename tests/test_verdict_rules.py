@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from proftrack.verdict.rules import REGIMES, StepFacts, gpu_regime, regime, without_inflation
+from proftrack.record.verdict import REGIMES
+from proftrack.verdict.rules import StepFacts, gpu_regime, regime, without_inflation
 from proftrack.verdict.thresholds import THRESHOLDS
 
 ARITHMETIC = {"arithmetic": 1.0}

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from proftrack.capture.device import CpuDevice
-from proftrack.capture.work import count_step
+from proftrack.capture.step_work import count_step
 from proftrack.record.ceilings import Ceilings, StepWork
 
 

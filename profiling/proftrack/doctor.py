@@ -227,7 +227,7 @@ def _spool() -> Iterator[Check]:
 def _profiler() -> Iterator[Check]:
     if _version("torch") is None:
         return
-    from proftrack.capture.probe import probe
+    from proftrack.capture.profiler_check import probe
 
     found = probe()
     for note in found.notes:
@@ -271,7 +271,7 @@ def _beside_the_profiler(injected: list[str], *, has_clocks: bool) -> Iterator[C
 def _ceilings(*, fresh: bool) -> Iterator[Check]:
     if _version("torch") is None:
         return
-    from proftrack.capture.probe import ceilings
+    from proftrack.capture.profiler_check import ceilings
 
     found = ceilings(fresh=fresh)
     rates = ", ".join(f"{name} {scaled(rate, 'FLOP/s')}" for name, rate in found.flops_per_s.items())

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written aside, then put into place; and locks between processes."""
+"""Files that are whole or not there: written aside, then put into place. Locks, and what is said of a missing file."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from proftrack.errors import ProftrackError
+from proftrack.text import meant
 
 
 @contextlib.contextmanager
@@ -77,3 +78,11 @@ def locked(path: Path, *, held: ProftrackError | None = None) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def no_such_file(path: Path) -> str:
+    """The sentence about a file that is not there, with the name in its folder that comes closest."""
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = [each.name for each in path.parent.iterdir()]
+    return f"{path}: no such file{meant(path.name, names)}"

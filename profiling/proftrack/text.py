@@ -1,9 +1,16 @@
-"""Figures as text, and untrusted names made fit to show. The one place that formats."""
+"""Figures as text, and untrusted names made fit to show. The one place that formats.
+
+Columns of figures have three digits each, so that they can be compared at a glance (51.0 us); sentences have no more
+than they need (51 us).
+"""
 
 from __future__ import annotations
 
 import datetime
+import difflib
 import re
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 # Control and direction characters, what is invisible, and lone surrogates, which no file can hold.
 _CONTROL = re.compile(
@@ -11,18 +18,54 @@ _CONTROL = re.compile(
     r"\U000e0000-\U000e007f]"
 )
 _NOISE = re.compile(r"^void |at::native::|at::cuda::|\(anonymous namespace\)::|c10::")
+_QUALIFIER = re.compile(r"^(?:void|static|__global__)\s+")
+_PARAMETERS = re.compile(r"(?<=\w)\(.*\)$")
 # What rounds to 1000 has the next unit.
-_UNITS = ((0.1, 1e-3, "ns"), (1e3, 1, "us"), (1e6, 1e3, "ms"), (float("inf"), 1e6, "s"))
+_INF = float("inf")
+_UNITS = ((0.1, 1e-3, "ns"), (1e3, 1, "us"), (1e6, 1e3, "ms"), (_INF, 1e6, "s"))
+
+
+_PREFIXES = ((1e3, 1, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M"), (1e12, 1e9, "G"), (1e15, 1e12, "T"), (_INF, 1e15, "P"))
+_VALUE = 80
+"""Characters of a value in a sentence."""
+_SHORT_NAME = 80
+
+
+# ---- figures ---------------------------------------------------------------------------------------------------------
 
 
 def duration(us: float | None) -> str:
-    """Microseconds with three digits and a fitting unit: 7.68 ns, 2.79 us, 51.2 us, 1.19 s."""
+    """Microseconds in a column, with three digits and a fitting unit: 7.68 ns, 2.79 us, 51.0 us, 1.19 s."""
     if us is None:
         return "-"
-    for limit, divisor, unit in _UNITS:
-        if abs(us) < 0.9995 * limit and (us or unit == "us"):
-            return f"{_three_digits(us / divisor)} {unit}"
-    raise AssertionError("infinity is larger than every time")
+    value, unit = _in_unit(us)
+    return f"{_three_digits(value)} {unit}"
+
+
+def short_time(us: float) -> str:
+    """Microseconds in a sentence: 7.68 ns, 3 us, 51 us, 1.2 ms, 2,650 s."""
+    value, unit = _in_unit(us)
+    return f"{number(value)} {unit}"
+
+
+def torch_time(us: float) -> str:
+    """Microseconds as torch's tables have them: 572.832us, 1.558ms, 3.574s."""
+    if us >= 1e6:
+        return f"{us / 1e6:.3f}s"
+    return f"{us / 1e3:.3f}ms" if us >= 1e3 else f"{us:.3f}us"
+
+
+def _in_unit(us: float) -> tuple[float, str]:
+    if not us:
+        return 0.0, "us"
+    return _scaled(us, _UNITS)
+
+
+def _scaled(value: float, units: Sequence[tuple[float, float, str]]) -> tuple[float, str]:
+    for limit, divisor, unit in units:
+        if abs(value) < 0.9995 * limit:
+            return value / divisor, unit
+    return value / units[-1][1], units[-1][2]
 
 
 def _three_digits(value: float) -> str:
@@ -42,13 +85,37 @@ def factor(value: float | None) -> str:
 
 
 def scaled(value: float | None, unit: str) -> str:
-    """A figure with three digits and a decimal prefix: 747 TFLOP/s, 4.27 TB/s, 134 MB."""
+    """A figure in a column, with three digits and a decimal prefix: 747 TFLOP/s, 4.27 TB/s, 134 MB."""
     if value is None:
         return "-"
-    for limit, divisor, prefix in ((1e3, 1, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M"), (1e12, 1e9, "G"), (1e15, 1e12, "T")):
-        if abs(value) < limit:
-            return f"{_three_digits(value / divisor)} {prefix}{unit}"
-    return f"{_three_digits(value / 1e15)} P{unit}"
+    size, prefix = _scaled(value, _PREFIXES)
+    return f"{_three_digits(size)} {prefix}{unit}"
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A count or a ratio for a sentence, never with an exponent: 0.333, 2, 12.5, 1,234."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}" if abs(value) >= 1e-4 or not value else f"{value:.9f}".rstrip("0").rstrip(".")
+
+
+def figure(metric: str, value: float | None) -> str:
+    """A metric's value in a column, in the unit that its name says: 2.65 s, 60.0 GB, 0.5."""
+    if value is None:
+        return "-"
+    if metric.endswith("_us"):
+        return duration(value)
+    return scaled(value, "B") if metric.endswith("_bytes") else number(value, 4)
+
+
+def amount(metric: str, value: float) -> str:
+    """A metric's value in a sentence: 2.65 s, 60 GB, 0.5."""
+    if metric.endswith("_us"):
+        return short_time(value)
+    if not metric.endswith("_bytes"):
+        return number(value)
+    size, prefix = _scaled(value, _PREFIXES)
+    return f"{number(size)} {prefix}B"
 
 
 def moment(epoch_ns: int) -> str:
@@ -57,9 +124,17 @@ def moment(epoch_ns: int) -> str:
     return at.strftime("%Y-%m-%d %H:%M UTC")
 
 
-def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """1 step, 2 steps, 12,000 steps."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+def counted(count: float, noun: str, plural: str | None = None) -> str:
+    """1 step, 2 steps, 0.333 launches, 12,000 steps."""
+    text = number(count)
+    plural = plural or f"{noun}{'es' if noun.endswith(('ch', 's')) else 's'}"
+    return f"{text} {noun if text == '1' else plural}"
+
+
+def how_often(count: float) -> str:
+    """once, 3 times, 0.5 times."""
+    text = number(count)
+    return "once" if text == "1" else f"{text} times"
 
 
 def percent(fraction: float | None) -> str:
@@ -67,6 +142,37 @@ def percent(fraction: float | None) -> str:
     if fraction is None:
         return "-"
     return "<0.1 %" if 0 < fraction < 0.0005 else f"{fraction * 100:.1f} %"
+
+
+def difference(fraction: float) -> str:
+    """How far apart two figures are, 0.12 being 12.0 %; from a factor of ten on as a factor: 240x."""
+    return f"{fraction * 100:.1f} %" if fraction < 9 else f"{number(1 + fraction)}x"
+
+
+def changes(*ratios: float) -> list[str]:
+    """Ratios as changes: 1.05 -> +5.0 %. Where one is beyond ten times or a tenth, all as factors: 0.019x, 1,101x."""
+    if all(10 > ratio > 0.1 or not ratio for ratio in ratios):
+        return [f"{(ratio - 1) * 100:+.1f} %" for ratio in ratios]
+    return [f"{number(ratio)}x" for ratio in ratios]
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
+def show(value: Any) -> str:
+    """A value as it can stand in a sentence: one line, not too long."""
+    text = value if isinstance(value, str) and value.isprintable() and value.strip() else repr(value)
+    return text if len(text) <= _VALUE else text[: _VALUE - 3] + "..."
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """`; did you mean X?` where a known word is close, whatever its case; else nothing."""
+    words = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(word.lower(), list(words), n=1, cutoff=0.6)
+    return f"; did you mean {words[close[0]]}?" if close else ""
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
 
 
 def plain(name: str, limit: int = 200) -> str:
@@ -87,5 +193,18 @@ def _escaped(text: str) -> str:
 
 
 def brief(name: str, limit: int) -> str:
-    """A kernel's name where room is scarce: without the return type and the namespaces that all of torch's have."""
+    """A kernel's name in a table: without the return type and the namespaces that all of torch's have."""
     return plain(_NOISE.sub("", name), limit)
+
+
+def short_name(name: str) -> str:
+    """A kernel's name as people say it: no return type, template arguments or parameters, and no namespaces of torch.
+
+    Not escaped, and at most 80 characters.
+    """
+    text = _QUALIFIER.sub("", name.strip()).replace("(anonymous namespace)::", "")
+    text = _PARAMETERS.sub("", text.partition("<")[0])
+    if text.startswith("at::"):
+        text = text.rpartition("::")[2]
+    text = text or name
+    return text if len(text) <= _SHORT_NAME else text[: _SHORT_NAME - 3] + "..."

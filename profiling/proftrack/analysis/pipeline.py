@@ -141,7 +141,7 @@ def _analyzed(key: int | str, cycles: list[Measured], step_time_us: float | None
     _refuse_overlap(traces)
     measures = combine([cycle.measures for cycle in cycles])
     judged = judge(measures, Context(step_time_us=step_time_us))
-    record = _record(measures, judged, traces, kind="trace", environment=_environment(traces[0]))
+    record = _record(measures, judged, traces, environment=_environment(traces[0]))
     return _analysis(record, traces, measures, rank=key if isinstance(key, int) else None)
 
 
@@ -173,7 +173,7 @@ def analyze_capture(capture: Capture, experiment: Experiment, environment: Envir
     )
     judged = judge(measures, context)
     run = _run_facts(capture, experiment, environment)
-    record = _record(measures, judged, traces, kind="run", environment=environment, run=run, capture=capture)
+    record = _record(measures, judged, traces, environment=environment, run=run, capture=capture)
     return _analysis(record, traces, measures)
 
 
@@ -182,7 +182,6 @@ def _record(
     judged: Judgement,
     traces: list[Trace],
     *,
-    kind: str,
     environment: Environment,
     run: RunFacts | None = None,
     capture: Capture | None = None,
@@ -190,7 +189,7 @@ def _record(
     timing = capture.timing if capture else None
     return Record(
         source=Source(
-            kind=kind,
+            kind="trace" if capture is None else "run",
             proftrack_version=__version__,
             files=[SourceFile(name=t.path.name, bytes=t.file_bytes, events=t.events) for t in traces],
             profiler=_profiler_options(traces[0]),

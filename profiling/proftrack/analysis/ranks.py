@@ -18,7 +18,7 @@ from proftrack.measures.collectives import Collective
 from proftrack.record import Record
 from proftrack.record.ranks import Joint, RankFigures
 from proftrack.record.verdict import Evidence
-from proftrack.verdict.evidence import difference, us
+from proftrack.text import difference, short_time
 
 MOSTLY = 0.5
 """Share of a rank's time in collectives from which on it is called waiting."""
@@ -166,8 +166,8 @@ def _compared(
         worst = max(others, key=lambda r: r.waiting_us or 0.0)
         regime = next(r.regime for r in ranks if r.rank == waited_for)
         out.append(
-            f"The others wait for rank {waited_for}: rank {worst.rank} spends {us(worst.waiting_us or 0.0)} a step in "
-            f"collectives waiting. Look at rank {waited_for} ({regime} by itself), not at the network."
+            f"The others wait for rank {waited_for}: rank {worst.rank} spends {short_time(worst.waiting_us or 0.0)} a "
+            f"step in collectives waiting. Look at rank {waited_for} ({regime} by itself), not at the network."
         )
     elif any(r.waiting_us is not None for r in ranks):
         out.append("No rank waits notably for another: time in collectives is transfer.")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from proftrack.errors import NotFoundError, UsageError
-from proftrack.experiment.sentences import no_such_file
+from proftrack.files import no_such_file
 
 PATTERNS = ("*.json", "*.json.gz")
 

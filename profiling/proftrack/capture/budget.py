@@ -18,14 +18,17 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from msgspec import Struct
 
+from proftrack.capture import compat
 from proftrack.capture.dtype import Emulated
 from proftrack.capture.timing import FEWEST_STEPS
 from proftrack.errors import BudgetError
 from proftrack.experiment import Experiment
+from proftrack.threads import beside
 
 _REPORT_SHARE = 0.05
 """Of the budget, for reading the trace and writing the report."""
@@ -182,28 +185,23 @@ def guarded(
     """
     with contextlib.ExitStack() as stack:
         if on_overrun is not None:
-            stack.enter_context(_watched(budget, on_overrun, first_seconds))
+            stack.enter_context(_watching(budget, on_overrun, first_seconds))
         if budget.emulated is not None and budget.experiment.params.get("compile", "none") == "none":
             stack.enter_context(_predicting(budget, budget.emulated))
         yield
 
 
-@contextlib.contextmanager
-def _watched(budget: Budget, on_overrun: Callable[[BudgetError], Any], first_seconds: float | None) -> Iterator[None]:
-    over = threading.Event()
+def _watching(
+    budget: Budget, on_overrun: Callable[[BudgetError], Any], first_seconds: float | None
+) -> AbstractContextManager[None]:
+    """A thread that calls `on_overrun` where the block lasts longer than the budget allows."""
     seconds = budget.allowed(first_seconds)
 
-    def watch() -> None:
+    def watch(over: threading.Event) -> None:
         if not over.wait(seconds):
             on_overrun(budget.overrun(seconds, first_seconds=first_seconds))
 
-    thread = threading.Thread(target=watch, name="proftrack-budget", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return beside(watch)
 
 
 def _predicting(budget: Budget, emulated: Emulated) -> Any:
@@ -211,14 +209,13 @@ def _predicting(budget: Budget, emulated: Emulated) -> Any:
 
     Not around compiled code, which would not be compiled under it.
     """
-    from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import flop_registry
 
-    class Predicting(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed
+    class Predicting(compat.dispatch_mode()):  # type: ignore[misc]  # torch is not followed
         """Refuses the operator with which the step becomes too long."""
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            formula = flop_registry.get(func._overloadpacket)
+            formula = flop_registry.get(compat.operator_of(func))
             if formula is not None and any(str(getattr(a, "dtype", "")) == f"torch.{emulated.dtype}" for a in args):
                 with contextlib.suppress(TypeError):  # a formula that needs the result's shape
                     predicted = formula(*args, **(kwargs or {})) / emulated.best_rate

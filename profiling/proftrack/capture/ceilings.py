@@ -21,9 +21,9 @@ from typing import Any
 
 import msgspec
 
+from proftrack.capture.call_costs import call_costs
+from proftrack.capture.cpu_load import Reading, load_between, read_load
 from proftrack.capture.device import Device
-from proftrack.capture.load import Reading, load_between, read_load
-from proftrack.capture.prices import call_prices
 from proftrack.record.ceilings import Ceilings
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
@@ -136,7 +136,7 @@ def measure(device: Device, dtypes: Iterable[str], known: Ceilings | None = None
             return msgspec.structs.replace(known, flops_per_s={**known.flops_per_s, **rates}, waited=waited)
         bandwidth = _copy_rate(device)
         dispatch = None if device.is_gpu else _dispatch(device)
-    prices = {} if device.is_gpu else call_prices()
+    prices = {} if device.is_gpu else call_costs()
     return Ceilings(
         device=device.name,
         flops_per_s=rates,

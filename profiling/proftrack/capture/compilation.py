@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from msgspec import Struct
 
+from proftrack.capture import compat
 from proftrack.record.compilation import Compilation
 
 _MOST_REASONS = 5
@@ -33,10 +32,8 @@ class Counters(Struct, frozen=True):
 
 
 def read() -> Counters:
-    """The counters now; empty where nothing was compiled in this process, or a torch to come has none."""
-    utils: Any = sys.modules.get("torch._dynamo.utils")
-    counters = getattr(utils, "counters", {})
-    return Counters({str(group): {str(k): int(v) for k, v in counts.items()} for group, counts in counters.items()})
+    """The counters now; empty where nothing was compiled in this process."""
+    return Counters(compat.compile_counters())
 
 
 def summed(first: Counters, later: Counters) -> Compilation:
@@ -63,23 +60,12 @@ def watched() -> Iterator[Callable[[], str]]:
 
     What one workload compiles or captures stays in the process, in the way of the next.
     """
-    import torch
-
     before, captures = read(), list[bool]()
-    graph: Any = torch.cuda.CUDAGraph
-    begin = graph.capture_begin
-
-    def counted(*arguments: Any, **named: Any) -> Any:
-        captures.append(True)
-        return begin(*arguments, **named)
 
     def seen() -> str:
         if read().since(before).of("stats", "unique_graphs") > 0:
             return "its steps are compiled"
         return "its steps capture a CUDA graph" if captures else ""
 
-    graph.capture_begin = counted
-    try:
+    with compat.before_each_graph_capture(lambda: captures.append(True)):
         yield seen
-    finally:
-        graph.capture_begin = begin

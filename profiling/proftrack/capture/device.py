@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import warnings
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from proftrack.errors import CaptureError, UsageError
 from proftrack.experiment.workload import first_line
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """torch computes on one thread inside the block, in this process: not beside other work that is timed."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Device(Protocol):

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from proftrack.capture.ceilings import DTYPES
-from proftrack.capture.device import Device
+from proftrack.capture.device import Device, one_thread
 from proftrack.experiment import Experiment
 
 PARAM, AUTO = "dtype", "auto"
@@ -83,18 +83,15 @@ def _thread_rate(dtype: str) -> float | None:
     """
     import torch
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    rate = None
     try:
-        rate = None
-        for n in _SIZES:
-            if rate is None or 2 * n**3 / rate < _PROBE_SECONDS:
-                rate = _product_rate(n, getattr(torch, dtype))
-        return rate
+        with one_thread():
+            for n in _SIZES:
+                if rate is None or 2 * n**3 / rate < _PROBE_SECONDS:
+                    rate = _product_rate(n, getattr(torch, dtype))
     except RuntimeError:  # not implemented
         return None
-    finally:
-        torch.set_num_threads(threads)
+    return rate
 
 
 def _product_rate(n: int, dtype: Any) -> float:

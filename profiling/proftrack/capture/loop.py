@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from proftrack.capture.cpu_load import Reading, load_between, read_load
 from proftrack.capture.device import open_device
-from proftrack.capture.load import Reading, load_between, read_load
 from proftrack.capture.lockstep import Pace
 from proftrack.capture.measurement import Progress, calibrated, ready, recorded_notes, state_of
 from proftrack.capture.profiling import (

@@ -28,8 +28,8 @@ from proftrack.capture.profiling import (
     windows,
 )
 from proftrack.capture.result import Capture, Cycle
+from proftrack.capture.step_work import count_step
 from proftrack.capture.timing import CPU_WARM_UP, FEWEST_STEPS, GPU_WARM_UP, Stopwatch, Warm, time_steps, warm_up
-from proftrack.capture.work import count_step
 from proftrack.errors import BudgetError, CaptureError, WorkloadError
 from proftrack.experiment import Experiment, workload
 from proftrack.experiment.workload import Step

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -22,8 +23,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from proftrack.capture import compat
 from proftrack.capture.device import Device
-from proftrack.capture.trace import Counts, export, file_name, region_name, without_step
+from proftrack.capture.trace_file import Counts, export, file_name, region_name, without_step
 from proftrack.errors import CaptureError, ProftrackError
 from proftrack.experiment import Experiment, ProfilerOptions, Schedule
 from proftrack.experiment.workload import first_line
@@ -32,6 +34,11 @@ REWARM_SECONDS = 0.1
 REWARM_STEPS = 2000
 _KINETO_LEVEL = "KINETO_LOG_LEVEL"
 _SILENT = "6"  # one above the last severity that kineto has
+_REMARKS = (
+    ".*Profiler clears events at the end of each cycle",
+    "Profiler won't be using warmup",
+    "Device profiling activity collection was stopped early",
+)
 
 
 class Window(Struct, frozen=True):
@@ -63,10 +70,7 @@ def windows(schedule: Schedule) -> list[Window]:
 
 def refuse_running_profiler() -> None:
     """Raise CaptureError where a profiler is on already: torch would let both run and record nothing in one of them."""
-    import torch
-
-    # The first does not see a profiler of all threads, the second none that was started from C++.
-    if torch.autograd._profiler_enabled() or torch.autograd.profiler._is_profiler_enabled:
+    if compat.profiler_is_on():
         raise CaptureError(
             "a torch profiler is already running in this process and two cannot record at once; "
             "stop it (or take it out of the workload) before proftrack profiles"
@@ -79,26 +83,17 @@ def no_other_profiler(experiment: Experiment) -> Iterator[None]:
 
     Inside ours it would take the recording away without an error, or end the process in torch's C++ code (2.13).
     """
-    from torch.autograd.profiler import profile
 
-    prepare = getattr(profile, "_prepare_trace", None)
-    if prepare is None:  # a torch to come; a cycle that was disturbed is still found by its step count
-        yield
-        return
-
-    def guarded(session: Any) -> Any:
+    def refuse_others() -> None:
         if not _ours.get():
             raise CaptureError(
                 f"{experiment.name}: the workload starts a torch profiler of its own and two cannot record at once; "
                 "take it out of the workload"
             )
-        return prepare(session)
 
-    profile._prepare_trace = guarded
-    try:
+    # A torch that cannot be asked so runs on; a cycle that was disturbed is found by its step count.
+    with compat.before_each_profiler(refuse_others):
         yield
-    finally:
-        profile._prepare_trace = prepare
 
 
 def throw_away_session(device: Device) -> None:
@@ -226,7 +221,7 @@ def _scheduled(experiment: Experiment, device: Device, on_trace_ready: Callable[
         record_shapes=options.record_shapes,
         with_stack=options.with_stack,
         profile_memory=options.profile_memory,
-        experimental_config=_every_thread() if records_all_threads(options) else None,
+        experimental_config=compat.every_thread() if records_all_threads(options) else None,
     )
 
 
@@ -235,17 +230,7 @@ def records_all_threads(options: ProfilerOptions) -> bool:
 
     With both options on torch drops the memory events (pytorch#166121, still so in 2.13).
     """
-    return not options.profile_memory and _every_thread() is not None
-
-
-def _every_thread() -> Any:
-    """The profiler's option that records every thread of the process; None where this torch does not have it."""
-    import torch
-
-    try:
-        return torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
-    except (AttributeError, TypeError):
-        return None
+    return not options.profile_memory and compat.every_thread() is not None
 
 
 def _rewarm_steps(device: Device, step_seconds: float) -> int:
@@ -285,19 +270,30 @@ _ours: ContextVar[bool] = ContextVar("ours", default=False)
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep torch's remarks on profiling from the user: what matters of them becomes a note."""
-    level = os.environ.get(_KINETO_LEVEL)
-    if level is None:
-        os.environ[_KINETO_LEVEL] = _SILENT  # read when the process first profiles
+    """Keep torch's remarks on profiling from the user: what matters of them becomes a note.
+
+    Their filters stay: `warnings.catch_warnings` puts the whole process's list aside and back, which loses what another
+    thread does to it meanwhile. Kineto's own level is set for the first session of the process, when it is read.
+    """
+    for remark in _REMARKS:
+        # Not twice: after each change of the filters Python shows again what it had shown once.
+        if not any(action == "ignore" and text and text.pattern == remark for action, text, *_ in warnings.filters):
+            warnings.filterwarnings("ignore", message=remark)
+    with _kineto_silenced() if not _kineto_has_started.is_set() else contextlib.nullcontext():
+        yield
+
+
+@contextlib.contextmanager
+def _kineto_silenced() -> Iterator[None]:
+    _kineto_has_started.set()
+    if _KINETO_LEVEL in os.environ:
+        yield
+        return
+    os.environ[_KINETO_LEVEL] = _SILENT
     try:
-        with warnings.catch_warnings():
-            for message in (
-                ".*Profiler clears events at the end of each cycle",
-                "Profiler won't be using warmup",
-                "Device profiling activity collection was stopped early",
-            ):
-                warnings.filterwarnings("ignore", message=message)
-            yield
+        yield
     finally:
-        if level is None:
-            del os.environ[_KINETO_LEVEL]
+        del os.environ[_KINETO_LEVEL]
+
+
+_kineto_has_started = threading.Event()

@@ -14,7 +14,7 @@ from proftrack.capture.lockstep import Pace
 from proftrack.capture.measurement import OnOverrun, Progress, opened, profiled, ready, result, time_alone
 from proftrack.capture.profiling import no_other_profiler, refuse_running_profiler
 from proftrack.capture.result import Capture
-from proftrack.capture.trace import file_name
+from proftrack.capture.trace_file import file_name
 from proftrack.errors import UsageError
 from proftrack.experiment import Experiment, workload
 from proftrack.rundir.layout import TRACES

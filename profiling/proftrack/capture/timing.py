@@ -22,8 +22,8 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from proftrack.capture.cpu_load import load_between, read_load
 from proftrack.capture.device import Device
-from proftrack.capture.load import load_between, read_load
 from proftrack.experiment import TimingOptions
 from proftrack.record.timing import Load, Mode, Timing
 

@@ -63,7 +63,7 @@ class _Lazy(click.Group):
 
 def _no_command(word: str, commands: list[str]) -> str:
     from proftrack.experiment.file import catalog
-    from proftrack.experiment.sentences import meant
+    from proftrack.text import meant
 
     if word.endswith((".yaml", ".yml", ".py")) or word in [path.stem for path in catalog()]:
         return f"{word}: an experiment, not a command; did you mean proftrack run {word}?"
@@ -83,7 +83,7 @@ def _sentence(error: click.ClickException) -> str:
         wanted = error.param.human_readable_name
         return f"{wanted} is missing; write {command} {wanted} ({command} --help says more)"
     if isinstance(error, click.NoSuchOption):
-        from proftrack.experiment.sentences import meant
+        from proftrack.text import meant
 
         options = [name for each in context.command.get_params(context) for name in each.opts if name[:2] == "--"]
         close = meant(error.option_name, options)

@@ -24,29 +24,29 @@ def print_catalog() -> None:
     paths = catalog()
     for path in paths:
         try:
-            found = experiment.load(str(path))
+            loaded = experiment.load(str(path))
         except ProftrackError as error:
             out.print(f"[bold]{escape(path.stem)}[/bold]")
             out.print(Padding(escape(str(error)), (0, 0, 1, 4)))
             continue
-        out.print(f"[bold]{escape(found.name)}[/bold]  {escape(str(path))}")
-        for line in _about(found):
+        out.print(f"[bold]{escape(loaded.name)}[/bold]  {escape(str(path))}")
+        for line in _about(loaded):
             out.print(Padding(escape(line), (0, 0, 0, 4)))
         out.print()
     if not paths:
         out.print("There is no experiments/ folder with YAML files here.")
 
 
-def _about(found: Experiment) -> Iterator[str]:
-    if found.description:
-        yield found.description
-    yield "params    " + (" ".join(f"{key}={_text(value)}" for key, value in found.params.items()) or "none")
-    for key, allowed in found.choices.items():
+def _about(experiment: Experiment) -> Iterator[str]:
+    if experiment.description:
+        yield experiment.description
+    yield "params    " + (" ".join(f"{key}={_text(value)}" for key, value in experiment.params.items()) or "none")
+    for key, allowed in experiment.choices.items():
         yield f"choices   {key}={','.join(map(_text, allowed))}"
-    for key, points in found.sweep.items():
+    for key, points in experiment.sweep.items():
         yield f"sweep     {key}={','.join(map(_text, points))}"
-    if found.variants:
-        yield f"variants  {', '.join(found.variants)}"
+    if experiment.variants:
+        yield f"variants  {', '.join(experiment.variants)}"
 
 
 def _text(value: object) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 import click
 
 from proftrack.errors import ProftrackError, UsageError
-from proftrack.experiment.sentences import meant
+from proftrack.text import meant
 
 device = click.option(
     "--device", metavar="auto|cuda|cpu", help="Where the workload runs, instead of what its file says."

@@ -7,8 +7,8 @@ from typing import Any
 
 from proftrack.compare.results import Different
 from proftrack.errors import IncomparableError, UsageError
-from proftrack.experiment.sentences import meant, show
 from proftrack.record import Record
+from proftrack.text import meant, show
 
 THREADS = "threads"
 _MAY_BE_UNKNOWN = (THREADS,)

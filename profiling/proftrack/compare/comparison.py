@@ -9,7 +9,7 @@ import msgspec
 
 from proftrack.compare import changed, floors, why
 from proftrack.compare.comparable import check, keys_of, threads_of
-from proftrack.compare.headline import Evidence, headline
+from proftrack.compare.headline import Findings, headline
 from proftrack.compare.match import match
 from proftrack.compare.parts import parts_of
 from proftrack.compare.results import CommitRange, Comparison, Different, Floor, TimeChange
@@ -63,11 +63,11 @@ def compare(
     rows = match(parts_of(before, time.before_us), parts_of(after, time.after_us))
     counts, host = why.counts(before, after), why.host_rows(before, after)
     tried = [*allowed, *(v for v in changed.variants(before, after) if f"params.{v.name}" not in _names(allowed))]
-    evidence = Evidence(
+    findings = Findings(
         time=time, rows=rows, counts=counts, host=host, tried=tried, profiled=basis == "profiled", same_data=same
     )
     return Comparison(
-        headline=headline(evidence),
+        headline=headline(findings),
         word=time.word,
         basis=basis,
         baseline=baseline.side(),

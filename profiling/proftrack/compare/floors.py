@@ -12,7 +12,7 @@ from proftrack.compare.changepoints import FEWEST_RUNS, stretches
 from proftrack.compare.results import Floor
 from proftrack.compare.timing import FEWEST_SAMPLES, quantile
 from proftrack.record.timing import StepTime
-from proftrack.verdict.evidence import difference
+from proftrack.text import difference
 
 ASSUMED_GPU = 0.03
 ASSUMED_HOST = 0.5

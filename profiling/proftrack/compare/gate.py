@@ -17,11 +17,10 @@ from msgspec import Struct
 
 from proftrack.compare import floors
 from proftrack.compare.comparison import BUSY, STEP_TIME, step_samples
-from proftrack.compare.headline import changes
 from proftrack.compare.policy import COUNTS, Limit, Policy, describe
 from proftrack.compare.results import Comparison, Count, Floor, Interval
 from proftrack.compare.subjects import Subject
-from proftrack.verdict.evidence import amount, difference, number
+from proftrack.text import amount, changes, difference, number
 
 Outcome = Literal["pass", "fail", "inconclusive"]
 EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 3, "inconclusive": 4}

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from proftrack.compare.kernels import short
 from proftrack.compare.results import Count, Different, HostRow, Row, TimeChange
 from proftrack.compare.why import LAUNCHES, WAITS, reads_back
-from proftrack.verdict.evidence import number, us
+from proftrack.text import changes, counted, number, short_name, short_time
 
 _CAUSES = {
     "input": "waiting for data",
@@ -28,8 +27,6 @@ _CAUSES = {
 NEGLIGIBLE = 0.01
 """Share of the step time below which a part is no cause."""
 SUBSTANTIAL = 0.1
-LARGE = 10.0
-"""A ratio from which on a change is easier to read as a factor than in percent."""
 
 
 class Cause(Struct, frozen=True, kw_only=True):
@@ -41,7 +38,7 @@ class Cause(Struct, frozen=True, kw_only=True):
     """A count or a name, not a duration: no noise."""
 
 
-class Evidence(Struct, frozen=True, kw_only=True):
+class Findings(Struct, frozen=True, kw_only=True):
     """What the line is made of."""
 
     time: TimeChange
@@ -54,41 +51,34 @@ class Evidence(Struct, frozen=True, kw_only=True):
     same_data: bool
 
 
-def headline(evidence: Evidence) -> str:
+def headline(findings: Findings) -> str:
     """One line, names in it not yet escaped."""
-    causes = _chosen(evidence)
-    text = _times(evidence)
-    if evidence.same_data:
+    causes = _chosen(findings)
+    text = _times(findings)
+    if findings.same_data:
         return f"{text}: both are the same measurement."
-    if evidence.tried:
-        tried = ", ".join(f"{each.name} {each.before} -> {each.after}" for each in evidence.tried[:3])
+    if findings.tried:
+        tried = ", ".join(f"{each.name} {each.before} -> {each.after}" for each in findings.tried[:3])
         causes = [tried, *causes]
     return f"{text}: {'; '.join(causes[:3])}." if causes else f"{text}: the traces show no cause that stands out."
 
 
-def _times(evidence: Evidence) -> str:
-    time = evidence.time
-    where = " in the traces" if evidence.profiled else ""
-    line = f"{time.word.capitalize()}{where}: step time {us(time.before_us)} -> {us(time.after_us)}"
+def _times(findings: Findings) -> str:
+    time = findings.time
+    where = " in the traces" if findings.profiled else ""
+    line = f"{time.word.capitalize()}{where}: step time {_from_to(time.before_us, time.after_us)}"
     if time.interval is None:
         return f"{line} ({', '.join(changes(time.ratio))})"
     ratio, low, high = changes(time.ratio, time.interval.low, time.interval.high)
     return f"{line} ({ratio}, 95 % interval {low} to {high})"
 
 
-def changes(*ratios: float) -> list[str]:
-    """Ratios as changes: 1.05 -> +5.0 %. Where one is beyond ten times or a tenth, all as factors: 0.019x, 1,101x."""
-    if all(LARGE > ratio > 1 / LARGE or not ratio for ratio in ratios):
-        return [f"{(ratio - 1) * 100:+.1f} %" for ratio in ratios]
-    return [f"{number(ratio)}x" for ratio in ratios]
-
-
-def _chosen(evidence: Evidence) -> list[str]:
+def _chosen(findings: Findings) -> list[str]:
     """The causes worth the line: those that push the way the time went; certain ones only where it is not clear."""
-    time = evidence.time
+    time = findings.time
     clear = time.word in ("improved", "regressed")
     least = NEGLIGIBLE * max(time.before_us, time.after_us)
-    found = [c for c in causes(evidence) if c.certain or abs(c.us) >= least]
+    found = [c for c in causes(findings) if c.certain or abs(c.us) >= least]
     if not clear:
         found = [c for c in found if c.certain]
     pushing = [c for c in found if c.us * time.change_us > 0 and abs(c.us) >= least]
@@ -96,25 +86,25 @@ def _chosen(evidence: Evidence) -> list[str]:
     return [c.text for c in ordered[:2]]
 
 
-def causes(evidence: Evidence) -> list[Cause]:
+def causes(findings: Findings) -> list[Cause]:
     """All that changed, each with its part of the change."""
-    idle = {row.name: row for row in evidence.rows if row.part == "idle"}
-    counts = {count.name: count for count in evidence.counts}
+    idle = {row.name: row for row in findings.rows if row.part == "idle"}
+    counts = {count.name: count for count in findings.counts}
     found: list[Cause] = []
     explained: set[str] = set()
     waits, launches = counts.get(WAITS), counts.get(LAUNCHES)
     if waits is not None and waits.before != waits.after:
-        found.append(_waits(evidence, waits, idle))
+        found.append(_waits(findings, waits, idle))
         explained |= {"synchronization", "dispatch"}
         # A value that is read back is a copy, too: those launches are the waits' own.
         if launches is not None and 0 < abs(launches.after - launches.before) <= abs(waits.after - waits.before):
             launches = None
     if launches is not None and not launches.varies and launches.before != launches.after:
-        found.append(_launches(evidence, launches, idle))
+        found.append(_launches(findings, launches, idle))
         explained.add("dispatch")
-    longer = max(evidence.time.before_us, evidence.time.after_us)
+    longer = max(findings.time.before_us, findings.time.after_us)
     found += [_idle(row, longer) for name, row in idle.items() if name not in explained and row.status != "same"]
-    rows = [row for row in evidence.rows if row.part in ("gpu", "host")]
+    rows = [row for row in findings.rows if row.part in ("gpu", "host")]
     replaced = _replaced(rows)
     if replaced is not None:
         found.append(replaced)
@@ -131,34 +121,34 @@ def _replaced(rows: Sequence[Row]) -> Cause | None:
     if not gone or not added:
         return None
     before, after = sum(row.before_us for row in gone), sum(row.after_us for row in added)
-    text = f"{_listed(gone)} replaced by {_listed(added)} ({us(before)} -> {us(after)} a step)"
+    text = f"{_listed(gone)} replaced by {_listed(added)} ({_from_to(before, after)} a step)"
     return Cause(us=after - before, text=text, certain=True)
 
 
 def _listed(rows: Sequence[Row]) -> str:
     ordered = sorted(rows, key=lambda row: -max(row.before_us, row.after_us))
-    names = list(dict.fromkeys(short(row.name) for row in ordered))
+    names = list(dict.fromkeys(short_name(row.name) for row in ordered))
     return " + ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
-def _waits(evidence: Evidence, waits: Count, idle: dict[str, Row]) -> Cause:
+def _waits(findings: Findings, waits: Count, idle: dict[str, Row]) -> Cause:
     change = sum(idle[name].change_us for name in ("synchronization", "dispatch") if name in idle)
-    by = reads_back(list(evidence.host))
+    by = reads_back(list(findings.host))
     text = f"{_amount(waits, 'wait')} for the GPU a step"
-    return Cause(us=change, text=f"{text} ({_number(waits.before)} -> {_number(waits.after)}){_by(by)}", certain=True)
+    return Cause(us=change, text=f"{text} ({number(waits.before)} -> {number(waits.after)}){_by(by)}", certain=True)
 
 
-def _launches(evidence: Evidence, launches: Count, idle: dict[str, Row]) -> Cause:
+def _launches(findings: Findings, launches: Count, idle: dict[str, Row]) -> Cause:
     change = idle["dispatch"].change_us if "dispatch" in idle else 0.0
     grown = launches.after > launches.before
     wanted = ("added", "more calls") if grown else ("gone", "fewer calls")
-    rows = [row for row in evidence.rows if row.part == "gpu" and row.status in wanted]
+    rows = [row for row in findings.rows if row.part == "gpu" and row.status in wanted]
     change += sum(row.change_us for row in rows)
     rows.sort(key=lambda row: -abs(row.calls_after - row.calls_before))
-    names = list(dict.fromkeys(row.operator or short(row.name) for row in rows))[:2]
+    names = list(dict.fromkeys(row.operator or short_name(row.name) for row in rows))[:2]
     text = f"{_amount(launches, 'launch')} a step"
     by = _by(", ".join(names))
-    return Cause(us=change, text=f"{text} ({_number(launches.before)} -> {_number(launches.after)}){by}", certain=True)
+    return Cause(us=change, text=f"{text} ({number(launches.before)} -> {number(launches.after)}){by}", certain=True)
 
 
 def _by(names: str | None) -> str:
@@ -169,26 +159,26 @@ def _idle(row: Row, step_time_us: float) -> Cause:
     """A cause that came or went altogether, and is no trifle, is a fact of the traces whatever the times say."""
     what = _CAUSES.get(row.name, row.name)
     if row.status == "gone":
-        text = f"{what} went away, {us(row.before_us)} a step"
+        text = f"{what} went away, {short_time(row.before_us)} a step"
     elif row.status == "added":
-        text = f"{what} came in, {us(row.after_us)} a step"
+        text = f"{what} came in, {short_time(row.after_us)} a step"
     else:
-        text = f"{what} {'grew' if row.change_us > 0 else 'shrank'} ({us(row.before_us)} -> {us(row.after_us)} a step)"
+        text = f"{what} {'grew' if row.change_us > 0 else 'shrank'} ({_from_to(row.before_us, row.after_us)} a step)"
     certain = row.status in ("gone", "added") and abs(row.change_us) >= SUBSTANTIAL * step_time_us
     return Cause(us=row.change_us, text=text, certain=certain)
 
 
 def _row(row: Row) -> Cause | None:
-    name = row.name if row.part == "host" else short(row.name)
+    name = row.name if row.part == "host" else short_name(row.name)
     by = f" ({row.operator})" if row.operator else ""
-    times = f"{us(row.before_us)} -> {us(row.after_us)} a step"
+    times = f"{_from_to(row.before_us, row.after_us)} a step"
     if row.status == "renamed":
-        text = f"{row.operator or row.name}: {short(row.old_name)} -> {name}, {row.note} ({times})"
+        text = f"{row.operator or row.name}: {short_name(row.old_name)} -> {name}, {row.note} ({times})"
         return Cause(us=row.change_us, text=text, certain=True)
     if row.status in ("slower", "faster"):
         return Cause(us=row.change_us, text=f"{name}{by} is {row.status} ({times})", certain=False)
     if row.status in ("added", "gone"):
-        amount = us(row.after_us or row.before_us)
+        amount = short_time(row.after_us or row.before_us)
         text = f"{name}{by} {'was added' if row.status == 'added' else 'is gone'} ({amount} a step)"
         return Cause(us=row.change_us, text=text, certain=row.part == "gpu")
     if row.status in ("more calls", "fewer calls"):
@@ -198,10 +188,9 @@ def _row(row: Row) -> Cause | None:
 
 def _amount(count: Count, noun: str) -> str:
     """3 more launches, 1 fewer wait."""
-    amount = abs(count.after - count.before)
-    plural = noun if amount == 1 else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
-    return f"{_number(amount)} {'more' if count.after > count.before else 'fewer'} {plural}"
+    more = "more" if count.after > count.before else "fewer"
+    return counted(abs(count.after - count.before), f"{more} {noun}")
 
 
-def _number(value: float) -> str:
-    return f"{value:.0f}" if value == int(value) else f"{value:.1f}"
+def _from_to(before_us: float, after_us: float) -> str:
+    return f"{short_time(before_us)} -> {short_time(after_us)}"

@@ -53,14 +53,3 @@ def new_name(before: str, after: str) -> str:
     if old_tile != new_tile and old_tile and new_tile:
         notes.append(f"tile {old_tile} -> {new_tile}")
     return ", ".join(notes) or "another kernel"
-
-
-_SHORT = 80
-
-
-def short(name: str) -> str:
-    """A kernel's name for a sentence: without return type, template arguments and parameters."""
-    text = re.sub(r"^(?:void|static|__global__)\s+", "", name.strip())
-    if not text.startswith(("Memcpy", "Memset")):
-        text = re.split(r"[<(]", text.replace("(anonymous namespace)::", ""), maxsplit=1)[0].strip() or text
-    return text if len(text) <= _SHORT else text[: _SHORT - 3] + "..."

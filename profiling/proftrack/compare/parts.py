@@ -11,7 +11,7 @@ Without GPU work T is the self CPU time of each operator, scaled to T.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -75,14 +75,14 @@ def _rest(record: Record, rest: float) -> list[Part]:
     """T - B by cause, or how far B is above T."""
     if rest < 0:
         return [Part(part="profiler", name=PROFILER, us=rest)]
-    return [
-        Part(part="idle", name=cause, us=us) for cause, us in _shares(record.idle.by_cause_us_per_step, rest).items()
-    ]
+    causes = record.idle.by_cause_us_per_step.items()
+    return [Part(part="idle", name=cause, us=us) for cause, us in _shares(causes, rest)]
 
 
-def _shares(parts: Mapping[str, float], whole: float) -> dict[str, float]:
-    total = sum(parts.values())
-    return {name: us / total * whole for name, us in parts.items()} if total else {"unknown": whole}
+def _shares(parts: Iterable[tuple[str, float]], whole: float) -> list[tuple[str, float]]:
+    parts = list(parts)
+    total = sum(us for _, us in parts)
+    return [(name, us / total * whole) for name, us in parts] if total else [("unknown", whole)]
 
 
 def _host_parts(record: Record, step_time_us: float) -> list[Part]:
@@ -94,7 +94,7 @@ def _host_parts(record: Record, step_time_us: float) -> list[Part]:
         name = host_name(op.name)
         time[name] += op.self_cpu_time_us
         calls[name] += op.calls / steps
-    return [Part(part="host", name=name, us=us, calls=calls[name]) for name, us in _shares(time, step_time_us).items()]
+    return [Part(part="host", name=name, us=us, calls=calls[name]) for name, us in _shares(time.items(), step_time_us)]
 
 
 def host_name(name: str) -> str:

@@ -19,12 +19,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, structs
 
+from proftrack.errors import UsageError
 from proftrack.experiment import file
 from proftrack.experiment.params import LARGEST
-from proftrack.experiment.sentences import meant, show
 from proftrack.experiment.validate import Refusal, read
-from proftrack.verdict.evidence import amount
-from proftrack.verdict.rules import REGIMES
+from proftrack.record.verdict import REGIMES
+from proftrack.text import amount, meant, show
 
 COUNTS = {
     "launches_per_step": "launches",
@@ -83,15 +83,14 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The file's name."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a regime that there is not, and for a metric without a limit."""
+        """Raises UsageError for a regime that there is not, and for a metric without a limit."""
         for regime in self.regime if isinstance(self.regime, list) else ():
             if regime not in REGIMES:
-                raise ValueError(
-                    f"unknown regime {show(regime)}; regimes: {', '.join(REGIMES)}{meant(regime, REGIMES)}"
-                )
+                remedy = f"regimes: {', '.join(REGIMES)}{meant(regime, REGIMES)}"
+                raise UsageError(f"unknown regime {show(regime)}", remedy)
         for name, limit in self.metrics.items():
             if limit.limits_nothing:
-                raise ValueError(f"metrics.{name} sets no limit; use one of {', '.join((*BOUNDS, 'exact'))}")
+                raise UsageError(f"metrics.{name} sets no limit", f"use one of {', '.join((*BOUNDS, 'exact'))}")
 
 
 DEFAULT = Policy(

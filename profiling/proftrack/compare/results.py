@@ -5,7 +5,7 @@ These are the sections of `proftrack compare --format json`. A figure that does 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct
 
@@ -185,4 +185,3 @@ class Comparison(Struct, frozen=True, kw_only=True):
     across: list[Different]
     """Keys that should be equal and are not, allowed by --across."""
     notes: list[str]
-    extra: dict[str, Any] = {}

@@ -9,7 +9,8 @@ from typing import Any
 import yaml
 
 from proftrack.errors import UsageError
-from proftrack.experiment.sentences import meant, no_such_file
+from proftrack.files import no_such_file
+from proftrack.text import meant
 from proftrack.untrusted import MAX_LEVELS
 
 _SUFFIXES = (".yaml", ".yml")
@@ -39,20 +40,20 @@ def _not_found(reference: str, given: Path, bare: bool) -> str:
         if given.suffix in (".json", ".gz"):
             return f"{reference}: not a YAML file; to judge a trace, write proftrack analyze {reference}"
         return f"{reference}: not a YAML file; an experiment is a .yaml file that names its workload"
-    known = [path.stem for path in catalog()]
-    have = f"known: {', '.join(known)}" if known else "there is no experiments/ folder with YAML files here"
+    names = [path.stem for path in catalog()]
+    have = f"known: {', '.join(names)}" if names else "there is no experiments/ folder with YAML files here"
     if not bare:
         return f"{no_such_file(given)}; {have}" if given.suffix in _SUFFIXES else f"no experiment {reference!r}; {have}"
     what = f"{reference}: no such file, here or" if given.suffix in _SUFFIXES else f"no experiment {reference!r}"
-    return f"{what} under experiments/; {have}{meant(given.stem, known)}"
+    return f"{what} under experiments/; {have}{meant(given.stem, names)}"
 
 
 def catalog() -> list[Path]:
     """The experiments that a bare name can mean, by name; those of the working directory hide the project's."""
-    found: dict[str, Path] = {}
+    by_name: dict[str, Path] = {}
     for folder in reversed(_folders()):
-        found |= {path.stem: path for path in folder.glob("*") if path.suffix in _SUFFIXES}
-    return [found[name] for name in sorted(found)]
+        by_name |= {path.stem: path for path in folder.glob("*") if path.suffix in _SUFFIXES}
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def _folders() -> list[Path]:

@@ -11,9 +11,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from proftrack.errors import UsageError
 from proftrack.experiment.params import LARGEST, Name, Value, Values, VariantName
-from proftrack.experiment.sentences import show
 from proftrack.names import problem
+from proftrack.record.timing import Mode
+from proftrack.text import show
 
 _NAME_LIMIT = 100
 _DISPLAY_LIMIT = 200
@@ -52,21 +54,13 @@ class TimingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     The limits hold for each of the two timings: steps back to back, and steps one by one.
     """
 
-    mode: Literal["throughput", "latency"] = "throughput"
+    mode: Mode = "throughput"
     min_steps: Annotated[int, Meta(ge=3)] = 30
     min_seconds: Annotated[_Seconds, Meta(ge=0)] = 0.5
     max_seconds: Annotated[_Seconds, Meta(ge=0.001)] = 20.0
     """Goes before `min_steps`: slow steps are timed fewer times, three at the least."""
     budget_seconds: Annotated[_Seconds, Meta(ge=1)] = 60.0
     """For the whole measurement, from the start to the report, imports apart; see `proftrack.capture.budget`."""
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for limits that contradict each other."""
-        least, most = self.min_seconds, self.max_seconds
-        if most < least:
-            raise ValueError(
-                f"timing.max_seconds={most:g} is below timing.min_seconds={least:g}; raise the one or lower the other"
-            )
 
 
 SECTIONS: dict[str, type[Struct]] = {"schedule": Schedule, "profiler": ProfilerOptions, "timing": TimingOptions}
@@ -102,10 +96,15 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """auto: a GPU where there is one."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a name that cannot be shown or stored."""
+        """Raises UsageError for a name that cannot be shown or stored, and for limits that contradict each other."""
         if problem(self.name, _NAME_LIMIT) is not None or self.name != self.name.strip():
-            what = f"one printable line of at most {_NAME_LIMIT} characters"
-            raise ValueError(f"name={show(self.name)} is not allowed; it must be {what}")
+            remedy = f"it must be one printable line of at most {_NAME_LIMIT} characters"
+            raise UsageError(f"name={show(self.name)} is not allowed", remedy)
+        # Not in TimingOptions: what is left of a budget may allow less than what was asked for.
+        least, most = self.timing.min_seconds, self.timing.max_seconds
+        if most < least:
+            limits = f"timing.max_seconds={most:g} is below timing.min_seconds={least:g}"
+            raise UsageError(limits, "raise the one or lower the other")
 
     @property
     def display_name(self) -> str:

@@ -11,11 +11,12 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import structs
 
+from proftrack.errors import UsageError
 from proftrack.experiment.file import scalar
 from proftrack.experiment.model import SECTIONS, Experiment
 from proftrack.experiment.params import check_choice, kind_of
-from proftrack.experiment.sentences import show
 from proftrack.experiment.validate import Refusal
+from proftrack.text import show
 
 SETTINGS: dict[str, Any] = {
     f"{section}.{field.name}": field.type for section, kind in SECTIONS.items() for field in structs.fields(kind)
@@ -47,20 +48,20 @@ def replaced(experiment: Experiment, texts: Mapping[str, str], refuse: Refusal) 
 
 
 def _with_settings(experiment: Experiment, settings: Mapping[str, Any], refuse: Refusal) -> Experiment:
-    """All at once: two values of a section may be allowed together alone."""
-    changes: dict[str, Any] = {"device": settings.get("device", experiment.device)}
+    """All at once: two values may be allowed together alone."""
+    changed: dict[str, Any] = {"device": settings.get("device", experiment.device)}
     for section in SECTIONS:
         own = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith(f"{section}.")}
-        try:
-            changes[section] = structs.replace(getattr(experiment, section), **own)
-        except ValueError as error:
-            refuse(str(error))
-    return structs.replace(experiment, **changes)
+        changed[section] = structs.replace(getattr(experiment, section), **own)
+    try:
+        return Experiment(**{**structs.asdict(experiment), **changed})
+    except UsageError as error:
+        refuse(error.problem, error.remedy)
 
 
 def _refuse_unknown(key: str, text: str, name: str, params: Mapping[str, Any], refuse: Refusal) -> None:
     known = f"parameters: {', '.join(params) or 'none'}; settings: {', '.join(BARE)}"
-    refuse(f"unknown parameter {key}={show(text)}; {known}", name, [*params, *BARE, *SETTINGS])
+    refuse(f"unknown parameter {key}={show(text)}", known, name, [*params, *BARE, *SETTINGS])
 
 
 def _from_text(text: str, kind: Any, current: Any, refuse: Refusal, key: str) -> Any:

@@ -66,7 +66,7 @@ def checked(experiment: Experiment, refuse: Refusal) -> Experiment:
     """
     values = experiment.params
     if "device" in values:
-        refuse("params.device is not allowed, proftrack gives it to the workload; use the top-level key `device`")
+        refuse("params.device is not allowed, proftrack gives it to the workload", "use the top-level key `device`")
     refuse.unknown(experiment.variant_params, values, "variant_params", "parameter")
     kinds = {key: kind_of(value, f", as params.{key} is") for key, value in values.items()}
     variants = {name: _typed(given, kinds, f"variants.{name}", refuse) for name, given in experiment.variants.items()}
@@ -84,8 +84,7 @@ def checked(experiment: Experiment, refuse: Refusal) -> Experiment:
 def check_choice(name: str, value: Any, choices: Mapping[str, list[Any]], refuse: Refusal) -> None:
     """Raise UsageError for a value that is none of its parameter's choices, where it has any."""
     if name in choices and value not in choices[name]:
-        words = list(map(str, choices[name]))
-        refuse(f"{name}={value} is not allowed; it must be one of {', '.join(words)}", str(value), words)
+        refuse.choice(name, value, choices[name])
 
 
 def _typed(given: Mapping[str, Any], kinds: Mapping[str, Any], section: str, refuse: Refusal) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from proftrack.errors import UsageError
-from proftrack.experiment.sentences import meant, show
+from proftrack.text import meant, show
 
 _S = TypeVar("_S", bound=Struct)
 _NOUNS: dict[Any, str] = {
@@ -29,19 +29,24 @@ _NOUNS: dict[Any, str] = {
 
 
 class Refusal:
-    """Raises UsageError about one file: `refuse(problem)`, with a suggestion where a known word is close."""
+    """Raises UsageError about one file: `refuse(problem, remedy)`, with a suggestion where a known word is close."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def __call__(self, problem: str, word: str = "", known: Iterable[str] = ()) -> NoReturn:
+    def __call__(self, problem: str, remedy: str | None, word: str = "", known: Iterable[str] = ()) -> NoReturn:
         """Refuse; `word` is what was given, `known` what could have been meant."""
-        raise UsageError(f"{self.path}: {problem}{meant(word, known)}")
+        raise UsageError(f"{self.path}: {problem}", f"{remedy}{meant(word, known)}" if remedy else None)
 
     def value(self, name: str, value: Any, kind: Any) -> NoReturn:
         """Refuse the value of a key: `name` ends with what stands between the two, such as `=`."""
         words = [str(each) for each in get_args(kind)] if get_origin(kind) is Literal else []
-        self(f"{name}{show(value)} is not allowed; it must be {allowed(kind)}", str(value), words)
+        self(f"{name}{show(value)} is not allowed", f"it must be {allowed(kind)}", str(value), words)
+
+    def choice(self, name: str, value: Any, choices: Iterable[Any]) -> NoReturn:
+        """Refuse a value that is none of these."""
+        words = list(map(str, choices))
+        self(f"{name}={show(value)} is not allowed", f"it must be one of {', '.join(words)}", str(value), words)
 
     def unknown(self, given: Iterable[Any], known: Iterable[str], section: str = "", noun: str = "key") -> None:
         """Refuse the first of `given` that is not among `known`."""
@@ -49,7 +54,7 @@ class Refusal:
         for key in given:
             if key not in known:
                 where = f" in {section}" if section else ""
-                self(f"unknown {noun} {show(key)}{where}; allowed: {', '.join(known) or 'none'}", str(key), known)
+                self(f"unknown {noun} {show(key)}{where}", f"allowed: {', '.join(known) or 'none'}", str(key), known)
 
 
 def read(document: Mapping[Any, Any], kind: type[_S], refuse: Refusal, **own: Any) -> _S:
@@ -66,11 +71,11 @@ def convert(value: Any, kind: Any, refuse: Refusal, key: str = "", *, between: s
     """The value as this type; `key` is where it stands. Raises UsageError naming key, value and what is allowed."""
     try:
         return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
+    except UsageError as error:  # raised by a struct's __post_init__: its fields do not agree
+        refuse(error.problem, error.remedy)
+    except msgspec.ValidationError:
         for part in _parts(value, _bare(kind), key, refuse):
             convert(part.value, part.kind, refuse, part.key, between=part.between)
-        if isinstance(error.__cause__, ValueError):  # raised by the struct's __post_init__: its fields do not agree
-            refuse(str(error.__cause__))
         refuse.value(f"{key}{between}", value, kind)
 
 
@@ -121,7 +126,7 @@ def _fields(value: Mapping[Any, Any], kind: type[Struct], key: str, refuse: Refu
             yield _Part(f"{key}.{name}" if key else name, value[name], field.type)
         elif field.required:
             example = next(meta.examples[0] for meta in get_args(field.type) if getattr(meta, "examples", None))
-            refuse(f"names no {name}; add `{name}: {example}`")
+            refuse(f"names no {name}", f"add `{name}: {example}`")
 
 
 def _bare(kind: Any) -> Any:

@@ -32,7 +32,7 @@ from msgspec import Struct
 from proftrack import experiment
 from proftrack.errors import ProftrackError, UsageError, WorkloadError
 from proftrack.experiment import Experiment
-from proftrack.experiment.sentences import meant
+from proftrack.text import meant
 
 Step = Callable[[], Any]
 _MESSAGE_LIMIT = 400
@@ -84,8 +84,8 @@ def described(reference: str, overrides: Mapping[str, str] = {}) -> Experiment:
         "name": name_of(reference),
         "workload": f"{path.name if source.endswith('.py') else source}:{name}",
     }
-    found = load(experiment.described(document, path), check=False)
-    document["params"] = _defaults(found, overrides)
+    loaded = load(experiment.described(document, path), check=False)
+    document["params"] = _defaults(loaded, overrides)
     origin = getattr(sys.modules.get(source), "__file__", None)
     return experiment.described(document, Path(origin) if origin else path, overrides)
 
@@ -219,14 +219,14 @@ _neighbours: dict[str, str] = {}
 
 
 def _callable(module: ModuleType, name: str, experiment: Experiment) -> Callable[..., Any]:
-    found = getattr(module, name, None)
-    if callable(found):
-        return found  # type: ignore[no-any-return]
+    target = getattr(module, name, None)
+    if callable(target):
+        return target  # type: ignore[no-any-return]
     own = [key for key, value in vars(module).items() if inspect.isroutine(value) or inspect.isclass(value)]
     own = sorted(key for key in own if getattr(vars(module)[key], "__module__", None) == module.__name__)
     problem = f"{name} is not a callable" if hasattr(module, name) else f"there is no callable {name}"
-    where = f"{experiment.path}: workload={experiment.workload}"
-    raise UsageError(f"{where}: {problem}; callables there: {', '.join(own) or 'none'}{meant(name, own)}")
+    given = f"{experiment.path}: workload={experiment.workload}"
+    raise UsageError(f"{given}: {problem}; callables there: {', '.join(own) or 'none'}{meant(name, own)}")
 
 
 # ---- checking ------------------------------------------------------------------------------------------------------
@@ -252,18 +252,18 @@ def _check_signature(workload: Workload, params: Mapping[str, Any]) -> None:
 
 def _defaults(workload: Workload, given: Mapping[str, str]) -> dict[str, Any]:
     """The callable's parameters with their defaults; None for one that has none and is given as a text."""
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     for key, item in inspect.signature(workload.build).parameters.items():
         if key == "device" or item.kind not in _BY_KEYWORD:
             continue
         if item.default is not item.empty:
             if item.default is None or isinstance(item.default, (bool, int, float, str, list)):
-                found[key] = item.default
+                defaults[key] = item.default
         elif key in given or f"params.{key}" in given:
-            found[key] = None
+            defaults[key] = None
         else:
             raise UsageError(f"{workload.reference} needs a parameter {key}; give it with -P {key}=...")
-    return found
+    return defaults
 
 
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

@@ -75,14 +75,14 @@ def run(program: Program, profile: Profile, *, step: str | None, stop: bool) -> 
 
     What the program raises is shown as Python shows it.
     """
-    from proftrack.capture import hooks
+    from proftrack.capture import step_hooks
 
     def stepped() -> None:
         profile.step()
         if stop and (profile.record is not None or profile.error is not None):
             raise SystemExit(0)
 
-    counted = hooks.after_calls(step, stepped) if step is not None else hooks.after_optimizer_steps(stepped)
+    counted = step_hooks.after_calls(step, stepped) if step is not None else step_hooks.after_optimizer_steps(stepped)
     try:
         with _as_main(program), counted, profile:
             program.run()

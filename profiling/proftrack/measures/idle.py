@@ -12,7 +12,7 @@ from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.links import Links
 from proftrack.measures.view import View
 from proftrack.measures.window import Ownership, Windows, busy
-from proftrack.record.figures import Idle, IdleGap
+from proftrack.record.figures import IDLE_CAUSES, Idle, IdleCause, IdleGap
 from proftrack.trace.categories import CALL_KINDS, Kind, is_allocator_call, is_wait
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
@@ -21,7 +21,7 @@ HOST_STRETCH_NS = 1_000_000
 the Python between launches."""
 LARGEST = 10
 
-CAUSES = ("dispatch", "host", "input", "synchronization", "allocator", "profiler", "queued", "unknown")
+CAUSES = IDLE_CAUSES
 """dispatch: the host was launching, too slowly. host: it did something that launches nothing. input: it waited for the
 data loader. synchronization: it had waited for the GPU, which drained the queue. allocator: it allocated or freed
 device memory. profiler: the profiler asked for or flushed a buffer. queued: the work was launched in time, the delay is
@@ -61,7 +61,7 @@ class Gaps(NamedTuple):
     launch: Ints
     """Row of the call that launched the work that ended the gap, or NONE."""
 
-    def by_cause(self) -> dict[str, int]:
+    def by_cause(self) -> dict[IdleCause, int]:
         """Nanoseconds of each cause that occurs."""
         lengths = np.bincount(self.cause, weights=(self.end - self.start), minlength=len(CAUSES))
         return {c: round(v) for c, v in zip(CAUSES, lengths.tolist(), strict=True) if v > 0}

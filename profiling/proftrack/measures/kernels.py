@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from proftrack.record.figures import KernelKind, Limit
 from proftrack.trace.table import TELLING
 
 # Inductor names the code that it generates itself by its shape, and then all that was fused into it: the operators'
@@ -14,7 +15,7 @@ _INDUCTOR = re.compile(r"^triton_(?:(?P<elementwise>poi)|(?P<reduction>red|per|s
 _NORMALIZATION = re.compile(r"norm|softmax", re.IGNORECASE)
 
 # Patterns are tried in this order: the more telling word first (a fused attention kernel names its gemm too).
-_KINDS: tuple[tuple[str, str], ...] = (
+_KINDS: tuple[tuple[KernelKind, str], ...] = (
     (
         "communication",
         r"nccl|rccl|cross_device_reduce|multimem_|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|"
@@ -53,7 +54,7 @@ _HOST_COPY = re.compile(
 _PEER_COPY = re.compile(r"PtoP|Peer|P2P", re.IGNORECASE)
 
 # A class's limit stands in until shapes and measured ceilings say more.
-LIMIT_OF_KIND = {
+LIMIT_OF_KIND: dict[KernelKind, Limit] = {
     "matmul": "arithmetic",
     "convolution": "arithmetic",
     "attention": "arithmetic",
@@ -64,15 +65,12 @@ LIMIT_OF_KIND = {
 }
 """Kinds that are not named here move more than they compute: their limit is bandwidth."""
 
-LIMITS = ("arithmetic", "bandwidth", "communication", "latency", "transfer", "unknown")
-"""All of them, in the order of the alphabet."""
-
-CAN_BE_SMALL = ("arithmetic", "bandwidth", "unknown")
+CAN_BE_SMALL: tuple[Limit, ...] = ("arithmetic", "bandwidth", "unknown")
 """Limits that give way to latency where the grid leaves most of the GPU empty."""
 
 
 @lru_cache(maxsize=65536)
-def kind_of_kernel(name: str) -> str:
+def kind_of_kernel(name: str) -> KernelKind:
     """The kind of a kernel by its name; `unknown` where no pattern matches."""
     if generated := _INDUCTOR.match(name):
         if generated["elementwise"]:
@@ -86,15 +84,15 @@ def kind_of_kernel(name: str) -> str:
     return "unknown"
 
 
-def kind_of_copy(name: str) -> str:
+def kind_of_copy(name: str) -> KernelKind:
     """The kind of a memcpy by its name: between host and device, between devices, or within one."""
     if _HOST_COPY.search(name, 0, TELLING):
         return "host-device copy"
     return "peer copy" if _PEER_COPY.search(name, 0, TELLING) else "copy"
 
 
-def limit_of_kind(kind: str) -> str:
-    """What limits work of this kind: arithmetic, bandwidth, transfer, communication or unknown."""
+def limit_of_kind(kind: KernelKind) -> Limit:
+    """What limits work of this kind."""
     return LIMIT_OF_KIND.get(kind, "bandwidth")
 
 
@@ -104,7 +102,7 @@ _ARITHMETIC_OPERATOR = re.compile(
 
 
 @lru_cache(maxsize=65536)
-def limit_of_operator(name: str) -> str:
+def limit_of_operator(name: str) -> Limit:
     """What limits a kernel whose own name tells nothing, by the operator that launched it."""
     if _ARITHMETIC_OPERATOR.search(name):
         return "arithmetic"

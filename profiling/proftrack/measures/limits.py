@@ -8,11 +8,11 @@ import numpy as np
 
 from proftrack.measures import tables
 from proftrack.measures.intervals import EMPTY, Intervals, union
-from proftrack.measures.kernels import CAN_BE_SMALL, LIMITS, limit_of_kind, limit_of_operator
+from proftrack.measures.kernels import CAN_BE_SMALL, limit_of_kind, limit_of_operator
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows, busy
 from proftrack.measures.work import GpuCosts
-from proftrack.record.figures import Split
+from proftrack.record.figures import LIMITS, Limit, Split
 from proftrack.trace.categories import Kind
 from proftrack.trace.codes import distinct
 from proftrack.trace.table import NONE, Bools, Ints
@@ -23,7 +23,7 @@ STREAMING_INTENSITY = 8.0
 """FLOPs a byte: below this every GPU since 2016 waits for its memory (their float32 ridges begin at about 14)."""
 
 
-def classes_of(seen: View, owner: Ints, costs: GpuCosts) -> dict[str, Bools]:
+def classes_of(seen: View, owner: Ints, costs: GpuCosts) -> dict[Limit, Bools]:
     """What limits each row of `links.gpu`, as a mask for each limit that occurs. `owner`: of `tables.launching_row`.
 
     By its arithmetic intensity against the ridge where its operator's cost and the ceilings are known, else by the kind
@@ -53,14 +53,14 @@ def _by_name(seen: View, owner: Ints) -> Ints:
     limit: Ints = np.array([LIMITS.index(name) for name in names], dtype=np.int64)[group]
     lost = np.flatnonzero((limit == LIMITS.index("unknown")) & (owner != NONE))
     operators, which = distinct(table.name[seen.forest.rows[owner[lost]]].astype(np.int64), len(table.names))
-    names = [limit_of_operator(table.names[o]) for o in operators.tolist()]
-    limit[lost] = np.array([LIMITS.index(name) for name in names], dtype=np.int64)[which]
+    by_operator = [limit_of_operator(table.names[o]) for o in operators.tolist()]
+    limit[lost] = np.array([LIMITS.index(name) for name in by_operator], dtype=np.int64)[which]
     return limit
 
 
-def by_limit(seen: View, windows: Windows, classes: dict[str, Bools]) -> dict[str, float]:
+def by_limit(seen: View, windows: Windows, classes: dict[Limit, Bools]) -> dict[Limit, float]:
     """Busy time of the device window by limit, adding up to it: kernels first, then collectives, then copies."""
-    out: dict[str, float] = {}
+    out: dict[Limit, float] = {}
     covered = EMPTY
     compute = [c for c in classes if c not in ("communication", "transfer")]
     joint = _clip(seen, classes, compute, windows)
@@ -69,7 +69,8 @@ def by_limit(seen: View, windows: Windows, classes: dict[str, Bools]) -> dict[st
     for name in compute:  # kernels that overlap share the time they overlap in
         out[name] = joint.length / 1000 * (sums[name] / whole) if whole else 0.0
     covered = joint
-    for name in ("communication", "transfer"):
+    exposed: tuple[Limit, ...] = ("communication", "transfer")
+    for name in exposed:
         if name in classes:
             both = _joined(covered, _clip(seen, classes, [name], windows))
             out[name] = (both.length - covered.length) / 1000
@@ -77,7 +78,7 @@ def by_limit(seen: View, windows: Windows, classes: dict[str, Bools]) -> dict[st
     return {k: v for k, v in out.items() if v > 0}
 
 
-def _clip(seen: View, classes: dict[str, Bools], names: Iterable[str], windows: Windows) -> Intervals:
+def _clip(seen: View, classes: dict[Limit, Bools], names: Iterable[Limit], windows: Windows) -> Intervals:
     mask = np.zeros(len(seen.links.gpu), dtype=bool)
     for name in names:
         mask |= classes[name]
@@ -95,7 +96,7 @@ def _joined(a: Intervals, b: Intervals) -> Intervals:
     return union(np.concatenate([a.start, b.start]), np.concatenate([a.end, b.end]))
 
 
-def split(seen: View, windows: Windows, classes: dict[str, Bools]) -> Split:
+def split(seen: View, windows: Windows, classes: dict[Limit, Bools]) -> Split:
     """Compute, then communication and copies as far as nothing above hides them, then idle."""
     table, gpu = seen.table, seen.links.gpu
     communicates = classes.get("communication", np.zeros(len(gpu), dtype=bool))

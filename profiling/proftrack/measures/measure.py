@@ -21,6 +21,7 @@ from proftrack.record.figures import (
     Idle,
     Kernel,
     Launch,
+    Limit,
     Op,
     Region,
     Site,
@@ -51,7 +52,7 @@ class Measures:
     flags: list[Flag]
     busy_in_device_window_us: float | None
     """Union of GPU work in the device window; B times the steps."""
-    busy_by_limit_us: dict[str, float]
+    busy_by_limit_us: dict[Limit, float]
     """The same by what limits the work; kernels hide copies and collectives that run beside them."""
     unseen_queue_us: float = 0.0
     """What the device window leaves out because a queue, which is not in the trace, seems to have filled it."""
@@ -143,7 +144,7 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
     )
 
 
-def _gpu_part(seen: View, windows: Windows | None, classes: dict[str, Bools]) -> dict[str, Any]:
+def _gpu_part(seen: View, windows: Windows | None, classes: dict[Limit, Bools]) -> dict[str, Any]:
     """The figures that need GPU work and a window."""
     if windows is None or not _placed(seen, windows):
         return {

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from proftrack.measures.intervals import union
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 MAX_ROUNDS = 300
@@ -146,9 +145,3 @@ def _tops(start: Ints, end: Ints, rounds: int) -> tuple[Bools, Ints, int] | None
         first_of_each = np.unique(top[candidates], return_index=True)[1]
         is_top[candidates[first_of_each]] = True
     return None
-
-
-def covered_by(table: EventTable, mask: Bools) -> int:
-    """Length of the union of the valid rows of `mask`, in nanoseconds."""
-    rows = mask & table.valid
-    return union(table.ts[rows], table.end[rows]).length

@@ -10,11 +10,11 @@ import numpy as np
 from proftrack.measures.intervals import union_by_group
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
-from proftrack.record.figures import Flag
+from proftrack.record.figures import Flag, FlagCode
 from proftrack.trace.categories import Kind
 from proftrack.trace.table import NONE, Ints
 
-FLAGS: dict[str, str] = {
+FLAGS: dict[FlagCode, str] = {
     "no_steps": "No ProfilerStep rows: the figures are about the whole recording, and none is per step.",
     "partial_window": "The last step's work is not all in the trace: its figures are too small.",
     "fewer_steps": "The loop ended before its schedule: the figures rest on fewer steps than were asked for.",
@@ -57,7 +57,7 @@ _COMPILING = re.compile(
 )
 
 
-def flag(code: str, count: int, detail: str = "") -> Flag:
+def flag(code: FlagCode, count: int, detail: str = "") -> Flag:
     """A flag with its sentence, and what is special about this trace behind it."""
     return Flag(code=code, count=count, message=FLAGS[code] + (f" {detail}" if detail else ""))
 

@@ -14,7 +14,7 @@ from proftrack.measures.links import Links
 from proftrack.measures.nesting import Forest
 from proftrack.measures.window import Ownership, Steps
 from proftrack.measures.work import GpuCosts
-from proftrack.record.figures import Device, Kernel, Launch, Op, Region, Step, Stream
+from proftrack.record.figures import Device, Kernel, KernelKind, Launch, Limit, Op, Region, Step, Stream
 from proftrack.trace.categories import Kind
 from proftrack.trace.codes import distinct
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
@@ -81,7 +81,7 @@ def launching_row(table: EventTable, forest: Forest, links: Links) -> Ints:
     return np.where(operator == NONE, at, operator)
 
 
-def gpu_work(table: EventTable, links: Links, limit: dict[str, Bools], costs: GpuCosts) -> list[Kernel]:
+def gpu_work(table: EventTable, links: Links, limit: dict[Limit, Bools], costs: GpuCosts) -> list[Kernel]:
     """All GPU work by name, largest total time first."""
     gpu = links.gpu
     if not len(gpu):
@@ -146,7 +146,7 @@ def _work_by_group(
     return out
 
 
-def kind_of_work(name: str, kind: int) -> str:
+def kind_of_work(name: str, kind: int) -> KernelKind:
     """The kind of a piece of GPU work by its name and its row's kind."""
     if kind == Kind.MEMSET:
         return "memset"

@@ -13,7 +13,7 @@ from proftrack.measures.costs import Cost, cost_of
 from proftrack.measures.intervals import union
 from proftrack.measures.nesting import Forest
 from proftrack.record.ceilings import PARALLEL, Ceilings
-from proftrack.record.figures import CpuCalls, CpuTrace, CpuWork, TraceWork
+from proftrack.record.figures import CpuCalls, CpuTrace, CpuWork, Limit, TraceWork
 from proftrack.trace.categories import Kind
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
@@ -168,8 +168,8 @@ def cpu_work(trace: CpuTrace, ceilings: Ceilings) -> CpuWork:
     prices = {name: price for name, price in ceilings.call_us.items() if name != PARALLEL}
     median, dearest = (statistics.median(prices.values()), max(prices.values())) if prices else (0.0, 0.0)
     dearest += ceilings.call_us.get(PARALLEL, 0.0)
-    working: dict[str, float] = {}
-    least: dict[str, float] = {}
+    working: dict[Limit, float] = {}
+    least: dict[Limit, float] = {}
     for op in trace.calls:
         limit, scale = _limit(op, ceilings), op.calls * trace.overlap
         own = max(prices.get(op.name, 0.0), median)
@@ -185,7 +185,7 @@ def cpu_work(trace: CpuTrace, ceilings: Ceilings) -> CpuWork:
     )
 
 
-def _limit(op: CpuCalls, ceilings: Ceilings) -> str:
+def _limit(op: CpuCalls, ceilings: Ceilings) -> Limit:
     """What limits an operator: arithmetic, bandwidth, or unknown where its shapes or the ceilings do not tell."""
     if op.flops is None or op.bytes is None:
         return "unknown"

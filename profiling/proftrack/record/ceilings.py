@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 PARALLEL = "(a call on all threads)"
@@ -41,7 +43,7 @@ class StepWork(Struct, frozen=True, kw_only=True):
     flops_by_dtype: dict[str, float]
     bytes: float | None
     """Least: each external input, parameter and output of the step once."""
-    source: str
+    source: Literal["counted", "shapes"]
     """counted: by running one step under a dispatch counter; shapes: from the operators' shapes in the trace."""
     dtypes: list[str] = []
     """Floating types that the step's operators take, by torch's names; empty where they were not counted."""

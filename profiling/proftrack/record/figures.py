@@ -6,7 +6,67 @@ A figure that does not exist is None, never 0 and never NaN.
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 from msgspec import Struct
+
+Limit = Literal["arithmetic", "bandwidth", "communication", "latency", "transfer", "unknown"]
+"""What limits a piece of GPU work."""
+LIMITS: tuple[Limit, ...] = get_args(Limit)
+
+IdleCause = Literal["dispatch", "host", "input", "synchronization", "allocator", "profiler", "queued", "unknown"]
+"""Why a device was idle."""
+IDLE_CAUSES: tuple[IdleCause, ...] = get_args(IdleCause)
+
+KernelKind = Literal[
+    "matmul",
+    "gemv",
+    "split-k reduction",
+    "convolution",
+    "attention",
+    "normalization",
+    "reduction",
+    "elementwise",
+    "multi-tensor",
+    "sort",
+    "embedding",
+    "random",
+    "copy",
+    "host-device copy",
+    "peer copy",
+    "memset",
+    "communication",
+    "unknown",
+]
+"""What a piece of GPU work does, by its name."""
+
+FlagCode = Literal[
+    "no_steps",
+    "partial_window",
+    "fewer_steps",
+    "several_processes",
+    "uneven_steps",
+    "launches_without_gpu_work",
+    "gpu_not_measured",
+    "work_before_window",
+    "gpu_before_launch",
+    "overlapping_on_stream",
+    "gpu_work_without_launch",
+    "invalid_timestamps",
+    "repaired_json",
+    "partial_file",
+    "under_recorded_graphs",
+    "recompiled_in_window",
+    "slow_under_profiler",
+    "roofline_above_busy",
+    "gpu_throttled",
+    "clocks_low",
+    "gpu_shared",
+    "work_not_counted",
+    "other_threads",
+    "no_region",
+]
+"""What changes the meaning of a trace's figures; measures.quality has a sentence for each."""
 
 
 class Window(Struct, frozen=True, kw_only=True):
@@ -66,8 +126,7 @@ class Kernel(Struct, frozen=True, kw_only=True):
     """All GPU work of one name: kernels, copies and memory sets."""
 
     name: str
-    kind: str
-    """matmul, convolution, attention, elementwise, reduction, normalization, ... (see measures.kernels)."""
+    kind: KernelKind
     calls: int
     total_us: float
     mean_us: float
@@ -75,8 +134,7 @@ class Kernel(Struct, frozen=True, kw_only=True):
     max_us: float
     share: float
     """Of `self_cuda_time_total_us`, 0..1."""
-    limit: str
-    """arithmetic, bandwidth, latency, transfer, communication or unknown."""
+    limit: Limit
     blocks: int | None = None
     """Thread blocks of the launch with the longest total time."""
     small_us: float = 0.0
@@ -102,7 +160,7 @@ class Site(Struct, frozen=True, kw_only=True):
     shapes: str
     """The operator's input shapes as JSON; empty where they were not recorded."""
     kernel: str
-    kind: str
+    kind: KernelKind
     calls: int
     busy_us: float
     """Its part of B times the steps: all sites add up to that. Work that runs at once shares the time equally."""
@@ -124,7 +182,7 @@ class IdleGap(Struct, frozen=True, kw_only=True):
     start_us: float
     """Relative to the device window's start."""
     duration_us: float
-    cause: str
+    cause: IdleCause
     during: str
     """What the host was doing for the most part of it."""
 
@@ -132,9 +190,9 @@ class IdleGap(Struct, frozen=True, kw_only=True):
 class Idle(Struct, frozen=True, kw_only=True):
     """The device window's idle time by cause."""
 
-    by_cause_us_per_step: dict[str, float]
+    by_cause_us_per_step: dict[IdleCause, float]
     largest: list[IdleGap]
-    rows_by_cause_per_step: dict[str, float] = {}
+    rows_by_cause_per_step: dict[IdleCause, float] = {}
     """Host rows recorded in those gaps: each of them cost the profiler some time."""
 
 
@@ -212,10 +270,10 @@ class CpuWork(Struct, frozen=True, kw_only=True):
     """Calls of operators, those within others included."""
     operators_us: float
     """Time within operators."""
-    working_us: dict[str, float]
+    working_us: dict[Limit, float]
     """The part of it that does what has to be done, by limit (arithmetic, bandwidth, unknown): what the operators' self
     times have over the measured price of a call."""
-    least_working_us: dict[str, float] = {}
+    least_working_us: dict[Limit, float] = {}
     """The same where every call costs as much as the dearest one that was measured."""
     threads: int = 1
     """That called operators."""
@@ -236,6 +294,6 @@ class Device(Struct, frozen=True, kw_only=True):
 class Flag(Struct, frozen=True, kw_only=True):
     """Something about the trace that changes what its figures mean."""
 
-    code: str
+    code: FlagCode
     count: int
     message: str

@@ -6,7 +6,7 @@ Format history
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -45,7 +45,7 @@ class SourceFile(Struct, frozen=True, kw_only=True):
 class Source(Struct, frozen=True, kw_only=True):
     """Where the figures come from."""
 
-    kind: str
+    kind: Literal["run", "trace"]
     """run (captured by proftrack) or trace (somebody's file)."""
     proftrack_version: str
     files: list[SourceFile]
@@ -139,6 +139,16 @@ class Record(Struct, frozen=True, kw_only=True):
         (`verdict.basis` is then `profiled`). None where there is none.
         """
         return self.timing.chosen.us if self.timing is not None else self.times.step_time_us
+
+    @property
+    def cpu_work_us(self) -> float | None:
+        """W, which stands in for B on a CPU: a step's work within operators, as far as it fits into T. Microseconds.
+
+        None where there is a GPU, measured or not.
+        """
+        if self.cpu is None or self.totals.launches or not self.window.steps:
+            return None
+        return min(sum(self.cpu.working_us.values()) / self.window.steps, self.step_time_us or float("inf"))
 
     @property
     def unprofiled_step_time_us(self) -> float | None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from proftrack.record.verdict import Regime
+
 
 class RankFigures(Struct, frozen=True, kw_only=True):
     """One rank of several. Times in microseconds a step (over the whole trace where it has no steps)."""
 
     rank: int
     files: list[str]
-    regime: str
+    regime: Regime
     steps: int
     step_time_us: float | None
     gpu_busy_us: float | None

@@ -10,6 +10,7 @@ from msgspec import Struct
 from proftrack import untrusted
 from proftrack.errors import ProftrackError
 from proftrack.record.model import SCHEMA_VERSION, Record
+from proftrack.text import plain
 
 MAX_BYTES = 256 << 20
 """Of a record.json that is read: it may come from somebody else."""
@@ -28,7 +29,8 @@ def save(record: Record, path: Path) -> None:
 def load(path: Path) -> Record:
     """Read a saved record.
 
-    Raises ProftrackError where the file is missing, is no record, or was written by a newer version.
+    Raises ProftrackError where the file is missing, is no record, or was written by a newer version: a higher schema
+    version, or a regime, a flag or another word of a closed set that this one does not know and so could not judge by.
     """
     try:
         size = path.stat().st_size
@@ -49,6 +51,11 @@ def load(path: Path) -> Record:
     except untrusted.TooDeepError as error:
         raise ProftrackError(f"{path}: nested deeper than any record; name a saved record.json") from error
     except msgspec.MsgspecError as error:
+        if "Invalid enum value" in str(error):
+            raise ProftrackError(
+                f"{path}: holds a word that this proftrack does not know ({plain(str(error))})",
+                "read it with the proftrack that wrote it, or a newer one",
+            ) from error
         raise ProftrackError(f"{path}: not a proftrack record ({error}); name a saved record.json") from error
 
 

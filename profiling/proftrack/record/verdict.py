@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 from msgspec import Struct
+
+from proftrack.record.figures import IdleCause, KernelKind, Limit
+
+HostRegime = Literal["input-bound", "sync-bound", "host-bound", "overhead-bound", "mixed"]
+GpuRegime = Literal["compute-bound", "memory-bound", "latency-bound", "transfer-bound", "communication-bound"]
+Regime = Literal[HostRegime, GpuRegime, "inconclusive"]
+"""What holds a step back."""
+REGIMES: tuple[Regime, ...] = get_args(Regime)
+GPU_REGIMES: tuple[GpuRegime, ...] = get_args(GpuRegime)
+
+Cause = Literal[IdleCause, KernelKind, Limit, "python"]
+"""Of T - B why the device was idle, of B the kind of its work; on a CPU also what limits the work, or Python."""
+Confidence = Literal["high", "medium", "low"]
+Basis = Literal["unprofiled", "profiled"]
+"""Whether T was measured without the profiler, or comes from the trace itself."""
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
@@ -17,14 +34,11 @@ class Evidence(Struct, frozen=True, kw_only=True):
 class Verdict(Struct, frozen=True, kw_only=True):
     """The regime that holds a step back, and what to do about it."""
 
-    regime: str
-    """One of verdict.REGIMES, `inconclusive` among them."""
-    cause: str | None
+    regime: Regime
+    cause: Cause | None
     """The largest cause of T - B, or the kernel kind that takes most of B."""
-    confidence: str
-    """high, medium or low."""
-    basis: str
-    """unprofiled: T was measured without the profiler; profiled: T comes from the trace itself."""
+    confidence: Confidence
+    basis: Basis
     gpu_busy_fraction: float | None
     """u = B / T."""
     summary: str
@@ -36,3 +50,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """Why it is inconclusive, or why its confidence is not high."""
     thresholds: dict[str, float]
     """The limits that were in force."""
+
+    def figure(self, name: str) -> float | None:
+        """The value of the evidence of that name; None where there is none."""
+        return next((each.value for each in self.evidence if each.name == name), None)

@@ -6,7 +6,6 @@ The script of report.html does the same at each zoom.
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 import numpy as np
@@ -76,11 +75,3 @@ def _columns(marks: Marks, filled: Ints, low: int, per_px: float) -> Bars:
     width = np.full(len(left), per_px / 1000)
     height = np.minimum(height, np.maximum(1.0 - base, 0.0))
     return Bars(row, left, width, np.minimum(base, 1.0), height, style, np.full(len(left), NONE, dtype=np.int64))
-
-
-def short_name(name: str) -> str:
-    """A C++ name as people say it: no return type, no template arguments, and torch's namespaces left out."""
-    text = re.sub(r"\(anonymous namespace\)::", "", name.removeprefix("void ").partition("<")[0])
-    if text.startswith("at::"):
-        text = text.rpartition("::")[2]
-    return text or name

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from proftrack.compare.headline import changes
 from proftrack.compare.results import CommitRange, Comparison, Count, Different, Row, Side, TimeChange
 from proftrack.report.document import Block, Document, Items, Lead, Table, Tone
-from proftrack.text import brief, counted, duration, moment
+from proftrack.text import brief, changes, counted, duration, moment, number
 
 _TONES: dict[str, Tone] = {"improved": "good", "regressed": "bad", "inconclusive": "unclear", "no difference": "plain"}
 _NAMES = {"step_time_us": "T  step time", "gpu_busy_per_step_us": "B  GPU busy"}
@@ -87,20 +86,16 @@ def _signed(us: float) -> str:
 
 def _counts(counts: list[Count]) -> Table:
     rows = [
-        (f"{count.name} a step", _number(count.before), _number(count.after), _delta(count))
+        (f"{count.name} a step", number(count.before), number(count.after), _delta(count))
         for count in counts
         if count.before or count.after
     ]
     return Table("Counted", ("what", "before", "after", "change"), rows, folded=False)
 
 
-def _number(value: float) -> str:
-    return f"{value:.0f}" if value == int(value) else f"{value:.2f}"
-
-
 def _delta(count: Count) -> str:
     change = count.after - count.before
-    return "same" if not change else ("+" if change > 0 else "-") + _number(abs(change))
+    return "same" if not change else ("+" if change > 0 else "-") + number(abs(change))
 
 
 def _rows(comparison: Comparison) -> Table:
@@ -146,7 +141,7 @@ def _what(row: Row) -> str:
 def _calls(row: Row) -> str:
     if not row.calls_before and not row.calls_after:
         return ""
-    before, after = _number(row.calls_before), _number(row.calls_after)
+    before, after = number(row.calls_before), number(row.calls_after)
     return before if before == after else f"{before} -> {after}"
 
 
@@ -160,7 +155,7 @@ def _host(comparison: Comparison) -> Table:
         (
             row.name,
             row.status,
-            f"{_number(row.calls_before)} -> {_number(row.calls_after)}",
+            f"{number(row.calls_before)} -> {number(row.calls_after)}",
             f"{duration(row.self_before_us)} -> {duration(row.self_after_us)}",
         )
         for row in comparison.host

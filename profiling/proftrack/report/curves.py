@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 _WIDTH_IN, _HEIGHT_IN, _DPI = 8.0, 5.2, 100
 # Okabe and Ito: told apart by people who do not see red or green.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-_MOST_CURVES = len(_COLORS)
 _LOG_FROM = 8.0
 """Values that are so many times apart are shown on a log axis."""
 

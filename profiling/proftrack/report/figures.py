@@ -20,8 +20,7 @@ from proftrack.report.charts import (
     y_scale,
 )
 from proftrack.report.queue import BINS, Floats, Queue
-from proftrack.text import duration, plain, scaled
-from proftrack.verdict.evidence import number
+from proftrack.text import duration, number, plain, scaled
 
 LABELLED = 8
 """Kernels that the roofline plot numbers."""

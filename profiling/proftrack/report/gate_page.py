@@ -5,8 +5,7 @@ from __future__ import annotations
 from proftrack.compare.gate import NOISE, Check, Gate
 from proftrack.report.compare_page import page as comparison_page
 from proftrack.report.document import Document, Items, Lead, Table, Tone
-from proftrack.report.history_page import figure
-from proftrack.verdict.evidence import difference
+from proftrack.text import difference, figure
 
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad", "inconclusive": "unclear"}
 _MARKS = {"pass": "pass", "fail": "FAIL", "inconclusive": "?"}

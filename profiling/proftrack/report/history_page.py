@@ -10,13 +10,12 @@ from datetime import datetime, timezone
 from itertools import groupby
 from typing import Any
 
-from proftrack.compare.headline import changes as as_changes
 from proftrack.compare.history import NEWEST, Change, History, RunPoint, Series, levels, newest
 from proftrack.compare.results import CommitRange, Different
 from proftrack.report.charts import Chart, Shape, Tick, polyline, round_ticks, x_scale, y_scale
 from proftrack.report.document import SUB, Block, Document, Items, Lead, Picture, Table
-from proftrack.text import counted, duration, moment, scaled
-from proftrack.verdict.evidence import number
+from proftrack.text import changes as as_changes
+from proftrack.text import counted, figure, moment
 
 _HASH = 10
 _SHOWN, _LABELS = 5, 8
@@ -60,15 +59,6 @@ def _left_out(history: History) -> list[str]:
 def _series_title(series: Series) -> str:
     old = f", changes looked for in the newest {NEWEST:,}" if len(series.runs) > NEWEST else ""
     return f"{series.title}: {counted(len(series.runs), 'run')} (fingerprint {series.fingerprint}){old}"
-
-
-def figure(metric: str, value: float | None) -> str:
-    """A metric's value with its unit."""
-    if value is None:
-        return "-"
-    if metric.endswith("_us"):
-        return duration(value)
-    return scaled(value, "B") if metric.endswith("_bytes") else number(value, 4)
 
 
 def _changes(changes: Sequence[Change]) -> list[str]:

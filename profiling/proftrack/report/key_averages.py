@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from proftrack.record import Record
-from proftrack.text import plain
+from proftrack.text import plain, torch_time
 
 ROW_LIMIT = 100
 NAME_WIDTH = 55
@@ -46,13 +46,18 @@ def _cells(record: Record, row: _Row, has_gpu: bool) -> list[str]:
     cells = [
         plain(row.name, NAME_WIDTH),
         _share(row.self_cpu, cpu_total),
-        time(row.self_cpu),
+        torch_time(row.self_cpu),
         _share(row.cpu, cpu_total),
-        time(row.cpu),
-        time(row.cpu / row.calls),
+        torch_time(row.cpu),
+        torch_time(row.cpu / row.calls),
     ]
     if has_gpu:
-        cells += [time(row.self_cuda), _share(row.self_cuda, cuda_total), time(row.cuda), time(row.cuda / row.calls)]
+        cells += [
+            torch_time(row.self_cuda),
+            _share(row.self_cuda, cuda_total),
+            torch_time(row.cuda),
+            torch_time(row.cuda / row.calls),
+        ]
     return [*cells, str(row.calls)]
 
 
@@ -64,17 +69,10 @@ def _grid(header: list[str], rows: list[list[str]]) -> list[str]:
 
 
 def _footer(record: Record) -> list[str]:
-    lines = [f"Self CPU time total: {time(record.totals.self_cpu_time_total_us)}"]
+    lines = [f"Self CPU time total: {torch_time(record.totals.self_cpu_time_total_us)}"]
     if record.totals.self_cuda_time_total_us is not None:
-        lines.append(f"Self CUDA time total: {time(record.totals.self_cuda_time_total_us)}")
+        lines.append(f"Self CUDA time total: {torch_time(record.totals.self_cuda_time_total_us)}")
     return lines
-
-
-def time(us: float) -> str:
-    """A time as torch writes it: 572.832us, 1.558ms, 3.574s."""
-    if us >= 1e6:
-        return f"{us / 1e6:.3f}s"
-    return f"{us / 1e3:.3f}ms" if us >= 1e3 else f"{us:.3f}us"
 
 
 def _share(part: float, whole: float) -> str:

@@ -17,11 +17,11 @@ import numpy as np
 
 from proftrack.record import Record
 from proftrack.report import sections
-from proftrack.report.bars import Bars, bars, short_name
+from proftrack.report.bars import Bars, bars
 from proftrack.report.figures import plotted, rate, roofs
 from proftrack.report.lanes import STYLES, Lanes
 from proftrack.report.scene import Scene
-from proftrack.text import duration, percent, plain, scaled
+from proftrack.text import duration, percent, plain, scaled, short_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

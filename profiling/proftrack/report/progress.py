@@ -11,8 +11,10 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import IO, Any, Protocol
+
+from proftrack.threads import beside
 
 _REDRAW_SECONDS = 0.1
 _PATIENCE_SECONDS = 2.0
@@ -62,7 +64,7 @@ class Lines:
         ending = "failed after "
         with contextlib.ExitStack() as stack:
             if live:
-                stack.enter_context(_threaded(lambda over: self._announce(text, over)))
+                stack.enter_context(beside(lambda over: self._announce(text, over)))
             try:
                 yield
                 ending = ""
@@ -115,7 +117,7 @@ class Bars:
             self._task, self._pending = task, 0
             self._bars.refresh()
             try:
-                with _threaded(self._redraw) if live else contextlib.nullcontext():
+                with beside(self._redraw) if live else contextlib.nullcontext():
                     yield
                 self._bars.update(task, left="")
                 self._bars.update(task, total=total or 1, completed=total or 1)
@@ -165,19 +167,6 @@ class _End:
         return f"about {left:.0f} s left" if left >= 1 else ""
 
 
-@contextlib.contextmanager
-def _threaded(work: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Run `work` in a thread beside the block; the event it gets is set at the block's end."""
-    over = threading.Event()
-    thread = threading.Thread(target=work, args=(over,), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
 def progress() -> Progress:
     """What fits stderr: bars on a terminal, lines elsewhere."""
     return Bars() if sys.stderr.isatty() else Lines()
@@ -190,7 +179,7 @@ def waiting(text: str) -> Iterator[None]:
     On a terminal the line is redrawn and goes away at the end; elsewhere there is one line. Not for what is timed: a
     thread draws it.
     """
-    with _threaded(lambda over: _tell(text, over)):
+    with beside(lambda over: _tell(text, over)):
         yield
 
 

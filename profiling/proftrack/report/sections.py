@@ -13,7 +13,6 @@ from proftrack.text import counted, duration, factor, moment, percent, plain, sc
 ROWS = 100
 """Rows of one table."""
 NAME = 160
-SENTENCE = 600
 
 
 class Bar(Struct, frozen=True, kw_only=True):
@@ -80,8 +79,8 @@ def time_bars(record: Record) -> list[Bar]:
     unprofiled = record.verdict.basis == "unprofiled"
     t, b, r = record.step_time_us, times.gpu_busy_per_step_us, times.roofline_time_us
     below = ("B", "GPU busy time", "If every kernel reached the roofline")
-    if b is None and record.cpu is not None and record.window.steps:
-        b = min(sum(record.cpu.working_us.values()) / record.window.steps, t or float("inf"))
+    if b is None and record.cpu_work_us is not None:
+        b = record.cpu_work_us
         below = ("W", "operators' working time", "If every operator reached the roofline")
     steps = "step time, without the profiler" if unprofiled else "step time, from the profiled trace"
     rows = [("T", steps, t, "If everything but the GPU's work vanished" if below[0] == "B" else "Without overhead")]
@@ -93,7 +92,8 @@ def time_bars(record: Record) -> list[Bar]:
         assert us is not None
         lower = min((known[i + 1][2] or us), us) if i + 1 < len(known) else us
         if key == "B" and lower < us:
-            lower = min(max(lower, us / _kernel_headroom(record, us / lower)), us)  # copies and collectives stay
+            headroom = record.verdict.figure("kernel_headroom") or us / lower
+            lower = min(max(lower, us / headroom), us)  # copies and collectives stay
         text = f"{what}: at most {factor(us / lower)} faster" if lower < us else ""
         if not text and i + 1 < len(known):
             text = f"{what}: nothing to win"
@@ -102,11 +102,6 @@ def time_bars(record: Record) -> list[Bar]:
         solid = 100 * lower / longest
         bars.append(Bar(key=key, label=label, us=us, solid=solid, rest=100 * us / longest - solid, text=text))
     return bars
-
-
-def _kernel_headroom(record: Record, default: float) -> float:
-    found = (each.value for each in record.verdict.evidence if each.name == "kernel_headroom")
-    return next(found, None) or default
 
 
 def times_remarks(record: Record) -> list[str]:

@@ -28,10 +28,10 @@ from msgspec import Struct, field
 from proftrack import files as whole_files
 from proftrack import names, process, untrusted
 from proftrack.errors import ProftrackError, UsageError
-from proftrack.experiment.sentences import show
 from proftrack.rundir.layout import BATCH, GITIGNORE, RECORD, SWEEP, VARIANTS, BatchNames
 from proftrack.rundir.read import read_bounded
 from proftrack.rundir.spool import new_folder
+from proftrack.text import show
 
 Kind = Literal["sweep", "variants"]
 

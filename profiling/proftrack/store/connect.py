@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, cast
 
 from proftrack import files, names
 from proftrack.errors import StoreError
-from proftrack.experiment.sentences import show
 from proftrack.store import compat
 from proftrack.store.address import ARTIFACTS, TRACKING_VARIABLE, Store, location_of, public
 from proftrack.store.errors import explained
 from proftrack.store.quiet import quiet
 from proftrack.store.retry import Patient, quick_retries
+from proftrack.text import show
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -17,10 +17,10 @@ from proftrack.compare.changed import changed, commits_between
 from proftrack.compare.history import Change, History, RunPoint, Series, detect
 from proftrack.compare.results import Different
 from proftrack.errors import NotFoundError, ProftrackError, UsageError
-from proftrack.experiment.sentences import meant
 from proftrack.record.timing import metric_of
 from proftrack.store import cache, keys
 from proftrack.store.runs import Runs, StoredRun
+from proftrack.text import meant
 
 if TYPE_CHECKING:
     import pandas as pd

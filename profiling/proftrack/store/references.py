@@ -19,7 +19,7 @@ from msgspec import Struct
 from proftrack import record as records
 from proftrack.compare.subjects import Subject
 from proftrack.errors import NotFoundError, UsageError
-from proftrack.experiment.sentences import no_such_file
+from proftrack.files import no_such_file
 from proftrack.git import resolve_commit
 from proftrack.record import Record
 from proftrack.store import keys

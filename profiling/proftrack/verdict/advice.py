@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable
 
 from proftrack.measures import Measures
+from proftrack.record.verdict import GPU_REGIMES
+from proftrack.text import counted, factor, how_often, short_time
 from proftrack.verdict.context import Context
-from proftrack.verdict.evidence import counted, times, us
-from proftrack.verdict.rules import GPU_SIDE, StepFacts
+from proftrack.verdict.rules import StepFacts
 
 _MANY_LAUNCHES = 20
 _SHARE = 0.3
@@ -21,7 +22,7 @@ def advise(regime: str, measures: Measures, facts: StepFacts, roofline: float | 
     """Sentences in the order in which to try them; the last one says what would not help."""
     first = _FIRST[regime](measures) if regime in _FIRST else []
     rest = list(_GENERAL[regime])
-    if regime in GPU_SIDE and roofline is not None:
+    if regime in GPU_REGIMES and roofline is not None:
         rest.insert(-1, _roofline_sentence(facts.kernel_headroom(roofline)))
     return [*first, *rest]
 
@@ -50,8 +51,8 @@ def _faster_types(context: Context) -> list[tuple[str, str, float]]:
 def _roofline_sentence(headroom: float) -> str:
     if headroom <= _NEAR_ROOFLINE:
         return (
-            f"The kernels are near what this device can do (at most {max(headroom, 1):.1f}x left): only less work, a "
-            "lower precision or other hardware makes the step shorter."
+            f"The kernels are near what this device can do (at most {factor(max(headroom, 1))} left): only less work, "
+            "a lower precision or other hardware makes the step shorter."
         )
     return (
         f"The kernels leave {headroom:.1f}x to the roofline: look at the largest first, by its distance from it "
@@ -112,8 +113,8 @@ def _waiting(measures: Measures) -> list[str]:
     waits = [op for op in measures.ops if re.search(r"(?:Device|Stream|Event)Synchronize", op.name)]
     if waits:
         worst = max(waits, key=lambda op: op.self_cpu_time_us)
-        how_often = f"{times(worst.calls / steps)} {measures.per}"
-        return [f"{worst.name} is called {how_often}: find its caller and take it out."]
+        rate = f"{how_often(worst.calls / steps)} {measures.per}"
+        return [f"{worst.name} is called {rate}: find its caller and take it out."]
     return []
 
 
@@ -153,7 +154,7 @@ def _hosting(measures: Measures) -> list[str]:
     named = [gap for gap in measures.idle.largest if gap.cause == "host"]
     if not named:
         return []
-    return [f"The largest such stretch takes {us(named[0].duration_us)}, during {named[0].during[:120]}."]
+    return [f"The largest such stretch takes {short_time(named[0].duration_us)}, during {named[0].during[:120]}."]
 
 
 _FIRST: dict[str, Callable[[Measures], list[str]]] = {

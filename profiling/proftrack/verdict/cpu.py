@@ -11,18 +11,19 @@ from typing import NamedTuple
 
 from proftrack.measures import Measures
 from proftrack.measures.idle import LOADING
-from proftrack.record.figures import CpuWork
-from proftrack.record.verdict import Evidence, Verdict
+from proftrack.record.figures import CpuWork, Limit
+from proftrack.record.verdict import GPU_REGIMES, Basis, Cause, Evidence, Regime, Verdict
+from proftrack.text import counted, number, short_time
 from proftrack.verdict import spread
 from proftrack.verdict.advice import advise_cpu
 from proftrack.verdict.context import Context
 from proftrack.verdict.cpu_fit import misfits
-from proftrack.verdict.evidence import item, number, us
-from proftrack.verdict.rules import GPU_SIDE, gpu_regime
+from proftrack.verdict.evidence import item
+from proftrack.verdict.rules import gpu_regime
 from proftrack.verdict.thresholds import Thresholds
 
 
-def verdict(measures: Measures, context: Context, time: float | None, *, basis: str, limits: Thresholds) -> Verdict:
+def verdict(measures: Measures, context: Context, time: float | None, *, basis: Basis, limits: Thresholds) -> Verdict:
     """Judge a CPU run; inconclusive where T or the ceilings were not measured, or the GPU was not."""
     flags = {f.code: f for f in measures.flags}
     if "gpu_not_measured" in flags:
@@ -34,7 +35,7 @@ def verdict(measures: Measures, context: Context, time: float | None, *, basis: 
             reason = flags["gpu_before_launch"].message
     elif measures.other_us and (measures.cpu is None or context.unprofiled_us is None):
         rows = sorted(measures.other_us.items(), key=lambda kv: -kv[1])
-        named = ", ".join(f"{name[:60] or 'without a category'} ({us(time_us)})" for name, time_us in rows[:4])
+        named = ", ".join(f"{name[:60] or 'without a category'} ({short_time(time_us)})" for name, time_us in rows[:4])
         what, reason = "no GPU work that is known", f"Rows of these categories are counted and not judged: {named}."
     elif not measures.ops:
         what, reason = "the trace holds nothing to judge", "It holds neither operators nor GPU work."
@@ -55,7 +56,7 @@ def verdict(measures: Measures, context: Context, time: float | None, *, basis: 
 class _Reading(NamedTuple):
     """A CPU's step with one idea of what calls cost. Microseconds a step."""
 
-    working: dict[str, float]
+    working: dict[Limit, float]
     """The operators' work by limit."""
     time: float
     inside: float
@@ -90,7 +91,7 @@ class _Reading(NamedTuple):
         """Whether most of what is not work lies outside of operators."""
         return self.between >= limits.cause_share * (self.time - self.busy)
 
-    def regime(self, limits: Thresholds) -> tuple[str, str]:
+    def regime(self, limits: Thresholds) -> tuple[Regime, Cause]:
         """The regime and its cause."""
         if self.u >= limits.gpu_bound_from:
             return gpu_regime(self.working, limits), max(self.working, key=lambda k: self.working[k])
@@ -149,8 +150,9 @@ def _undecided(
     other = dearest.regime(limits)[0]
     if other != regime:
         return [
-            f"What a call costs decides: {us(own.busy)} of the step are work if each costs what it does when it has "
-            f"nothing to do ({regime}), {us(dearest.busy)} if each costs as much as this machine's dearest ({other})."
+            f"What a call costs decides: {short_time(own.busy)} of the step are work if each costs what it does when "
+            f"it has nothing to do ({regime}), {short_time(dearest.busy)} if each costs as much as this machine's "
+            f"dearest ({other})."
         ]
     if regime == "inconclusive":
         missing = _without_ceiling(context, measures)
@@ -160,14 +162,15 @@ def _undecided(
     shown = max(traced - own.inside, 0.0) if traced is not None else own.between
     if own.u < limits.gpu_bound_from and own.outside(limits) and shown < limits.cause_share * own.between:
         return [
-            f"Operators that take {us(own.inside)} in the trace do not add up to the step's {us(own.time)}, and the "
-            f"trace shows no more than {us(shown)} of anything else: something else ran while steps were timed."
+            f"Operators that take {short_time(own.inside)} in the trace do not add up to the step's "
+            f"{short_time(own.time)}, and the trace shows no more than {short_time(shown)} of anything else: something "
+            "else ran while steps were timed."
         ]
     moving = own.working.get("bandwidth", 0.0) + own.working.get("unknown", 0.0)
     if regime == "host-bound" and own.between < limits.cpu_freeing * moving:
         return [
-            f"The {us(own.between)} between operators may be the freeing of their results, which is no operator: those "
-            f"that move memory take {us(moving)}."
+            f"The {short_time(own.between)} between operators may be the freeing of their results, which is no "
+            f"operator: those that move memory take {short_time(moving)}."
         ]
     load = context.timing.load if context.timing is not None else None
     if regime == "overhead-bound" and load is not None:
@@ -191,15 +194,15 @@ def _doubts(regime: str, own: _Reading, dearest: _Reading, context: Context, lim
         ratio = own.between_each / own.host_work_us
         if 0.5 < ratio < 2:
             out.append(
-                f"{us(own.between_each)} pass between operators for each of them: close to the limit of "
-                f"{us(own.host_work_us)} between Python's price of a call and work of the host's own."
+                f"{short_time(own.between_each)} pass between operators for each of them: close to the limit of "
+                f"{short_time(own.host_work_us)} between Python's price of a call and work of the host's own."
             )
     ends = spread.time_interval(context.timing) or ()
     others = {own._replace(time=end).regime(limits)[0] for end in ends} - {regime}
     if others:
         out.append(f"Within the spread of the timed blocks it could also be {' or '.join(sorted(others))}.")
     arithmetic, bandwidth = own.working.get("arithmetic", 0.0), own.working.get("bandwidth", 0.0)
-    if regime in GPU_SIDE and abs(arithmetic - bandwidth) <= own.working.get("unknown", 0.0):
+    if regime in GPU_REGIMES and abs(arithmetic - bandwidth) <= own.working.get("unknown", 0.0):
         out.append("Work whose limit is not known takes enough time to turn compute- into memory-bound.")
     return out
 
@@ -241,27 +244,30 @@ _TEXT = {
 
 
 def _summary(name: str, busy: float, time: float) -> str:
-    return f"{name.capitalize()} (CPU): {us(busy)} of a {us(time)} step are work ({busy / time:.0%}); {_TEXT[name]}."
+    share = f"{short_time(busy)} of a {short_time(time)} step are work ({busy / time:.0%})"
+    return f"{name.capitalize()} (CPU): {share}; {_TEXT[name]}."
 
 
 def _evidence(measures: Measures, context: Context, reading: _Reading) -> list[Evidence]:
     ceilings, time, busy = context.ceilings, reading.time, reading.busy
     calls, inside = reading.calls, reading.inside
+    work = f"{short_time(busy)} of it are work, estimated from the operators' self time."
+    operators = f"{number(calls)} operators a step take {short_time(inside)} under the profiler."
     out = [
-        item("step_time_us", time, "us", f"A step takes {us(time)} without the profiler."),
-        item("cpu_working_us", busy, "us", f"{us(busy)} of it are work, estimated from the operators' self time."),
-        item("operators_us", inside, "us", f"{number(calls)} operators a step take {us(inside)} under the profiler."),
+        item("step_time_us", time, "us", f"A step takes {short_time(time)} without the profiler."),
+        item("cpu_working_us", busy, "us", work),
+        item("operators_us", inside, "us", operators),
     ]
     if ceilings is not None and ceilings.dispatch_us is not None:
         floor = ceilings.dispatch_us * calls
-        text = f"Dispatching so many costs at least {us(floor)} here ({us(ceilings.dispatch_us)} each)."
+        text = f"Dispatching so many costs at least {short_time(floor)} here ({short_time(ceilings.dispatch_us)} each)."
         out.append(item("dispatch_floor_us", floor, "us", text))
     roofline = context.roofline_us(measures)
     if roofline is not None:
-        text = f"This CPU needs at least {us(roofline)} for it: {roofline / time:.0%} of the step."
+        text = f"This CPU needs at least {short_time(roofline)} for it: {roofline / time:.0%} of the step."
         out.append(item("roofline_time_us", roofline, "us", text))
     out += [
-        item(f"working_{limit}_us", value, "us", f"{us(value)} of the work is limited by {_LIMIT[limit]}.")
+        item(f"working_{limit}_us", value, "us", f"{short_time(value)} of the work is limited by {_LIMIT[limit]}.")
         for limit, value in sorted(reading.working.items(), key=lambda kv: -kv[1])
     ]
     return out + _top_operators(measures)
@@ -277,13 +283,13 @@ def _top_operators(measures: Measures) -> list[Evidence]:
     named = [op for op in measures.ops if not op.name.startswith("ProfilerStep")]
     out = []
     for op in sorted(named, key=lambda o: -o.self_cpu_time_us)[:5]:
-        calls = "1 call" if op.calls == 1 else f"{op.calls} calls"
-        text = f"{op.name}: {us(op.self_cpu_time_us)} self CPU in {calls} ({op.self_cpu_time_us / total:.0%})."
+        calls = counted(op.calls, "call")
+        text = f"{op.name}: {short_time(op.self_cpu_time_us)} self CPU in {calls} ({op.self_cpu_time_us / total:.0%})."
         out.append(item("self_cpu_time_us", op.self_cpu_time_us, "us", text))
     return out
 
 
-def _inconclusive(measures: Measures, basis: str, limits: Thresholds, what: str, reason: str) -> Verdict:
+def _inconclusive(measures: Measures, basis: Basis, limits: Thresholds, what: str, reason: str) -> Verdict:
     return Verdict(
         regime="inconclusive",
         cause=None,

@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple
 from proftrack.measures import Measures
 from proftrack.record.figures import CpuWork
 from proftrack.record.timing import Load, Timing
+from proftrack.text import number, short_time
 from proftrack.verdict.context import Context
-from proftrack.verdict.evidence import number, us
 from proftrack.verdict.thresholds import Thresholds
 
 _READING_US = 5.0
@@ -91,8 +91,8 @@ def _timing(timing: Timing, limits: Thresholds) -> Iterator[Misfit]:
     if longer - shorter > _READING_US and longer > limits.cpu_modes_low * shorter:
         yield Misfit(
             "inconclusive" if longer > limits.cpu_modes * shorter else "low",
-            f"A step takes {us(together)} back to back and {us(single)} one by one; on a CPU both are the same, so the "
-            "machine was not in one state, or the steps differ.",
+            f"A step takes {short_time(together)} back to back and {short_time(single)} one by one; on a CPU both are "
+            "the same, so the machine was not in one state, or the steps differ.",
         )
 
 
@@ -100,16 +100,16 @@ def _roofline(measures: Measures, context: Context, time: float, limits: Thresho
     if context.ceilings is not None and context.ceilings.waited > limits.cpu_waited:
         yield Misfit(
             "low",
-            f"The ceilings and the price of calls were measured on a busy machine: a thread waited "
+            "The ceilings and the price of calls were measured on a busy machine: a thread waited "
             f"{context.ceilings.waited:.0%} of the time for a core.",
         )
     roofline = context.roofline_us(measures)
     if roofline is not None and roofline > limits.roofline_slack * time:
         yield Misfit(
             "inconclusive",
-            f"The roofline time of {us(roofline)} exceeds the step's {us(time)}: the ceilings were measured on a busy "
-            "machine, the work is miscounted, or the data stay in the caches (proftrack doctor --recalibrate measures "
-            "the ceilings again).",
+            f"The roofline time of {short_time(roofline)} exceeds the step's {short_time(time)}: the ceilings were "
+            "measured on a busy machine, the work is miscounted, or the data stay in the caches (proftrack doctor "
+            "--recalibrate measures the ceilings again).",
         )
 
 
@@ -119,7 +119,8 @@ def _trace(measures: Measures, cpu: CpuWork, context: Context, time: float, limi
     if work > limits.slow_under_profiler * time:
         yield Misfit(
             "inconclusive" if work > limits.not_the_same_work * time else "low",
-            f"The operators' work in the trace ({us(work)} a step) does not fit into a step of {us(time)}.",
+            f"The operators' work in the trace ({short_time(work)} a step) does not fit into a step of "
+            f"{short_time(time)}.",
         )
     traced = statistics.median(step.host_us for step in measures.per_step) if measures.per_step else None
     if traced is None:
@@ -127,16 +128,16 @@ def _trace(measures: Measures, cpu: CpuWork, context: Context, time: float, limi
     if time > limits.cpu_over_traced_low * traced:
         yield Misfit(
             "inconclusive" if time > limits.cpu_over_traced * traced else "low",
-            f"A step takes {us(time)} without the profiler and {us(traced)} with it; profiling only lengthens a step, "
-            "so something else ran while steps were timed.",
+            f"A step takes {short_time(time)} without the profiler and {short_time(traced)} with it; profiling only "
+            "lengthens a step, so something else ran while steps were timed.",
         )
     dispatch = context.ceilings.dispatch_us if context.ceilings is not None else None
     profiling = _STARTING_US + limits.inflation_short * (dispatch or 0.0) * cpu.operators / measures.steps
     if traced - profiling > limits.longer_than_traced * time:
         yield Misfit(
             "inconclusive",
-            f"A recorded step takes {us(traced)} and one without the profiler {us(time)}; profiling does not account "
-            "for that, so something else ran while steps were recorded.",
+            f"A recorded step takes {short_time(traced)} and one without the profiler {short_time(time)}; profiling "
+            "does not account for that, so something else ran while steps were recorded.",
         )
 
 

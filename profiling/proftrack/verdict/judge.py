@@ -8,8 +8,9 @@ from msgspec import structs
 
 from proftrack.measures import Measures
 from proftrack.measures.quality import flag
-from proftrack.record.figures import Flag
-from proftrack.record.verdict import Verdict
+from proftrack.record.figures import Flag, FlagCode, KernelKind
+from proftrack.record.verdict import Basis, Cause, Confidence, Regime, Verdict
+from proftrack.text import number, short_time
 from proftrack.verdict import cpu, evidence, spread
 from proftrack.verdict.advice import advise
 from proftrack.verdict.context import Context
@@ -33,7 +34,7 @@ def judge(measures: Measures, context: Context | None = None, *, limits: Thresho
     and with dispatch as short as it may be without the profiler.
     """
     context = context or Context()
-    basis = "profiled" if context.unprofiled_us is None else "unprofiled"
+    basis: Basis = "profiled" if context.unprofiled_us is None else "unprofiled"
     time = _traced_step_us(measures) if context.unprofiled_us is None else context.unprofiled_us
     roofline = context.roofline_us(measures)
     if not measures.gpu_busy_per_step_us or not time:
@@ -85,7 +86,7 @@ def _flags(
     if context.unprofiled_us is not None and u > limits.slow_under_profiler:
         raised.append(flag("slow_under_profiler", 1, f"B / T = {u:.2f}."))
     if roofline is not None and roofline > limits.roofline_slack * facts.gpu_busy_us:
-        raised.append(flag("roofline_above_busy", 1, f"R {evidence.us(roofline)}, B {evidence.us(facts.gpu_busy_us)}."))
+        raised.append(flag("roofline_above_busy", 1, f"R {short_time(roofline)}, B {short_time(facts.gpu_busy_us)}."))
     if measures.work is not None and context.ceilings is not None and measures.totals.self_cuda_time_total_us:
         share = measures.work.uncounted_us / measures.totals.self_cuda_time_total_us
         if share > limits.uncounted_share:
@@ -128,14 +129,14 @@ class _Outcome:
         self.limits = limits
         self.regime = regime(facts, limits)
 
-    def verdict(self, basis: str) -> Verdict:
+    def verdict(self, basis: Basis) -> Verdict:
         undermined = self._undermined(basis)
         doubts = self._doubts(basis)
         name = "inconclusive" if undermined else self.regime
         if name == "inconclusive" and not undermined:
             undermined = ["Most GPU time is in kernels whose kind is not known by their names."]
         levels = [level for level, _ in doubts]
-        confidence = "low" if name == "inconclusive" or "low" in levels else "medium" if levels else "high"
+        confidence: Confidence = "low" if name == "inconclusive" or "low" in levels else "medium" if levels else "high"
         return Verdict(
             regime=name,
             cause=self._cause(),
@@ -151,7 +152,7 @@ class _Outcome:
 
     # -- what makes it inconclusive
 
-    def _undermined(self, basis: str) -> list[str]:
+    def _undermined(self, basis: Basis) -> list[str]:
         """Reasons why these data carry no verdict."""
         limits, u = self.limits, self.facts.busy_fraction
         undermining = ("gpu_not_measured", "partial_file", "several_processes")
@@ -167,7 +168,7 @@ class _Outcome:
             )
         traced = self._traced_step_us()
         if basis == "unprofiled" and traced and self.facts.step_time_us > limits.longer_than_traced * traced:
-            longer = evidence.number(self.facts.step_time_us / traced)
+            longer = number(self.facts.step_time_us / traced)
             reasons.append(
                 f"The step time given is {longer} times that of the trace, and profiling only lengthens a step: they "
                 "are not of the same work (or the unit is not microseconds)."
@@ -198,7 +199,7 @@ class _Outcome:
         idle = structs.replace(self.facts, step_time_us=self.facts.step_time_us + unseen)
         if regime(idle, self.limits) != self.regime:
             reasons.append(
-                f"Before the first recorded GPU work lie {evidence.us(unseen)} a step in which a queue of earlier work "
+                f"Before the first recorded GPU work lie {short_time(unseen)} a step in which a queue of earlier work "
                 f"may have run or the GPU have idled: read the second way it is {regime(idle, self.limits)}; give the "
                 "unprofiled step time (--step-time-us)."
             )
@@ -213,15 +214,15 @@ class _Outcome:
         silent = self._share_of("launches_without_gpu_work", self.measures.totals.launches)
         return [self.flags["launches_without_gpu_work"].message] if silent > self.limits.silent_launches else []
 
-    def _share_of(self, code: str, whole: int) -> float:
+    def _share_of(self, code: FlagCode, whole: int) -> float:
         raised = self.flags.get(code)
         return raised.count / whole if raised and whole else 0.0
 
     # -- what lowers confidence
 
-    def _doubts(self, basis: str) -> list[tuple[str, str]]:
+    def _doubts(self, basis: Basis) -> list[tuple[Confidence, str]]:
         """(confidence that is left, why)."""
-        doubts = []
+        doubts: list[tuple[Confidence, str]] = []
         if basis == "profiled":
             doubts.append(("medium", "The step time comes from the profiled trace itself."))
         others = self._regimes_within_spread()
@@ -235,13 +236,13 @@ class _Outcome:
             doubts += self._kind_doubts()
         return doubts
 
-    def _near_a_limit(self) -> list[tuple[str, str]]:
+    def _near_a_limit(self) -> list[tuple[Confidence, str]]:
         """u next to the limit of the regime it is in; one that only another regime has does not matter."""
         u, limits = self.facts.busy_fraction, self.limits
         relevant = [limits.gpu_bound_from]
         if self.regime in ("overhead-bound", "mixed"):
             relevant.append(limits.overhead_bound_to)
-        doubts = [
+        doubts: list[tuple[Confidence, str]] = [
             ("medium", f"u = {u:.2f} is close to the limit {limit}.")
             for limit in relevant
             if abs(u - limit) < limits.near
@@ -253,7 +254,7 @@ class _Outcome:
                     doubts.append(("medium", f"{share:.0%} of the idle time speaks for {name}: close to the limit."))
         return doubts
 
-    def _kind_doubts(self) -> list[tuple[str, str]]:
+    def _kind_doubts(self) -> list[tuple[Confidence, str]]:
         busy = self.facts.busy_by_limit_us
         total = sum(busy.values())
         a, b = busy.get("arithmetic", 0.0), busy.get("bandwidth", 0.0)
@@ -263,7 +264,7 @@ class _Outcome:
             return [("medium", "No single limit takes most of the busy time.")]
         return []
 
-    def _regimes_within_spread(self) -> list[str]:
+    def _regimes_within_spread(self) -> list[Regime]:
         """Other regimes that a resample of the timing blocks and of the steps' GPU times gives."""
         time, busy = self.facts.step_time_us, self.facts.gpu_busy_us
         error = spread.busy_error(self.measures.per_step)
@@ -274,20 +275,20 @@ class _Outcome:
         }
         return sorted(found - {self.regime})
 
-    def _cause(self) -> str | None:
+    def _cause(self) -> Cause | None:
         """The largest cause of T - B on the host's side, the kind of GPU work with most time on the GPU's."""
         if self.facts.busy_fraction < self.limits.gpu_bound_from:
             causes = self.facts.idle_by_cause_us
             if self.regime == "sync-bound":
                 return "synchronization"
-            return max(causes, key=lambda c: causes[c]) if causes else None
-        kinds: dict[str, float] = {}
+            return max(causes.items(), key=lambda each: each[1])[0] if causes else None
+        kinds: dict[KernelKind, float] = {}
         for kernel in self.measures.kernels:
             kinds[kernel.kind] = kinds.get(kernel.kind, 0.0) + kernel.total_us
-        return max(kinds, key=lambda k: kinds[k]) if kinds else None
+        return max(kinds.items(), key=lambda each: each[1])[0] if kinds else None
 
 
-_LOWERING = (
+_LOWERING: tuple[FlagCode, ...] = (
     "no_steps",
     "uneven_steps",
     "slow_under_profiler",

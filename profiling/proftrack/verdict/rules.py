@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct, structs
 
+from proftrack.record.figures import IdleCause, Limit
+from proftrack.record.verdict import GpuRegime, HostRegime, Regime
 from proftrack.verdict.thresholds import Thresholds
-
-HOST_SIDE = ("input-bound", "sync-bound", "host-bound", "overhead-bound", "mixed")
-GPU_SIDE = (
-    "compute-bound",
-    "memory-bound",
-    "latency-bound",
-    "transfer-bound",
-    "communication-bound",
-)
-REGIMES = (*HOST_SIDE, *GPU_SIDE, "inconclusive")
 
 
 class StepFacts(Struct, frozen=True, kw_only=True):
@@ -24,8 +16,8 @@ class StepFacts(Struct, frozen=True, kw_only=True):
     """T."""
     gpu_busy_us: float
     """B."""
-    idle_by_cause_us: dict[str, float]
-    busy_by_limit_us: dict[str, float]
+    idle_by_cause_us: dict[IdleCause, float]
+    busy_by_limit_us: dict[Limit, float]
     """Parts of B."""
     waits_over_gpu_us: float
     """Host waits that overlap GPU work; H = T less these."""
@@ -58,7 +50,7 @@ class StepFacts(Struct, frozen=True, kw_only=True):
         others = self.busy_by_limit_us.get("communication", 0.0) + self.busy_by_limit_us.get("transfer", 0.0)
         return self.gpu_busy_us / (roofline_us + others)
 
-    def explained_us(self) -> dict[str, float]:
+    def explained_us(self) -> dict[HostRegime, float]:
         """Causes of T - B that a regime stands for."""
         return {
             "input-bound": self.idle_by_cause_us.get("input", 0.0),
@@ -77,7 +69,7 @@ class StepFacts(Struct, frozen=True, kw_only=True):
         )
 
 
-def regime(facts: StepFacts, limits: Thresholds) -> str:
+def regime(facts: StepFacts, limits: Thresholds) -> Regime:
     """The regime of DESIGN section 6's table, without regard to the quality of the data."""
     if facts.busy_fraction >= limits.gpu_bound_from:
         return gpu_regime(facts.busy_by_limit_us, limits)
@@ -89,15 +81,18 @@ def regime(facts: StepFacts, limits: Thresholds) -> str:
     return "overhead-bound" if facts.busy_fraction <= limits.overhead_bound_to else "mixed"
 
 
-def gpu_regime(busy_by_limit_us: dict[str, float], limits: Thresholds) -> str:
+_NAMED_FOR: tuple[tuple[Limit, GpuRegime], ...] = (
+    ("transfer", "transfer-bound"),
+    ("communication", "communication-bound"),
+    ("latency", "latency-bound"),
+)
+
+
+def gpu_regime(busy_by_limit_us: dict[Limit, float], limits: Thresholds) -> Regime:
     """Which limit takes most of the busy time; inconclusive where that is kernels of unknown kind."""
     total = sum(busy_by_limit_us.values())
     share = {k: v / total for k, v in busy_by_limit_us.items()} if total else {}
-    for limit, name in (
-        ("transfer", "transfer-bound"),
-        ("communication", "communication-bound"),
-        ("latency", "latency-bound"),
-    ):
+    for limit, name in _NAMED_FOR:
         if share.get(limit, 0.0) > limits.kernel_share:
             return name
     arithmetic, bandwidth = share.get("arithmetic", 0.0), share.get("bandwidth", 0.0)

@@ -60,9 +60,8 @@ def fill(figures: Figures, record: Record) -> None:
 
 def _busy_us(record: Record) -> float | None:
     """B; on the CPU, which has no such lane, the part of the step that its verdict counts as work."""
-    if record.times.gpu_busy_per_step_us is not None:
-        return record.times.gpu_busy_per_step_us
-    return next((item.value for item in record.verdict.evidence if item.name == "cpu_working_us"), None)
+    busy = record.times.gpu_busy_per_step_us
+    return busy if busy is not None else record.cpu_work_us
 
 
 def regimes(parts: Iterable[Figures]) -> list[str]:

@@ -20,7 +20,7 @@ from proftrack.process import Process
 from proftrack.rundir.layout import RANKS
 
 if TYPE_CHECKING:
-    from proftrack.capture.exchange import Exchange
+    from proftrack.capture.rank_exchange import Exchange
 
 _START_S = 600.0
 """For rank 0 to open its run, and for all to arrive."""
@@ -215,7 +215,7 @@ def join_team(*, choose_gpu: bool = True) -> Team | None:
     size = int(os.environ.get("WORLD_SIZE") or 1)
     if size < 2:
         return None
-    from proftrack.capture.exchange import Exchange, use_local_gpu
+    from proftrack.capture.rank_exchange import Exchange, use_local_gpu
 
     global _joined  # noqa: PLW0603  # a process may profile several times: each time has keys of its own
     _joined += 1

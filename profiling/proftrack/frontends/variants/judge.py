@@ -18,8 +18,7 @@ import numpy as np
 
 from proftrack.compare.timing import Samples, within_interval
 from proftrack.frontends.variants.result import Entry, Variants, Versus, Word
-from proftrack.text import duration
-from proftrack.verdict.evidence import difference
+from proftrack.text import difference, duration
 
 SMALLEST = 0.01
 """A difference under one per cent is none that anybody should act on."""

@@ -131,7 +131,7 @@ def _open_one(
     variant: Variant, bench: Bench, progress: Progress, stack: contextlib.ExitStack
 ) -> tuple[_Open | None, Measured]:
     """Open one variant for as long as `stack` is, or say why not."""
-    from proftrack.capture.transform import Refused
+    from proftrack.capture.step_transforms import Refused
 
     own = contextlib.ExitStack()
     try:
@@ -149,11 +149,11 @@ def _open_one(
 
 
 def _opened(variant: Variant, bench: Bench, progress: Progress, stack: contextlib.ExitStack) -> _Open:
-    from proftrack.capture import compilation, outputs
+    from proftrack.capture import compilation, output_check
     from proftrack.capture.dtype import resolved
     from proftrack.capture.in_turns import FEWEST_ROUNDS
     from proftrack.capture.measurement import opened
-    from proftrack.capture.transform import steps_before
+    from proftrack.capture.step_transforms import steps_before
 
     started = time.time_ns()
     variant = msgspec.structs.replace(variant, experiment=resolved(variant.experiment, bench.device))
@@ -170,22 +170,22 @@ def _opened(variant: Variant, bench: Bench, progress: Progress, stack: contextli
     with workload.failing(f"{variant.experiment.name}: {variant.name}: the step"):
         for _ in range(max(1, CHECKED_STEP - done)):
             result = subject.step()
-        kept = outputs.keep(result)
+        kept = output_check.keep(result)
         bench.device.synchronize()
     later = compilation.read().since(before)
     return _Open(variant=variant, subject=subject, kept=kept, first=first, later=later, started_ns=started)
 
 
 def _transform(variant: Variant) -> Callable[..., Any] | None:
-    from proftrack.capture import transform
+    from proftrack.capture import step_transforms
 
-    compiled = transform.compiled(variant.compile_mode) if variant.compile_mode is not None else None
+    compiled = step_transforms.compiled(variant.compile_mode) if variant.compile_mode is not None else None
     if not variant.cuda_graph:
         return compiled
 
     def both(step: Any, device: Any) -> Any:
-        transform.refuse_uncapturable(step, device)
-        return transform.cuda_graph(compiled(step, device) if compiled is not None else step, device)
+        step_transforms.refuse_uncapturable(step, device)
+        return step_transforms.cuda_graph(compiled(step, device) if compiled is not None else step, device)
 
     return both
 
@@ -195,10 +195,10 @@ def _is_memory(error: ProftrackError) -> bool:
 
 
 def _check_outputs(opened: Sequence[_Open], measured: dict[str, Measured]) -> None:
-    from proftrack.capture import outputs
+    from proftrack.capture import output_check
 
     for each in opened[1:]:
-        measured[each.variant.name].outputs = outputs.check(opened[0].kept, each.kept)
+        measured[each.variant.name].outputs = output_check.check(opened[0].kept, each.kept)
     for each in opened:
         each.kept.clear()
 

@@ -20,7 +20,7 @@ from proftrack import experiment
 from proftrack.errors import UsageError
 from proftrack.experiment import Experiment
 from proftrack.experiment.model import on_one_line
-from proftrack.experiment.sentences import meant
+from proftrack.text import meant
 
 DEFAULT = "eager,compile,cuda-graph"
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")

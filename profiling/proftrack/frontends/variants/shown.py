@@ -8,8 +8,7 @@ from proftrack.frontends.batch import shown
 from proftrack.frontends.batch.result import regimes
 from proftrack.frontends.batch.shown import Column, Page
 from proftrack.frontends.variants.result import Change, Entry, Variants
-from proftrack.text import brief, counted, duration, plain
-from proftrack.verdict.evidence import number
+from proftrack.text import brief, counted, duration, number, plain
 
 _MOST_CHANGES = 6
 _NAME = 60

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from proftrack.capture.compat import tensors_in
 from proftrack.record.compilation import OutputCheck
 
 # Of the L2 norm of the difference over that of the first. A few times the type's rounding for the narrow ones, whose
@@ -15,11 +16,8 @@ _NARROWER = 2e-1
 
 def keep(result: Any) -> list[Any]:
     """Copies of a result's tensors, which later steps may write over."""
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    leaves = tree_leaves(dict(result) if hasattr(result, "to_tuple") else result)
-    return [leaf.detach().clone() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    tree = dict(result) if hasattr(result, "to_tuple") else result
+    return [tensor.detach().clone() for tensor in tensors_in(tree)]
 
 
 def check(first: list[Any], second: list[Any]) -> OutputCheck:
@@ -33,9 +31,9 @@ def check(first: list[Any], second: list[Any]) -> OutputCheck:
         )
     worst: OutputCheck | None = None
     for a, b in zip(first, second, strict=True):
-        found = _one(a, b)
-        if worst is None or _badness(found) > _badness(worst):
-            worst = found
+        each = _one(a, b)
+        if worst is None or _badness(each) > _badness(worst):
+            worst = each
     assert worst is not None
     return worst
 

@@ -7,10 +7,11 @@ What the step makes and uses up itself costs nothing: a fused step never moves i
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+from proftrack.capture import compat
+from proftrack.capture.compat import storage_of, tensors_in
 from proftrack.capture.device import Device
 from proftrack.record.ceilings import StepWork
 
@@ -29,7 +30,7 @@ def count_step(step: Callable[[], Any], device: Device) -> tuple[StepWork | None
     """
     counter = _counter_class()(device.type)
     try:
-        with _eager(), counter:
+        with compat.eager(), counter:
             result = step()
         device.synchronize()
     except Exception as error:  # the user's step may not bear a dispatch mode; it did run before
@@ -39,24 +40,11 @@ def count_step(step: Callable[[], Any], device: Device) -> tuple[StepWork | None
     return counter.result(result), None
 
 
-@contextlib.contextmanager
-def _eager() -> Iterator[None]:
-    import torch
-
-    stance = getattr(torch.compiler, "set_stance", None)
-    if stance is None:
-        yield
-        return
-    with stance("force_eager"):
-        yield
-
-
 def _counter_class() -> Any:
     """The counter, defined when it is first used: its base class lies in torch."""
-    from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import flop_registry
 
-    class Counter(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed
+    class Counter(compat.dispatch_mode()):  # type: ignore[misc]  # torch is not followed
         """Counts FLOPs by dtype and bytes of external storages."""
 
         def __init__(self, device_type: str) -> None:
@@ -78,10 +66,11 @@ def _counter_class() -> Any:
             return out
 
         def _count_flops(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-            formula = flop_registry.get(func._overloadpacket)
+            operator = compat.operator_of(func)
+            formula = flop_registry.get(operator)
             if formula is None:
                 if not func.is_view and func.namespace != "profiler":
-                    self.unknown.add(str(func._overloadpacket))
+                    self.unknown.add(str(operator))
                 return
             dtype = _dtype(args)
             self.flops[dtype] = self.flops.get(dtype, 0.0) + float(formula(*args, **kwargs, out_val=out))
@@ -100,17 +89,10 @@ def _counter_class() -> Any:
 
 
 def _dtype(args: Any) -> str:
-    for tensor in _tensors(args):
+    for tensor in tensors_in(args):
         if tensor.is_floating_point() or tensor.is_complex():
             return str(tensor.dtype).removeprefix("torch.")
     return _NO_FLOAT
-
-
-def _tensors(tree: Any) -> list[Any]:
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 class _Traffic:
@@ -127,23 +109,23 @@ class _Traffic:
     def operator(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Note what one operator reads, changes and makes."""
         if not func.is_view:
-            name = func._overloadpacket.__name__
+            name = compat.operator_of(func).__name__
             looked_up, overwritten = name in _LOOKUPS, name in _OVERWRITING
             read = [*args, *(value for key, value in kwargs.items() if key != "out")]
             for index, value in enumerate(read):
                 if overwritten and index == 0:
                     continue
-                for tensor in _tensors(value):
+                for tensor in tensors_in(value):
                     self._note(self._read, tensor, out if looked_up and index == 0 else tensor)
             for tensor in _changed(func, args, kwargs):
                 self._note(self._written, tensor, tensor)
-        given = {_key(t) for t in _tensors((args, kwargs))}
-        self._made.update(key for t in _tensors(out) if (key := _key(t)) not in given)
+        given = {storage_of(t) for t in tensors_in((args, kwargs))}
+        self._made.update(key for t in tensors_in(out) if (key := storage_of(t)) not in given)
 
     def returned(self, result: Any) -> None:
         """Note what the step gives back, where it made it."""
-        for tensor in {_key(t): t for t in _tensors(result)}.values():
-            if tensor.device.type == self._device_type and _key(tensor) in self._made:
+        for tensor in {storage_of(t): t for t in tensors_in(result)}.values():
+            if tensor.device.type == self._device_type and storage_of(tensor) in self._made:
                 self._outputs += _bytes(tensor)
 
     def total(self) -> int:
@@ -155,16 +137,12 @@ class _Traffic:
         )
 
     def _note(self, noted: dict[int, dict[Any, int]], tensor: Any, moved: Any) -> None:
-        key = _key(tensor)
+        key = storage_of(tensor)
         if tensor.device.type != self._device_type or key in self._made:
             return
         self._capacity[key] = tensor.untyped_storage().nbytes()
         view = (tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
-        noted.setdefault(key, {})[view] = sum(map(_bytes, _tensors(moved)))
-
-
-def _key(tensor: Any) -> int:
-    return int(tensor.untyped_storage()._cdata)
+        noted.setdefault(key, {})[view] = sum(map(_bytes, tensors_in(moved)))
 
 
 def _bytes(tensor: Any) -> int:
@@ -178,8 +156,8 @@ def _bytes(tensor: Any) -> int:
 def _changed(func: Any, args: Any, kwargs: Any) -> list[Any]:
     """Tensors that the operator writes into, by its schema."""
     changed = []
-    for index, argument in enumerate(func._schema.arguments):
+    for index, argument in enumerate(compat.arguments_of(func)):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[index] if index < len(args) else kwargs.get(argument.name)
-            changed += _tensors(value)
+            changed += tensors_in(value)
     return changed

@@ -5,10 +5,10 @@ A workload can say that its step must not be replayed: the attribute `not_captur
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
+from proftrack.capture import compat
 from proftrack.capture.device import Device
 from proftrack.errors import ProftrackError
 from proftrack.experiment.workload import Step, first_line
@@ -26,12 +26,7 @@ def compiled(mode: str) -> Callable[[Step, Device], Step]:
     """Compiles a step whole, in this mode of torch.compile. What it cannot take in becomes a graph break."""
 
     def transform(step: Step, device: Device) -> Step:
-        import torch
-
-        options: dict[str, Any] = {"mode": mode}
-        if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
-            options["isolate_recompiles"] = True  # or variants of the same code would count as its recompilations
-        compiled_step: Step = torch.compile(step, **options)
+        compiled_step: Step = compat.compiled(step, mode)
         return compiled_step
 
     return transform

@@ -8,11 +8,13 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from proftrack.capture.compat import recorded_events
+from proftrack.capture.device import one_thread
 from proftrack.record.ceilings import PARALLEL
 
 _CALLS = 15
@@ -21,7 +23,7 @@ _SECONDS = 0.1
 _FLUSHED_BYTES = 8 << 20
 
 
-def call_prices() -> dict[str, float]:
+def call_costs() -> dict[str, float]:
     """Median self time by operator, in microseconds: some seventy of them, the wrappers and autograd's included.
 
     The caches are filled with something else before each call: the few recorded steps of a trace run cold, and cost
@@ -32,7 +34,7 @@ def call_prices() -> dict[str, float]:
 
     prices: dict[str, float] = {}
     # With gradients whoever calls: autograd's own operators are priced, too.
-    with torch.enable_grad(), _one_thread():
+    with torch.enable_grad(), one_thread():
         for call in _calls():
             with contextlib.suppress(RuntimeError):  # an operator that this build lacks
                 for name, each in _self_times(call).items():
@@ -40,18 +42,6 @@ def call_prices() -> dict[str, float]:
     block = torch.ones(1 << 17, dtype=torch.uint8)
     prices[PARALLEL] = min(_self_times(lambda: block.fill_(1))["aten::fill_"])
     return prices
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _calls() -> list[Callable[[], Any]]:
@@ -111,7 +101,7 @@ def _self_times(call: Callable[[], Any]) -> dict[str, list[float]]:
             call()
             if time.perf_counter() - begin > _SECONDS:
                 break
-    events = [e for e in profiler.profiler.kineto_results.events() if not e.is_user_annotation()]
+    events = [e for e in recorded_events(profiler) if not e.is_user_annotation()]
     times: dict[str, list[float]] = {}
     for name, self_ns in _nested(events):
         times.setdefault(name, []).append(self_ns / 1e3)

@@ -8,6 +8,7 @@ import time
 from msgspec import Struct
 
 from proftrack.capture.ceilings import ceilings_of
+from proftrack.capture.compat import recorded_events
 from proftrack.capture.device import Device, open_device
 from proftrack.capture.gpu_state import gpu_state
 from proftrack.capture.profiling import quiet, throw_away_session
@@ -53,15 +54,15 @@ def probe() -> Probe:
         device, notes = open_device("auto")
     except ProftrackError as error:
         return Probe(device="cuda", name="unknown", notes=[], error=str(error), injected=injected)
-    found = Probe(device=device.type, name=device.name, notes=notes, injected=injected)
+    seen = Probe(device=device.type, name=device.name, notes=notes, injected=injected)
     try:
         throw_away_session(device)
         operators, launches, kernels = _recorded(device)
     except Exception as error:
-        return _with(found, error=first_line(error))
+        return _with(seen, error=first_line(error))
     clocks = device.type != "cuda" or gpu_state(device.torch_device.index) is not None
     seconds = time.monotonic() - begin
-    return _with(found, operators=operators, launches=launches, kernels=kernels, seconds=seconds, has_clocks=clocks)
+    return _with(seen, operators=operators, launches=launches, kernels=kernels, seconds=seconds, has_clocks=clocks)
 
 
 def ceilings(*, fresh: bool) -> Ceilings:
@@ -78,14 +79,14 @@ def _recorded(device: Device) -> tuple[int, int, int]:
     with quiet(), profile(activities=device.activities()) as profiler:
         torch.mm(x, x)
         device.synchronize()
-    events = list(profiler.profiler.kineto_results.events())
+    events = recorded_events(profiler)
     on_gpu = [event for event in events if event.device_type() == torch.autograd.DeviceType.CUDA]
     names = [event.name() for event in events if event.device_type() != torch.autograd.DeviceType.CUDA]
     launches = sum(name.startswith(_LAUNCHES) for name in names)
     return sum(name == "aten::mm" for name in names), launches, len(on_gpu)
 
 
-def _with(found: Probe, **changes: object) -> Probe:
+def _with(seen: Probe, **changes: object) -> Probe:
     import msgspec
 
-    return msgspec.structs.replace(found, **changes)
+    return msgspec.structs.replace(seen, **changes)

@@ -1,0 +1,144 @@
+"""What capture takes from torch that torch does not promise: private names, and what not every version has.
+
+Written for torch 2.6 to 2.13; tests/test_compat.py says which of them this torch has. Nothing else in the package uses
+a private name of torch. Where a name may be missing, the function says what it gives then; the others need it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+# ---- the profiler ----------------------------------------------------------------------------------------------------
+
+
+def profiler_is_on() -> bool:
+    """Whether a profiler records in this process or thread, whoever has started it."""
+    import torch
+
+    # The first does not see a profiler of all threads, the second none that was started from C++.
+    return bool(torch.autograd._profiler_enabled() or torch.autograd.profiler._is_profiler_enabled)
+
+
+@contextlib.contextmanager
+def before_each_profiler(call: Callable[[], None]) -> Iterator[None]:
+    """Call `call` before a profiler starts recording anywhere in this process; what it raises, starting it raises.
+
+    A torch without `profile._prepare_trace` (none so far) calls nothing.
+    """
+    from torch.autograd.profiler import profile
+
+    prepare = getattr(profile, "_prepare_trace", None)
+    if prepare is None:
+        yield
+        return
+
+    def prepare_after_call(session: Any) -> Any:
+        call()
+        return prepare(session)
+
+    profile._prepare_trace = prepare_after_call
+    try:
+        yield
+    finally:
+        profile._prepare_trace = prepare
+
+
+def every_thread() -> Any:
+    """The profiler's option that records every thread of the process; None before torch 2.7."""
+    import torch
+
+    try:
+        return torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    except (AttributeError, TypeError):
+        return None
+
+
+def recorded_events(profiler: Any) -> list[Any]:
+    """The events of a torch.profiler.profile that has ended, as Kineto gives them."""
+    return list(profiler.profiler.kineto_results.events())
+
+
+# ---- operators -------------------------------------------------------------------------------------------------------
+
+
+def dispatch_mode() -> Any:
+    """The base class of what sees each operator before it runs."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    return TorchDispatchMode
+
+
+def operator_of(overload: Any) -> Any:
+    """The operator that a dispatch mode is given an overload of: aten.add of aten.add.Tensor."""
+    return overload._overloadpacket
+
+
+def arguments_of(overload: Any) -> list[Any]:
+    """An operator's arguments as its schema declares them; `alias_info.is_write` where it writes into one."""
+    return list(overload._schema.arguments)
+
+
+def tensors_in(tree: Any) -> list[Any]:
+    """The tensors in nested lists, tuples and dicts."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def storage_of(tensor: Any) -> int:
+    """What is equal for tensors that share their memory, and for no others while both live."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+# ---- torch.compile ---------------------------------------------------------------------------------------------------
+
+
+def compile_counters() -> dict[str, dict[str, int]]:
+    """torch.compile's counters, by group and name; empty where nothing was compiled, or a torch to come has none."""
+    utils: Any = sys.modules.get("torch._dynamo.utils")
+    counters = getattr(utils, "counters", {})
+    return {str(group): {str(k): int(v) for k, v in counts.items()} for group, counts in counters.items()}
+
+
+def compiled(step: Callable[[], Any], mode: str) -> Any:
+    """The step compiled, apart from other steps of the same code where this torch can keep them apart."""
+    import torch
+
+    options: dict[str, Any] = {"mode": mode}
+    if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
+        options["isolate_recompiles"] = True  # or variants of the same code would count as its recompilations
+    return torch.compile(step, **options)
+
+
+@contextlib.contextmanager
+def eager() -> Iterator[None]:
+    """Compiled code runs operator by operator; unchanged where torch has no `set_stance`."""
+    import torch
+
+    stance = getattr(torch.compiler, "set_stance", None)
+    with stance("force_eager") if stance is not None else contextlib.nullcontext():
+        yield
+
+
+@contextlib.contextmanager
+def before_each_graph_capture(call: Callable[[], None]) -> Iterator[None]:
+    """Call `call` before a CUDA graph is captured anywhere in this process."""
+    import torch
+
+    graph: Any = torch.cuda.CUDAGraph
+    begin = graph.capture_begin
+
+    def begin_after_call(*arguments: Any, **named: Any) -> Any:
+        call()
+        return begin(*arguments, **named)
+
+    graph.capture_begin = begin_after_call
+    try:
+        yield
+    finally:
+        graph.capture_begin = begin

@@ -1,0 +1,153 @@
+"""Each name that torch does not promise, used as capture uses it; and that there are no others."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.version import Version
+
+PACKAGE = Path(__file__).resolve().parents[1] / "profiling" / "proftrack"
+torch = pytest.importorskip("torch")
+
+from proftrack.capture import compat  # noqa: E402  # torch first: without it these tests are skipped
+from proftrack.capture.profiling import quiet  # noqa: E402
+
+# The folders that import torch or click; MLflow's names have a module and a test of their own.
+FOLDERS = ("capture", "cli", "experiment")
+PYTHONS_OWN = {"_replace", "_make", "_asdict", "_fields", "_getframe", "_exit", "_DummyThread"}
+
+
+def private_names(path: Path) -> Iterator[str]:
+    """Private names of something other than `self`: attributes, also by getattr, and parts of imported modules."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and not (
+            isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+        ):
+            yield node.attr
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr", "hasattr"):
+            yield from (str(each.value) for each in node.args[1:2] if isinstance(each, ast.Constant))
+        elif isinstance(node, ast.ImportFrom):
+            yield from (node.module or "").split(".")
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (part for alias in node.names for part in alias.name.split("."))
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_private_names_of_torch_and_click_are_in_compat_alone(folder: str) -> None:
+    found = {
+        f"{path.relative_to(PACKAGE)}: {name}"
+        for path in (PACKAGE / folder).rglob("*.py")
+        if path.stem != "compat"
+        for name in private_names(path)
+        if name.startswith("_") and not name.startswith("__") and name not in PYTHONS_OWN
+    }
+    assert found == set()
+
+
+def test_the_walk_sees_private_names(tmp_path: Path) -> None:
+    """click needs no compat module: nothing of it that we use is private."""
+    (tmp_path / "x.py").write_text("import torch._dynamo\nfrom a._b import c\ngetattr(d, '_e')\nf.g._h()\nself._i\n")
+    names = [name for name in private_names(tmp_path / "x.py") if name.startswith("_")]
+    assert sorted(names) == ["_b", "_dynamo", "_e", "_h"]
+
+
+# ---- the profiler ----------------------------------------------------------------------------------------------------
+
+
+def test_a_profiler_is_seen_while_it_is_on() -> None:
+    assert not compat.profiler_is_on()
+    with quiet(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        assert compat.profiler_is_on()
+        torch.add(torch.ones(1), 1)
+    assert not compat.profiler_is_on()
+    assert "aten::add" in [event.name() for event in compat.recorded_events(profiler)]
+
+
+def test_whoever_starts_a_profiler_is_told_first() -> None:
+    def refuse() -> None:
+        raise ValueError("no")
+
+    from torch.autograd.profiler import profile
+
+    before = profile._prepare_trace
+    with compat.before_each_profiler(refuse), pytest.raises(ValueError, match="no"):
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]).__enter__()
+    assert profile._prepare_trace is before
+    assert not compat.profiler_is_on()
+
+
+def test_every_thread_can_be_recorded_from_2_7_on() -> None:
+    assert (compat.every_thread() is not None) == (Version(torch.__version__) >= Version("2.7"))
+
+
+# ---- operators -------------------------------------------------------------------------------------------------------
+
+
+def test_a_dispatch_mode_sees_operators_and_their_arguments() -> None:
+    seen: list[tuple[str, list[bool]]] = []
+
+    class Mode(compat.dispatch_mode()):  # type: ignore[misc]  # torch is not followed
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            arguments = compat.arguments_of(func)
+            writes = [each.alias_info is not None and each.alias_info.is_write for each in arguments]
+            seen.append((compat.operator_of(func).__name__, writes))
+            return func(*args, **(kwargs or {}))
+
+    x = torch.ones(2)
+    with Mode():
+        x.add_(x)
+        torch.mul(x, x)
+    assert seen == [("add_", [True, False, False]), ("mul", [False, False])]
+
+
+def test_tensors_in_a_tree_and_their_storages() -> None:
+    x = torch.ones(4)
+    tensors = compat.tensors_in({"a": [x, 1], "b": (x[1:], None, torch.ones(4))})
+    assert [len(tensor) for tensor in tensors] == [4, 3, 4]
+    storages = [compat.storage_of(tensor) for tensor in tensors]
+    assert storages[0] == storages[1] != storages[2]
+
+
+# ---- torch.compile ---------------------------------------------------------------------------------------------------
+
+
+def test_compile_counters_are_numbers_by_group_and_name() -> None:
+    import torch._dynamo.utils
+
+    torch._dynamo.utils.counters["stats"]["unique_graphs"] += 0
+    counters = compat.compile_counters()
+    assert isinstance(counters["stats"]["unique_graphs"], int)
+
+
+def test_compiled_code_runs_eagerly_inside() -> None:
+    calls: list[str] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        calls.append("compiled")
+        return graph.forward
+
+    step = torch.compile(lambda: torch.ones(1) + 1, backend=backend)
+    with compat.eager():
+        step()
+    assert calls == []
+    step()
+    assert calls == ["compiled"]
+
+
+def test_whoever_captures_a_graph_is_told_first() -> None:
+    calls: list[bool] = []
+    graph = torch.cuda.CUDAGraph
+    begin = graph.capture_begin
+
+    def refuse() -> None:
+        calls.append(True)
+        raise ValueError("no GPU is needed to be asked")
+
+    with compat.before_each_graph_capture(refuse), pytest.raises(ValueError, match="no GPU"):
+        graph.capture_begin(None)
+    assert (calls, graph.capture_begin) == ([True], begin)
