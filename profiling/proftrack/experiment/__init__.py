@@ -3,7 +3,6 @@
 An experiment is a YAML file, read with a safe loader. Everything in it is checked before anything runs; values given on
 the command line replace the file's and take their type.
 
-    sentences  pieces of a refusal: the value as given, what was probably meant
     validate   plain values become a constrained type, or one sentence says why not
     file       find the YAML file, read it into plain keys and values
     params     the workload's own parameters: their types, and all that a file says of them

@@ -4,6 +4,7 @@ model         Record, and what is said of the whole
 figures       what measuring a trace gives
 timing        steps timed without the profiler
 ceilings      what the device can do at most, and what a step must at least do
+compilation   what torch.compile did, and whether a variant gives the same results
 gpu_state     clocks, throttling and neighbours of the GPU
 environment   machine, software, code
 verdict       the regime and its evidence

@@ -16,6 +16,7 @@
     read      which folders are whole, and what of them belongs into a store
     logged    where a folder was logged to
     parts     what each rank leaves
+    batch     the folder of a sweep or of variants, with a run folder for each part
 
 `proftrack.recorder` writes them.
 """
