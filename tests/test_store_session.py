@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from run_folders import ENDED_NS, STARTED_NS
+from stores import mlflow_runs
 
 from proftrack import process, rundir
 from proftrack.errors import ProftrackError, StoreError, WorkloadError
 from proftrack.record import Record
 from proftrack.signals import Interrupted
-from proftrack.store import connect, lifecycle, session, sync, upload
+from proftrack.store import connect, lifecycle, ownership, session, sync, upload
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -42,7 +43,7 @@ def project_run(client: MlflowClient, monkeypatch: pytest.MonkeyPatch, **params:
 
 
 def only_run(client: MlflowClient) -> Any:
-    (found,) = lifecycle.search(client, "")
+    (found,) = mlflow_runs()
     return found
 
 
@@ -196,7 +197,7 @@ def test_under_a_run_of_the_callers(client: MlflowClient, run_folder: Writer) ->
 
 def test_a_refusal_is_told_to_the_waiting_run(client: MlflowClient, monkeypatch: pytest.MonkeyPatch) -> None:
     session.note_refusal(ProftrackError("n=abc is not allowed"))
-    assert lifecycle.search(client, "") == []
+    assert mlflow_runs() == []
     run_id = project_run(client, monkeypatch)
     session.note_refusal(ProftrackError("n=abc is not allowed"))
     assert client.get_run(run_id).data.tags["proftrack.error"] == "n=abc is not allowed"
@@ -208,9 +209,9 @@ def test_what_a_dead_process_left_running_is_closed(client: MlflowClient) -> Non
         child.wait()
     dead = msgspec.structs.replace(here, pid=child.pid, started="1")
     elsewhere = msgspec.structs.replace(dead, host="another-host")
-    left = client.create_run("0", tags=dead.tags()).info.run_id
-    alive = client.create_run("0", tags=here.tags()).info.run_id
-    remote = client.create_run("0", tags=elsewhere.tags()).info.run_id
+    left = client.create_run("0", tags=ownership.tags_of(dead)).info.run_id
+    alive = client.create_run("0", tags=ownership.tags_of(here)).info.run_id
+    remote = client.create_run("0", tags=ownership.tags_of(elsewhere)).info.run_id
     foreign = client.create_run("0").info.run_id
     assert lifecycle.close_dead_runs(connect.resolve(), client) == [left]
     found = client.get_run(left)
@@ -233,7 +234,7 @@ def test_sync_logs_once_with_the_times_of_the_run(client: MlflowClient, run_fold
     again, copied = sync.sync_folder(found, client, folder), sync.sync_folder(found, client, run_folder("copy"))
     assert (again.did, again.run_id) == ("known", first.run_id)
     assert (copied.did, copied.run_id) == ("known", first.run_id)
-    assert len(lifecycle.search(client, "")) == 1
+    assert len(mlflow_runs()) == 1
 
 
 def test_sync_finishes_what_was_logged_half(

@@ -25,6 +25,7 @@ from proftrack.record import Record
 from proftrack.recorder import Batch, Destination, refusals_noted
 from proftrack.report.progress import progress
 from proftrack.rundir.batch import Group, Part
+from proftrack.store import keys
 
 if TYPE_CHECKING:
     from proftrack.recorder.life import Say
@@ -82,7 +83,7 @@ class Runner:
         self.sweep = Sweep(
             experiment=first.name,
             title=f"{first.name}: {', '.join(asked.axes)}",
-            device=batch.group.tags.get("device.name", ""),
+            device=batch.group.tags.get(keys.DEVICE_TAG, ""),
             axes=asked.axes,
             fixed=shared(first, asked.axes),
         )
