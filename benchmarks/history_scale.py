@@ -74,7 +74,8 @@ def measure(
     }
     run_folder = given or real_run(folder / "run")
     import proftrack
-    from proftrack.store import cache, connect, query, sync
+    from proftrack.store import cache, connect, sync
+    from proftrack.store.runs import Runs
 
     found = connect.resolve()
     template = sync.sync_folder(found, connect.connect(found), run_folder).run_id
@@ -85,7 +86,7 @@ def measure(
     looks = []
     for _ in range(4):
         begin = time.monotonic()
-        assert len(cache.search(query.connect(), EXPERIMENT)) == count
+        assert len(cache.runs_of(Runs.connect(), EXPERIMENT)) == count
         looks.append(time.monotonic() - begin)
     later = sorted(looks[1:])[1]
     begin = time.monotonic()

@@ -134,7 +134,7 @@ def is_whole(client: Any, run: Any) -> bool:
     import hashlib
 
     from proftrack import record as records
-    from proftrack.store.errors import quiet
+    from proftrack.store.quiet import quiet
 
     with tempfile.TemporaryDirectory() as folder, quiet():
         path = Path(client.download_artifacts(run.info.run_id, "record.json", folder))
@@ -181,11 +181,11 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
 
 def all_runs() -> list[Any]:
     """Of this benchmark's experiment."""
-    from proftrack.store import connect, lifecycle
+    from proftrack.store import connect
 
     client = connect.connect(connect.resolve())
     experiment = client.get_experiment_by_name(os.environ["MLFLOW_EXPERIMENT_NAME"])
-    return lifecycle.search(client, "", [experiment.experiment_id]) if experiment else []
+    return list(client.search_runs([experiment.experiment_id])) if experiment else []
 
 
 if __name__ == "__main__":

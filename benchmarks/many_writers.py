@@ -28,11 +28,11 @@ sys.path[:0] = [str(ROOT / "profiling"), str(ROOT / "tests")]
 WRITER = """
 import sys, time
 from pathlib import Path
-from proftrack.store import connect, lifecycle, sync
+from proftrack.tracking import runs, store, sync
 begin = time.monotonic()
-found = connect.resolve()
-client = connect.connect(found)
-lifecycle.close_dead_runs(found, client)
+found = store.resolve()
+client = store.connect(found)
+runs.close_dead_runs(found, client)
 for folder in sorted(Path(sys.argv[1]).iterdir()):
     assert sync.sync_folder(found, client, folder).did == "logged"
 print(time.monotonic() - begin)
@@ -122,20 +122,22 @@ def is_whole(folder: Path) -> bool:
     """Whether the store has this folder in one run, FINISHED, with every file in its size and every figure."""
     from proftrack import record as records
     from proftrack import rundir
-    from proftrack.store import connect, fields, lifecycle
+    from proftrack.store import connect, fields, keys
+    from proftrack.store.runs import search
 
-    client = connect.resolve().client()
-    found = lifecycle.search(client, f"tags.`{lifecycle.RECORD_TAG}` = '{rundir.identity(folder)}'")
-    if [run.info.status for run in found] != ["FINISHED"]:
+    store = connect.resolve()
+    client = connect.client_of(store)
+    found = search(store, client, {keys.RECORD_TAG: rundir.identity(folder)})
+    if [run.status for run in found] != ["FINISHED"]:
         return False
     (run,) = found
     listed = {}
     for below in (None, "trace", "tables"):
-        listed |= {item.path: item.file_size for item in client.list_artifacts(run.info.run_id, below)}
+        listed |= {item.path: item.file_size for item in client.list_artifacts(run.run_id, below)}
     files = {path.as_posix(): (folder / path).stat().st_size for path in rundir.artifacts(folder)}
     record = records.load(folder / "record.json")
     figures = {point.key for point in fields.metrics(record)}
-    return files.items() <= listed.items() and figures == set(run.data.metrics)
+    return files.items() <= listed.items() and figures == set(run.metrics)
 
 
 if __name__ == "__main__":

@@ -28,10 +28,10 @@ def main() -> None:
     asked = parser.parse_args()
     from browser import launched
 
-    from proftrack.cli.subject import load
     from proftrack.report import html
     from proftrack.report.events import details
     from proftrack.report.pages.run import report
+    from proftrack.store.references import References
 
     asked.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, launched() as browser:
@@ -39,7 +39,7 @@ def main() -> None:
             viewport={"width": 680, "height": 600}, device_scale_factor=1.75, bypass_csp=True
         ).new_page()
         for kept in asked.folders:
-            found = load(str(kept))
+            found = References().read(str(kept))
             target = Path(folder) / "report.html"
             target.write_text(
                 html.render(report(found.record, details(found.tables, found.record.kernels))), encoding="utf-8"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from calls import show
@@ -60,3 +61,10 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]
 def flat(text: str) -> str:
     """Text without its line breaks."""
     return " ".join(text.split())
+
+
+def mlflow_runs(tag: str | None = None, value: str = "") -> list[Any]:
+    """All runs of the store, or those with a tag, as MLflow's own client gives them."""
+    client = stores.connect(stores.resolve())
+    experiments = [each.experiment_id for each in client.search_experiments()]
+    return list(client.search_runs(experiments, "" if tag is None else f"tags.`{tag}` = '{value}'"))

@@ -29,6 +29,9 @@ from typing import Any
 import pytest
 from calls import PATIENCE_S
 from mlflow_server import LEAN
+from stores import mlflow_runs
+
+from proftrack.store import keys
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
@@ -464,15 +467,15 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Callable[[int], None]]:
 def whole_once(server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Assert that the server has the folder in exactly one run, FINISHED, every file the same; returns the run."""
     from proftrack import rundir
-    from proftrack.store import connect, lifecycle
+    from proftrack.store import connect
 
     as_user(monkeypatch, server.url, ADMIN)
     client = connect.connect(connect.resolve())
-    found = lifecycle.search(client, f"tags.`{lifecycle.RECORD_TAG}` = '{rundir.identity(folder)}'")
+    found = mlflow_runs(keys.RECORD_TAG, rundir.identity(folder))
     assert [run.info.status for run in found] == ["FINISHED"]
     (run,) = found
-    request = run.data.tags.get(lifecycle.REQUEST_TAG)
-    assert len(lifecycle.search(client, f"tags.`{lifecycle.REQUEST_TAG}` = '{request}'")) == 1
+    request = run.data.tags[keys.REQUEST_TAG]
+    assert len(mlflow_runs(keys.REQUEST_TAG, request)) == 1
     location = server.folder / "artifacts" / run.info.artifact_uri.removeprefix("mlflow-artifacts:/")
     for relative in rundir.artifacts(folder):
         assert (location / relative).read_bytes() == (folder / relative).read_bytes(), relative

@@ -14,12 +14,14 @@ import msgspec
 import pytest
 from calls import call
 from run_folders import make_record, replace_capture, write_folder
+from stores import mlflow_runs
 
 from proftrack import rundir
 from proftrack.cli.options import parameters
 from proftrack.errors import NotFoundError, UsageError, WorkloadError
 from proftrack.record import Record
-from proftrack.store import connect, lifecycle, upload
+from proftrack.store import connect, upload
+from proftrack.store.runs import Runs, StoredRun
 
 if TYPE_CHECKING:
     from proftrack.experiment import Experiment
@@ -46,8 +48,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Asked:
 
 
 def all_runs() -> list[Any]:
-    found = connect.resolve()
-    return lifecycle.search(connect.connect(found), "")
+    return mlflow_runs()
 
 
 @pytest.mark.parametrize(
@@ -170,11 +171,11 @@ def test_the_last_lines_name_the_report_and_commands_that_work(
 
 
 def test_a_short_id_that_two_runs_begin_with_is_refused(store_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from proftrack.store import query, references
+    from proftrack.store import references
 
-    found = query.connect()
+    found = Runs.connect()
     facts = {"name": "a", "status": "FINISHED", "started_ms": 0, "ended_ms": None, "artifact_uri": ""}
-    one = query.Found(run_id="0123456789", experiment_id="1", **facts)  # type: ignore[arg-type]
+    one = StoredRun(run_id="0123456789", experiment_id="1", **facts)  # type: ignore[arg-type]
     monkeypatch.setattr(found, "search", lambda **_: [one, one])
     with pytest.raises(UsageError, match=r"01234567: 2 run ids begin so \(0123456789, 0123456789\); give more digits"):
         found.get("01234567")

@@ -19,7 +19,7 @@ from stores import Repository, call, flat, log
 
 from proftrack import record as records
 from proftrack.record import Record
-from proftrack.store import query
+from proftrack.store.runs import Runs
 
 HOSTILE = "<script>alert(1)</script>|`=cmd()`\n\x1b[31m**bold** [x](http://evil) " + "k" * 3000
 
@@ -174,7 +174,7 @@ def test_runs_by_id_and_the_page_kept_with_the_candidate(
     after = logged(record_of([MM, ADD, TINY], 226, commit="b" * 40, started_s=60))
     code, shown = call(capsys, "compare", before, after)
     assert (code, "1 more launch a step (2 -> 3), aten::relu." in flat(shown)) == (0, True)
-    runs = query.connect()
+    runs = Runs.connect()
     assert runs.client.list_artifacts(after, "compare") == []
     call(capsys, "compare", before, after, "--format", "html")
     assert [item.path for item in runs.client.list_artifacts(after, "compare")] == [f"compare/{before}.html"]
@@ -194,7 +194,7 @@ def test_git_refs_stand_for_the_runs_of_their_commit(
     other = log(tmp_path / "kept", record_of([MM], 402, commit=second, started_s=61, params={"n": 128}))
     code, shown = call(capsys, "compare", "HEAD~1", "HEAD", "--format", "json")
     assert (code, "has runs of 2 kinds" in shown, other in shown) == (2, True, True)
-    run = query.connect().search({"git.commit": first})[0].run_id
+    run = Runs.connect().search({"git.commit": first})[0].run_id
     code, shown = call(capsys, "compare", run, "HEAD", "--format", "json")
     assert json.loads(shown)["word"] == "improved"
     code, shown = call(capsys, "compare", "main~1", other, "--across", "n", "--format", "json")
@@ -206,7 +206,7 @@ def test_git_refs_stand_for_the_runs_of_their_commit(
 
 def test_a_run_without_a_record(logged: Callable[[Record], str], capsys: pytest.CaptureFixture[str]) -> None:
     good = logged(record_of([MM], 202))
-    runs = query.connect()
+    runs = Runs.connect()
     empty = runs.client.create_run(runs.get(good).experiment_id).info.run_id
     code, shown = call(capsys, "compare", good, empty)
     assert (code, f"run {empty}: holds no record.json" in shown) == (1, True)

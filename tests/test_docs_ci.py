@@ -18,7 +18,7 @@ from proftrack.cli import COMMANDS
 from proftrack.cli.options import ParameterCommand
 from proftrack.compare import policy
 from proftrack.compare.policy import DEFAULT
-from proftrack.store.fields import METRICS
+from proftrack.store.keys import METRICS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 WORKFLOW = DOCS / "ci" / "github-actions.yml"

@@ -16,13 +16,14 @@ from typing import Any
 import calls
 import msgspec
 import pytest
+from stores import mlflow_runs
 from team import BOB, Fault, FaultProxy, Server, as_user, free_port
 
 from proftrack import doctor, process, rundir
 from proftrack.capture import profiler_check as probing
 from proftrack.capture.profiler_check import Probe
 from proftrack.record.ceilings import Ceilings
-from proftrack.store import connect, health, lifecycle
+from proftrack.store import connect, health, keys, ownership
 
 KNOWN = Ceilings(device="A CPU", flops_per_s={"float32": 2e11}, bytes_per_s=3e10, measured_ns=1_700_000_000_000_000_000)
 
@@ -80,7 +81,7 @@ def test_all_is_well(store_uri: str, profiler: Callable[..., None], capsys: pyte
     assert "float32 200 GFLOP/s; memory 30.0 GB/s; measured 2023-11-14" in shown
     assert "FAIL" not in shown
     assert [each.experiment_id for each in client.search_experiments()] == before
-    assert lifecycle.search(client, "") == []
+    assert mlflow_runs() == []
     root = connect.resolve().artifact_root
     assert root is not None
     assert [path for path in root.rglob("*") if path.is_file()] == []
@@ -151,8 +152,8 @@ def test_the_teams_server(alice: Server, profiler: Callable[..., None], monkeypa
     experiment = connect.experiment_for(connect.resolve(), client, "for the doctor")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "for the doctor")
     assert worst(findings()["store"]).status == "ok"
-    assert lifecycle.search(client, "", [experiment]) == []
-    assert health.PROBE_TAG not in client.get_experiment(experiment).tags
+    assert client.search_runs([experiment]) == []
+    assert keys.PROBE_TAG not in client.get_experiment(experiment).tags
     place = alice.folder / "artifacts" / experiment
     assert [path for path in place.rglob("*") if path.is_file()] == []
 
@@ -215,8 +216,8 @@ def test_runs_of_dead_processes(store_uri: str, profiler: Callable[..., None]) -
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait()
     dead = msgspec.structs.replace(here, pid=child.pid, started="1")
-    left = client.create_run("0", tags=dead.tags()).info.run_id
-    alive = client.create_run("0", tags=here.tags()).info.run_id
+    left = client.create_run("0", tags=ownership.tags_of(dead)).info.run_id
+    alive = client.create_run("0", tags=ownership.tags_of(here)).info.run_id
     (check,) = findings()["runs"]
     assert (check.status, left in check.text) == ("warning", True)
     assert "--repair" in (check.remedy or "")

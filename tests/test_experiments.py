@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from calls import call
+from stores import mlflow_runs
 
 from proftrack import experiment
 from proftrack import record as records
@@ -19,7 +20,6 @@ from proftrack.capture.dtype import resolved
 from proftrack.errors import UsageError, WorkloadError
 from proftrack.experiment import workload
 from proftrack.frontends.variants import names as variant_names
-from proftrack.store import connect, lifecycle
 
 torch = pytest.importorskip("torch")
 
@@ -279,7 +279,7 @@ def test_a_module_runs_as_a_program_and_its_optimizers_steps_are_steps(package: 
     done = proftrack(*SETTINGS, "-m", "mypkg.train", "--steps", "20")
     assert done.returncode == 0, done.stderr
     assert "trained __main__" in done.stdout
-    (run,) = lifecycle.search(connect.connect(connect.resolve()), "")
+    (run,) = mlflow_runs()
     assert (run.info.status, run.data.params["arguments"]) == ("FINISHED", "--steps 20")
     assert run.data.tags["proftrack.experiment"] == "mypkg.train"
     assert run.data.metrics["recorded_steps"] == 2
@@ -303,7 +303,7 @@ def test_a_program_that_fails_shows_its_own_traceback(package: Path, store_uri: 
     assert done.returncode == 1
     assert "KeyError: 'loss'" in done.stderr
     assert "train.py" in done.stderr and "program.py" not in done.stderr
-    (run,) = lifecycle.search(connect.connect(connect.resolve()), "")
+    (run,) = mlflow_runs()
     assert run.info.status == "FAILED"
 
 

@@ -20,8 +20,8 @@ from proftrack.compare import policy
 from proftrack.errors import UsageError
 from proftrack.record import Record
 from proftrack.record.environment import DeviceFacts
-from proftrack.store import query
-from proftrack.store.fields import METRICS
+from proftrack.store.keys import METRICS
+from proftrack.store.runs import Runs
 
 PASS, FAIL, INCONCLUSIVE, ERROR, USAGE = 0, 3, 4, 1, 2
 A, B, C = "a" * 40, "b" * 40, "c" * 40
@@ -40,7 +40,7 @@ def main_run(logged: Logged, step_time: float = 222, **facts: Any) -> str:
 
 
 def tags(run: str) -> dict[str, str]:
-    return {name: value for name, value in query.connect().get(run).tags.items() if name.startswith("gate.")}
+    return {name: value for name, value in Runs.connect().get(run).tags.items() if name.startswith("gate.")}
 
 
 def gate(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -469,7 +469,7 @@ def test_through_a_server_with_nothing_but_the_store(
     assert tags(bad)["gate.outcome"] == "fail"
     code, shown = call(capsys, "compare", baseline, bad, "--format", "html")
     assert (code, f"with run {bad}" in shown) == (0, True)
-    runs = query.connect()
+    runs = Runs.connect()
     assert [item.path for item in runs.client.list_artifacts(bad, "compare")] == [f"compare/{baseline}.html"]
     assert call(capsys, "prune", "--older-than", "1d")[0] == 0
     assert runs.client.list_artifacts(bad, "trace") == []

@@ -13,6 +13,7 @@ import pytest
 from calls import call
 from points_by_hand import by_hand
 from run_folders import make_record, write_folder
+from stores import mlflow_runs
 
 from proftrack import record as records
 from proftrack import rundir
@@ -21,8 +22,7 @@ from proftrack.frontends.sweep import measuring
 from proftrack.recorder import Batch
 from proftrack.rundir import batch as groups
 from proftrack.rundir.batch import Group, Part
-from proftrack.store import batch as parent_runs
-from proftrack.store import connect, lifecycle, sync
+from proftrack.store import connect, keys, lifecycle, ownership, sync
 
 PARENT_TAG = "mlflow.parentRunId"
 
@@ -49,7 +49,11 @@ def group_folder(folder: Path, points: int = 2, **changes: Any) -> Group:
 
 
 def all_runs() -> list[Any]:
-    return lifecycle.search(connect.connect(connect.resolve()), "")
+    return mlflow_runs()
+
+
+def is_parent(run: Any) -> bool:
+    return keys.GROUP_TAG in run.data.tags
 
 
 def by_parent() -> dict[str, list[str]]:
@@ -106,7 +110,7 @@ def test_a_groups_tags_delete_nobodys_run(store_uri: str, tmp_path: Path) -> Non
         group_folder(tmp_path / f"hostile{number}", 1, tags={**said, "device.name": "x", "proftrack.gate": "pass"})
         assert call("sync", str(tmp_path / f"hostile{number}")) == 0
     assert {client.get_run(victim).info.lifecycle_stage for victim in victims} == {"active"}
-    parents = [run for run in all_runs() if lifecycle.is_parent(run)]
+    parents = [run for run in all_runs() if is_parent(run)]
     assert len(parents) == 8
     for parent in parents:
         assert parent.data.tags["device.name"] == "x"
@@ -119,8 +123,8 @@ def test_a_parent_run_is_no_duplicate_of_a_record(store_uri: str, tmp_path: Path
     client = connect.connect(found)
     for number in range(4):
         whole = sync.sync_folder(found, client, run_of(tmp_path / str(number), number)).run_id
-        record = client.get_run(whole).data.tags[lifecycle.RECORD_TAG]
-        parent = client.create_run("0", tags={lifecycle.RECORD_TAG: record, lifecycle.KIND_TAG: "sweep"}).info.run_id
+        record = client.get_run(whole).data.tags[keys.RECORD_TAG]
+        parent = client.create_run("0", tags={keys.RECORD_TAG: record, keys.KIND_TAG: "sweep"}).info.run_id
         client.set_terminated(parent, "FINISHED")
         assert lifecycle.settle(found, client, whole) == whole
         assert lifecycle.settle(found, client, parent) == parent
@@ -163,8 +167,8 @@ def test_a_sync_of_the_same_changes_nothing(store_uri: str, tmp_path: Path, caps
         ("FAILED", {}, True),
         ("FAILED", {"proftrack.host": "elsewhere"}, False),
         ("KILLED", {"mlflow.user": "somebody else"}, False),
-        ("KILLED", {parent_runs.KEY_TAG: "another"}, False),
-        ("FAILED", {lifecycle.RECORD_TAG: "f00d"}, False),
+        ("KILLED", {keys.GROUP_KEY_TAG: "another"}, False),
+        ("FAILED", {keys.RECORD_TAG: "f00d"}, False),
         ("RUNNING", {}, False),  # by this very process, which lives
     ],
 )
@@ -174,8 +178,8 @@ def test_whose_parent_run_is_gone_on_with(
     group = group_folder(tmp_path / "kept")
     found = connect.resolve()
     client = connect.connect(found)
-    own = {**lifecycle.owner_tags(), lifecycle.GROUP_TAG: group.id, parent_runs.KEY_TAG: group.key}
-    begun = lifecycle.create(found, client, "0", "begun", {**own, **tags}).info.run_id
+    own = {**ownership.tags(), keys.GROUP_TAG: group.id, keys.GROUP_KEY_TAG: group.key}
+    begun = lifecycle.create(found, client, "0", "begun", {**own, **tags}).run_id
     client.update_run(begun, status=status)
     assert call("sync", str(tmp_path / "kept")) == 0
     assert len(by_parent()) == (1 if taken else 2)
@@ -187,12 +191,12 @@ def test_the_machine_that_measured_a_group_owns_it_as_well(store_uri: str, tmp_p
     found = connect.resolve()
     client = connect.connect(found)
     own = {
-        lifecycle.GROUP_TAG: group.id,
-        parent_runs.KEY_TAG: group.key,
+        keys.GROUP_TAG: group.id,
+        keys.GROUP_KEY_TAG: group.key,
         "proftrack.host": "node7",
         "mlflow.user": "ann",
     }
-    begun = lifecycle.create(found, client, "0", "begun", own).info.run_id
+    begun = lifecycle.create(found, client, "0", "begun", own).run_id
     client.update_run(begun, status="KILLED")
     assert call("sync", str(tmp_path / "kept")) == 0
     assert by_parent().keys() == {begun}
@@ -247,7 +251,7 @@ def test_a_point_that_was_measured_before_sigkill_is_synced(
     assert call("sync") == 0
     ((parent, (child,)),) = by_parent().items()
     tags = connect.connect(connect.resolve()).get_run(child).data.tags
-    assert (tags[parent_runs.KEY_TAG], parent_runs.PART_TAG in tags) == (group.key, named)
+    assert (tags[keys.GROUP_KEY_TAG], keys.PART_TAG in tags) == (group.key, named)
     assert "record.json" in artifacts(child)
     assert {"group.json", "points"} <= artifacts(parent)
     client = connect.connect(connect.resolve())
@@ -338,10 +342,10 @@ def test_what_sigkill_left_goes_below_the_sweep_that_went_on(
 def test_other_values_are_another_sweep_that_takes_points_over(store_uri: str, asked: list[str]) -> None:
     """The first one's parent keeps its table, its note and its figures."""
     assert call("sweep", "small", "-P", "n=8,64") == 0
-    (first,) = [run for run in all_runs() if lifecycle.is_parent(run)]
+    (first,) = [run for run in all_runs() if is_parent(run)]
     assert call("sweep", "small", "-P", "n=64,128") == 0
     assert asked == ["8", "64", "128"]
-    (second,) = [run for run in all_runs() if lifecycle.is_parent(run) and run.info.run_id != first.info.run_id]
+    (second,) = [run for run in all_runs() if is_parent(run) and run.info.run_id != first.info.run_id]
     assert [run.data.params["sweep.n"] for run in (first, second)] == ["8,64", "64,128"]
     client = connect.connect(connect.resolve())
     after = client.get_run(first.info.run_id)
@@ -361,7 +365,7 @@ def test_a_folder_that_goes_on_with_other_values_is_another_parent_run(
         assert call("sync", str(tmp_path / "kept")) == 0
         assert len(by_parent()) == parents
     assert asked == ["8", "64", "128"]
-    assert sorted(run.data.params["sweep.n"] for run in all_runs() if lifecycle.is_parent(run)) == ["64,128", "8,64"]
+    assert sorted(run.data.params["sweep.n"] for run in all_runs() if is_parent(run)) == ["64,128", "8,64"]
 
 
 # ---- a local store that moves ----------------------------------------------------------------------------------------
@@ -378,16 +382,16 @@ def test_sweeps_stay_together_when_a_store_moves(
     assert call("sweep", "small", "-P", "n=8,64") == 0
     assert call("sweep", "small", "-P", "n=64,128,13", "--output", str(tmp_path / "kept")) == 1
     client = connect.connect(connect.resolve())
-    first, second = sorted((run for run in all_runs() if lifecycle.is_parent(run)), key=lambda run: run.info.start_time)
+    first, second = sorted((run for run in all_runs() if is_parent(run)), key=lambda run: run.info.start_time)
     assert [len(by_parent()[each.info.run_id]) for each in (first, second)] == [2, 1]
     sync.sync_folder(connect.resolve(), client, run_of(tmp_path / "alone", 5))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/other/mlflow.db")
     mlruns = str(tmp_path / "store" / "mlruns")
     assert call("sync", mlruns) == 0
-    moved = {run.data.tags[lifecycle.GROUP_TAG]: run for run in all_runs() if lifecycle.is_parent(run)}
+    moved = {run.data.tags[keys.GROUP_TAG]: run for run in all_runs() if is_parent(run)}
     assert len(all_runs()) == 2 + 3 + 1
     for old, status, children in ((first, "FINISHED", 2), (second, "FAILED", 1)):
-        new = moved[old.data.tags[lifecycle.GROUP_TAG]]
+        new = moved[old.data.tags[keys.GROUP_TAG]]
         assert (new.info.status, new.data.params, new.data.metrics) == (status, old.data.params, old.data.metrics)
         assert len(by_parent()[new.info.run_id]) == children
     before = {run.info.run_id: (run.info.status, run.info.end_time, run.data.tags) for run in all_runs()}

@@ -20,7 +20,7 @@ import proftrack
 from proftrack.errors import NotFoundError, UsageError
 from proftrack.record import Record
 from proftrack.report import spreadsheet
-from proftrack.store import query
+from proftrack.store.runs import Runs
 
 EXTRA_LAUNCH, SLOWER = 4, 8
 """Which of the twelve commits add a launch, and a slower operator."""
@@ -256,7 +256,7 @@ def test_a_change_without_a_commit_names_the_environment(logged: Callable[..., s
 
 def test_a_run_that_was_logged_twice_is_one(logged: Callable[..., str], store_uri: str) -> None:
     run = logged(record_of([MM], 202, commit="a" * 40))
-    runs = query.connect()
+    runs = Runs.connect()
     found = runs.get(run)
     twin = runs.client.create_run(found.experiment_id, tags=found.tags)
     runs.client.set_terminated(twin.info.run_id)
@@ -291,7 +291,7 @@ def test_prune_drops_old_traces_and_nothing_else(logged: Callable[..., str], cap
     old, marked = logged(record_of([MM], 202)), logged(record_of([MM], 203, started_s=1))
     young = logged(record_of([MM], 204, started_s=time.time() - 1_700_000_000 - 3600))
     call(capsys, "baseline", marked)
-    runs = query.connect()
+    runs = Runs.connect()
 
     def traces(run: str) -> int:
         return len(runs.client.list_artifacts(run, "trace"))
@@ -325,7 +325,7 @@ def test_gate_fails_on_the_commits_that_are_worse_and_passes_on_the_rest(
     expected[0] = 4  # nothing before it
     expected[EXTRA_LAUNCH] = expected[SLOWER] = 3
     assert codes == expected
-    found = query.connect()
+    found = Runs.connect()
     assert found.get(here.runs[EXTRA_LAUNCH]).tags["gate.failed"] == (
         "step_time_us, gpu_busy_per_step_us, launches_per_step, kernels_per_step"
     )

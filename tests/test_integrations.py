@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stores import mlflow_runs
 
 import proftrack
 from proftrack.errors import UsageError
 from proftrack.frontends.loop import ProfileWarning
-from proftrack.store import connect, lifecycle
 
 torch = pytest.importorskip("torch")
 
@@ -24,7 +24,7 @@ QUIET: dict[str, Any] = {"calibrate": False, "quiet": True}
 
 
 def all_runs() -> dict[str, Any]:
-    return {run.info.run_id: run for run in lifecycle.search(connect.connect(connect.resolve()), "")}
+    return {run.info.run_id: run for run in mlflow_runs()}
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stores import mlflow_runs
 
 import proftrack
 from proftrack import record as records
@@ -20,7 +21,7 @@ from proftrack import rundir
 from proftrack.capture import loop as capture_loop
 from proftrack.errors import CaptureError, StoreError, UsageError
 from proftrack.frontends.loop import SCHEDULE, Profile, ProfileWarning, fitting_schedule
-from proftrack.store import connect, lifecycle
+from proftrack.store import connect
 
 torch = pytest.importorskip("torch")
 
@@ -37,7 +38,7 @@ def steps(profile: Any, count: int) -> None:
 
 
 def all_runs() -> list[Any]:
-    return lifecycle.search(connect.connect(connect.resolve()), "")
+    return mlflow_runs()
 
 
 # ---- how the steps before the profiler are used ----------------------------------------------------------------------

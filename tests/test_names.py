@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from calls import call
 from run_folders import make_record, replace_capture, write_folder
+from stores import mlflow_runs
 
 import proftrack
 from proftrack import rundir
@@ -21,7 +22,8 @@ from proftrack.names import file_name, leads_elsewhere
 from proftrack.record import Record
 from proftrack.rundir import batch as groups
 from proftrack.rundir.batch import Group, Part
-from proftrack.store import connect, lifecycle, links, query, sync
+from proftrack.store import connect, links, sync
+from proftrack.store.runs import Runs
 
 STORED = [
     "../../x",
@@ -88,7 +90,7 @@ def stored(root: Path) -> dict[str, list[Path]]:
         client.get_experiment(run.info.experiment_id).name: [
             path for path in mlruns.glob(f"*/{run.info.run_id}/artifacts/**/*") if path.is_file()
         ]
-        for run in lifecycle.search(client, "")
+        for run in mlflow_runs()
     }
 
 
@@ -296,8 +298,8 @@ def test_a_store_in_an_odd_folder(
     (traces,) = printed_paths("\n".join(lines))
     assert traces == here / "mlruns" / "matmul_add" / done.run_id / "artifacts" / "trace"
     assert traces.is_dir()
-    run = query.connect().get(done.run_id)
-    assert query.connect().record(run).run is not None
+    run = Runs.connect().get(done.run_id)
+    assert Runs.connect().record(run).run is not None
 
 
 def test_a_store_below_a_question_mark(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from proftrack import process
 from proftrack.process import Process
+from proftrack.store import ownership
 
 HERE = Process(host="a", pid=os.getpid(), started="100", boot="boot-1", namespace="pid:[1]", machine="m")
 
@@ -27,8 +28,8 @@ def test_this_process_lives() -> None:
 
 def test_tags_round_trip() -> None:
     here = process.this_process()
-    assert process.from_tags(here.tags()) == here
-    assert set(here.tags()) == {"proftrack.host", "proftrack.pid", "proftrack.process"}
+    assert ownership.of(ownership.tags_of(here)) == here
+    assert set(ownership.tags_of(here)) == {"proftrack.host", "proftrack.pid", "proftrack.process"}
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_tags_round_trip() -> None:
     ],
 )
 def test_tags_that_say_nothing(tags: dict[str, str]) -> None:
-    assert process.from_tags(tags) is None
+    assert ownership.of(tags) is None
 
 
 def test_a_process_that_has_ended_is_dead() -> None:

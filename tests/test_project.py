@@ -8,7 +8,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ WRITERS = {
     "proftrack.recorder.write": {"recorder", "frontends/sweep/stages.py"},  # the latter loads it before it is needed
     "proftrack.store.upload": {"recorder", "store"},
     "proftrack.store.session": {"recorder", "store"},
-    "proftrack.store.batch": {"recorder", "store", "cli/sync.py"},
+    "proftrack.store.batch": {"recorder", "store"},
 }
 
 
@@ -131,6 +132,24 @@ def test_only_the_recorder_opens_writes_and_uploads_runs(path: Path) -> None:
     for name in imported(path):
         for writer, allowed in WRITERS.items():
             assert not f"{name}.".startswith(f"{writer}.") or here & allowed, f"{path} imports {name}"
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    """Nor by an import within a function, which only puts it off."""
+    files = {path.relative_to(PACKAGE.parent).with_suffix(""): path for path in modules()}
+    paths = {".".join(name.parts).removesuffix(".__init__"): path for name, path in files.items()}
+    needs = {name: {module_of(each, paths) for each in imported(path)} - {name, None} for name, path in paths.items()}
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def module_of(name: str, known: Collection[str]) -> str | None:
+    """The module that `import name`, or a part of it, reads; None for one that is not of this package."""
+    while name and name not in known:
+        name = name.rpartition(".")[0]
+    return name or None
 
 
 # ---- the source root -------------------------------------------------------------------------------------------------

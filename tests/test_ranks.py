@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from calls import PATIENCE_S
+from stores import mlflow_runs
 
 from proftrack import process
 from proftrack import record as records
@@ -22,7 +23,7 @@ from proftrack.frontends.distributed import team as teams
 from proftrack.frontends.distributed.team import Team, join_team
 from proftrack.record.timing import Timing
 from proftrack.signals import Interrupted
-from proftrack.store import connect, lifecycle
+from proftrack.store import connect
 
 torch = pytest.importorskip("torch")
 
@@ -298,7 +299,7 @@ def torchrun(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 def test_two_ranks_are_one_run_with_both_in_it(torchrun: Any, store_uri: str, tmp_path: Path) -> None:
     done = torchrun()
     assert done.returncode == 0, done.stderr
-    (run,) = lifecycle.search(connect.connect(connect.resolve()), "")
+    (run,) = mlflow_runs()
     assert (run.info.status, run.data.params["experiment"]) == ("FINISHED", "e")
     client = connect.connect(connect.resolve())
     names = [item.path for item in client.list_artifacts(run.info.run_id, "trace")]
@@ -334,7 +335,7 @@ def test_when_a_rank_fails_the_run_is_failed_and_says_which(
 ) -> None:
     done = torchrun("-P", f"fails={fails}")
     assert done.returncode != 0
-    (run,) = lifecycle.search(connect.connect(connect.resolve()), "")
+    (run,) = mlflow_runs()
     assert run.info.status == "FAILED"
     error = run.data.tags["proftrack.error"]
     before, _, after = words.partition("{pid}" if "{pid}" in words else "{phase}")
@@ -375,7 +376,7 @@ def test_a_loop_of_the_users_own_on_two_ranks_is_one_run(store_uri: str, tmp_pat
         "rank 0 2 None",
         "rank 1 2 None",
     ]
-    (run,) = lifecycle.search(connect.connect(connect.resolve()), "")
+    (run,) = mlflow_runs()
     assert run.info.status == "FINISHED"
     client = connect.connect(connect.resolve())
     assert len(client.list_artifacts(run.info.run_id, "trace")) == 2

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from run_folders import make_record, write_folder
+from stores import mlflow_runs
 
 from proftrack import experiment as experiments
 from proftrack import recorder, rundir, signals
 from proftrack.errors import CaptureError, StoreError, WorkloadError
 from proftrack.experiment import Experiment
 from proftrack.recorder import Plan
-from proftrack.store import connect, lifecycle, upload
+from proftrack.store import keys, upload
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def by_hand(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Any]:
 
 
 def all_runs() -> list[Any]:
-    return lifecycle.search(connect.connect(connect.resolve()), "")
+    return mlflow_runs()
 
 
 def test_the_run_is_open_and_the_folder_held_while_it_is_measured(
@@ -89,7 +90,7 @@ def test_without_measurements_nothing_is_left_to_speak_of(experiment: Experiment
         with pytest.raises(WorkloadError, match="no luck"):
             recorder.record(Plan(experiment=experiment, mlflow=mlflow), fail, said.append)
     assert said == []
-    assert [run.data.tags[lifecycle.ERROR_TAG] for run in all_runs()] == ["no luck"]
+    assert [run.data.tags[keys.ERROR_TAG] for run in all_runs()] == ["no luck"]
     assert not rundir.spool_root().exists()
 
 
@@ -106,7 +107,7 @@ def test_beside_a_program_a_run_that_cannot_hold_the_profile_does_not_stay_open(
         f"no bucket; name one; the profile is kept in {recording.folder}, log it later with: proftrack sync"
     ]
     assert recording.run_id is None
-    assert [(run.info.status, run.data.tags[lifecycle.ERROR_TAG]) for run in all_runs()] == [
+    assert [(run.info.status, run.data.tags[keys.ERROR_TAG]) for run in all_runs()] == [
         ("FAILED", "no bucket; name one")
     ]
     recording.fail(CaptureError("over"))

@@ -27,6 +27,7 @@ from proftrack.report import artifacts, plots
 from proftrack.report.events import details
 from proftrack.report.html import LARGEST_BYTES, render
 from proftrack.report.pages.run import report
+from proftrack.store.references import References
 from proftrack.trace.parquet import read_events, write_events
 from proftrack.trace.table import EventTable
 
@@ -260,11 +261,10 @@ def test_a_defect_in_a_picture_loses_no_run(
 
 
 def test_it_is_the_same_from_the_kept_events_as_from_the_trace(tmp_path: Path) -> None:
-    from proftrack.cli.subject import load
 
     found = analyze_trace(DATA / "mlp_train.json.gz")
     run_folder.write(found, tmp_path / "run")
-    kept = load(str(tmp_path / "run"))
+    kept = References().read(str(tmp_path / "run"))
     again = render(report(kept.record, details(kept.tables, kept.record.kernels)))
     assert data_of(again) == data_of(page_of(found))
     assert msgspec.json.encode(kept.record) == msgspec.json.encode(found.record)

@@ -22,7 +22,7 @@ from proftrack.analysis.pipeline import Analysis, analyze_trace
 from proftrack.record import Record
 from proftrack.record.figures import CpuWork
 from proftrack.recorder import write as run_folder
-from proftrack.store import columns, connect, sync
+from proftrack.store import columns, connect, keys, sync
 
 DATA = Path(__file__).parent / "data"
 
@@ -87,11 +87,11 @@ def test_what_a_person_wrote_stays(store_uri: str) -> None:
     here = connect.resolve()
     client = connect.connect(here)
     experiment = client.create_experiment(
-        "matmul_add", tags={"mlflow.note.content": "mine", columns.KIND_TAG: "automl"}
+        "matmul_add", tags={"mlflow.note.content": "mine", keys.EXPERIMENT_KIND_TAG: "automl"}
     )
     columns.prepare(here, client, experiment, make_record())
     tags = client.get_experiment(experiment).tags
-    assert (tags["mlflow.note.content"], tags[columns.KIND_TAG]) == ("mine", "automl")
+    assert (tags["mlflow.note.content"], tags[keys.EXPERIMENT_KIND_TAG]) == ("mine", "automl")
 
 
 def test_a_store_that_refuses_ends_no_run(store_uri: str) -> None:
@@ -120,7 +120,7 @@ class Ui(NamedTuple):
     def runs(self, *, order: str = "attributes.start_time") -> Any:
         """The list of runs with our view, or sorted in ascending order."""
         sorting = f"&orderByKey={quote(order)}&orderByAsc=true" if order != "attributes.start_time" else ""
-        view = f"viewStateShareKey={columns.KEY}&workflowType=machine_learning"
+        view = f"viewStateShareKey={keys.VIEW}&workflowType=machine_learning"
         page = self.show(f"/#/experiments/{self.experiment}/runs?{view}")
         page.get_by_role("gridcell", name="overhead-bound").wait_for()
         if sorting:

@@ -33,7 +33,8 @@ from proftrack.errors import NotFoundError, ProftrackError
 from proftrack.git import git_diff
 from proftrack.record import Record
 from proftrack.redact import scrub, without_secrets
-from proftrack.store import cache, connect, fields, query, session, sync
+from proftrack.store import cache, connect, fields, session, sync
+from proftrack.store.runs import Runs
 
 PACKAGE = ROOT / "profiling" / "proftrack"
 SECRETS = {
@@ -132,7 +133,7 @@ def test_what_mlflow_itself_records_of_a_remote_is_written_over(
     }
     run_id = client.create_run("0", tags=tags).info.run_id
     monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
-    with pytest.raises(ProftrackError), session.open_run("x", "x"):
+    with pytest.raises(ProftrackError), session.keep(session.opening("x", "x")):
         found = client.get_run(run_id).data.tags
         assert found["mlflow.source.git.repoURL"] == found["mlflow.gitRepoURL"] == "https://git.example.org/x.git"
         assert found["mlflow.source.name"] == "https://git.example.org/x.git#sub"
@@ -285,9 +286,9 @@ def test_a_store_that_names_artifacts_elsewhere(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         inside = tmp_path / "deep" / "inside"
         inside.mkdir(parents=True)
-        run = query.connect().get("0" * 32)
+        run = Runs.connect().get("0" * 32)
         with pytest.raises(ProftrackError):
-            query.connect().download(run, "record.json", inside)
+            Runs.connect().download(run, "record.json", inside)
     assert list(tmp_path.rglob("*evil*")) == []
     assert not Path("/etc/evil").exists()
 
@@ -404,12 +405,12 @@ def test_a_run_that_one_may_not_read_is_not_shown(
     found = connect.resolve()
     done = sync.sync_folder(found, connect.connect(found), run_folder("x", msgspec.structs.replace(record, run=facts)))
     as_user(monkeypatch, alice.url, BOB)
-    assert [run.run_id for run in cache.search(query.connect(), "closed")] == [done.run_id]
+    assert [run.run_id for run in cache.runs_of(Runs.connect(), "closed")] == [done.run_id]
     alice.forbid(BOB, done.experiment_id)
-    assert query.connect().search({"proftrack.experiment": "closed"}) == []
-    assert cache.search(query.connect(), "closed") == []
+    assert Runs.connect().search({"proftrack.experiment": "closed"}) == []
+    assert cache.runs_of(Runs.connect(), "closed") == []
     with pytest.raises(NotFoundError, match="that can be read here"):
-        query.connect().get(done.run_id)
+        Runs.connect().get(done.run_id)
 
 
 def test_the_cache_of_runs_is_for_its_user_alone(
@@ -419,7 +420,7 @@ def test_the_cache_of_runs_is_for_its_user_alone(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     found = connect.resolve()
     sync.sync_folder(found, connect.connect(found), run_folder())
-    cache.search(query.connect(), "matmul_add")
+    cache.runs_of(Runs.connect(), "matmul_add")
     (file,) = (tmp_path / "cache").rglob("*.msgpack")
     assert file.stat().st_mode & 0o077 == 0
     assert file.parent.stat().st_mode & 0o077 == 0

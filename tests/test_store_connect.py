@@ -87,7 +87,7 @@ def test_four_processes_on_a_fresh_store_at_once(tmp_path: Path) -> None:
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
     code = (
-        "from proftrack.store import store\n"
+        "from proftrack.store import connect as store\n"
         "found = store.resolve(); client = store.connect(found)\n"
         "print(client.create_run(store.experiment_for(found, client, 'one')).info.experiment_id)"
     )

@@ -12,7 +12,7 @@ from proftrack.record import Record
 from proftrack.record.figures import CpuWork
 from proftrack.report.markdown import escape
 from proftrack.report.pages.note import NOTE_CHARS, note
-from proftrack.store import fields
+from proftrack.store import fields, keys
 
 METRICS_OF_THE_DESIGN = """
     self_cpu_time_total_us self_cuda_time_total_us self_cpu_time_per_step_us self_cuda_time_per_step_us step_time_us
@@ -37,7 +37,7 @@ def values(record: Record) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_metric_names_are_the_contract(record: Record) -> None:
-    assert set(fields.METRICS) == CONTRACT_METRICS
+    assert set(keys.METRICS) == CONTRACT_METRICS
     on_cpu = msgspec.structs.replace(record, cpu=CpuWork(operators=9, operators_us=300.0, working_us={}))
     assert set(values(on_cpu)) == CONTRACT_METRICS
     assert len(CONTRACT_METRICS) < 50

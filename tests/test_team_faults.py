@@ -21,6 +21,7 @@ import msgspec
 import pytest
 from calls import PATIENCE_S, call
 from run_folders import TRACE, make_record, write_folder
+from stores import mlflow_runs
 from team import (
     ADMIN,
     ALICE,
@@ -43,7 +44,7 @@ from proftrack.analysis.pipeline import Analysis
 from proftrack.errors import UsageError
 from proftrack.record import Record
 from proftrack.recorder import write as run_folder
-from proftrack.store import connect, lifecycle, session, sync, upload
+from proftrack.store import connect, keys, session, sync, upload
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="a server's processes as POSIX has them")]
 
@@ -121,13 +122,12 @@ def test_a_repeated_request_whose_run_may_not_be_deleted(
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "of alice")
     proxy.add(Fault("lost_answer", CREATE))
     assert call("sync", str(folder)) == 0
-    client = connect.connect(connect.resolve())
     first, second = sorted(
-        lifecycle.search(client, f"tags.`{lifecycle.RECORD_TAG}` = '{rundir.identity(folder)}'"),
+        mlflow_runs(keys.RECORD_TAG, rundir.identity(folder)),
         key=lambda run: run.info.status,
     )
     assert (first.info.status, second.info.status) == ("FAILED", "FINISHED")
-    assert first.data.tags[lifecycle.DUPLICATE_TAG] == second.info.run_id
+    assert first.data.tags[keys.DUPLICATE_TAG] == second.info.run_id
 
 
 # ---- faults that last ------------------------------------------------------------------------------------------------
@@ -163,9 +163,7 @@ def test_a_fault_that_lasts(
 
 
 def statuses(folder: Path) -> set[str]:
-    found = connect.resolve()
-    filter_string = f"tags.`{lifecycle.RECORD_TAG}` = '{rundir.identity(folder)}'"
-    return {run.info.status for run in lifecycle.search(connect.connect(found), filter_string)}
+    return {run.info.status for run in mlflow_runs(keys.RECORD_TAG, rundir.identity(folder))}
 
 
 def test_one_line_says_that_it_is_tried_again(proxy: FaultProxy, folder: Path) -> None:
@@ -331,8 +329,7 @@ def test_a_database_that_restarts_under_its_clients(
 
     monkeypatch.setattr(upload, "_upload", restarted)
     assert call("sync", str(folder)) == 0
-    found = connect.resolve()
-    (run,) = lifecycle.search(connect.connect(found), f"tags.`{lifecycle.RECORD_TAG}` = '{rundir.identity(folder)}'")
+    (run,) = mlflow_runs(keys.RECORD_TAG, rundir.identity(folder))
     assert run.info.status == "FINISHED"
     for relative in rundir.artifacts(folder):
         assert (Path(run.info.artifact_uri) / relative).read_bytes() == (folder / relative).read_bytes()
@@ -394,9 +391,7 @@ def test_a_full_disk_under_a_local_store(
         assert "proftrack sync" in shown
         grow(16)
         assert call("sync", str(folder)) == 0
-        found = connect.resolve()
-        client = connect.connect(found)
-        (run,) = lifecycle.search(client, f"tags.`{lifecycle.RECORD_TAG}` = '{rundir.identity(folder)}'")
+        (run,) = mlflow_runs(keys.RECORD_TAG, rundir.identity(folder))
         assert run.info.status == "FINISHED"
         for relative in rundir.artifacts(folder):
             assert (Path(run.info.artifact_uri) / relative).read_bytes() == (folder / relative).read_bytes()
@@ -423,7 +418,7 @@ def test_a_full_disk_under_the_spool_costs_the_traces_and_not_the_figures(
         client = connect.connect(found)
         done = sync.sync_folder(found, client, full)
     run = client.get_run(done.run_id)
-    assert (run.info.status, run.data.tags[lifecycle.LEFT_OUT_TAG]) == ("FINISHED", f"trace/{TRACE}")
+    assert (run.info.status, run.data.tags[keys.LEFT_OUT_TAG]) == ("FINISHED", f"trace/{TRACE}")
     assert run.data.metrics["step_time_us"] == 100.0
 
 
@@ -507,7 +502,7 @@ def test_what_was_measured_before_the_process_died_becomes_the_same_run(
     code = (
         "import os, sys; from pathlib import Path\n"
         "from proftrack.store import session, upload\n"
-        "with session.open_run('faults', 'x') as run:\n"
+        "with session.keep(session.opening('faults', 'x')) as run:\n"
         "    upload.begin(run, Path(sys.argv[1]))\n"
         "    print(run.run_id, flush=True)\n"
         "    os.kill(os.getpid(), 9)\n"

@@ -14,7 +14,7 @@ from traces import TraceBuilder
 
 from proftrack.errors import NotFoundError, UsageError
 from proftrack.store import connect, event_files, sync
-from proftrack.store.query import Found
+from proftrack.store.runs import StoredRun
 from proftrack.trace.parquet import write_events
 
 
@@ -67,8 +67,8 @@ def test_nothing_to_read(store_uri: str) -> None:
         event_files.kernels("nothing")
 
 
-def run_at(artifact_uri: str) -> Found:
-    return Found(
+def run_at(artifact_uri: str) -> StoredRun:
+    return StoredRun(
         run_id="r",
         experiment_id="1",
         name="",

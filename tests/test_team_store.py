@@ -17,10 +17,12 @@ import msgspec
 import pytest
 from calls import PATIENCE_S, call
 from run_folders import write_folder
+from stores import mlflow_runs
 from team import ALICE, BOB, ROOT, Postgres, Server, as_user, open_folder, script, whole_once
 
 from proftrack.record import Record
-from proftrack.store import cache, connect, lifecycle, query, sync
+from proftrack.store import cache, connect, keys, sync
+from proftrack.store.runs import Runs
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="a server's processes as POSIX has them")]
 
@@ -47,13 +49,13 @@ def test_every_command_through_the_server(
     assert call("run", "tiny.yaml", *QUICK) == 0
     assert call("run", "tiny.yaml", *QUICK) == 0
     assert "http://127.0.0.1" in capsys.readouterr().out
-    first, second = query.connect().search({"proftrack.experiment": "tiny"})
+    first, second = Runs.connect().search({"proftrack.experiment": "tiny"})
     assert {first.status, second.status} == {"FINISHED"}
     assert call("sweep", "tiny.yaml", "-P", "n=8,16", *QUICK) == 0
-    parents = {run.tags.get("mlflow.parentRunId") for run in query.connect().search({"proftrack.experiment": "tiny"})}
+    parents = {run.tags.get("mlflow.parentRunId") for run in Runs.connect().search({"proftrack.experiment": "tiny"})}
     (parent,) = parents - {None}
     assert parent is not None
-    assert query.connect().get(parent).status == "FINISHED"
+    assert Runs.connect().get(parent).status == "FINISHED"
 
     as_user(monkeypatch, alice.url, BOB)
     capsys.readouterr()
@@ -64,7 +66,7 @@ def test_every_command_through_the_server(
     assert {first.run_id, second.run_id} <= {row["run_id"] for row in rows}
     as_user(monkeypatch, alice.url, ALICE)
     assert call("gate", second.run_id, "--baseline", first.run_id) in (0, 3, 4)
-    assert "gate.outcome" in query.connect().get(second.run_id).tags
+    assert "gate.outcome" in Runs.connect().get(second.run_id).tags
 
 
 def test_a_sweep_of_two_machines_into_one_parent(
@@ -79,7 +81,7 @@ def test_a_sweep_of_two_machines_into_one_parent(
         for number in range(2):
             write_folder(tmp_path / str(machine) / str(number), distinct(record, 10 * machine + number, "two machines"))
     code = (
-        "import sys; from pathlib import Path; from proftrack.store import store, sync\n"
+        "import sys; from pathlib import Path; from proftrack.store import connect as store, sync\n"
         "found = store.resolve(); client = store.connect(found)\n"
         "within = sync.Within(experiment_id=sys.argv[2], tags={'mlflow.parentRunId': sys.argv[3]})\n"
         "[sync.sync_folder(found, client, each, within) for each in sorted(Path(sys.argv[1]).iterdir())]\n"
@@ -92,7 +94,7 @@ def test_a_sweep_of_two_machines_into_one_parent(
         for machine in range(2)
     ]
     assert [machine.wait(120) for machine in machines] == [0, 0]
-    children = lifecycle.search(client, f"tags.`mlflow.parentRunId` = '{parent}'")
+    children = mlflow_runs("mlflow.parentRunId", parent)
     assert [child.info.status for child in children] == ["FINISHED"] * 4
     for machine in range(2):
         for number in range(2):
@@ -134,7 +136,7 @@ def test_two_copies_of_a_folder_logged_at_once(
     made = distinct(record, 0, "copies")
     folders = [write_folder(tmp_path / name, made) for name in ("one", "two")]
     code = (
-        "import sys, time; from pathlib import Path; from proftrack.store import store, sync\n"
+        "import sys, time; from pathlib import Path; from proftrack.store import connect as store, sync\n"
         "found = store.resolve(); client = store.connect(found)\n"
         "look = sync._find\n"
         "def late(*arguments):\n"
@@ -212,7 +214,7 @@ def test_backup_and_restore(
                 whole_once(server, folder, monkeypatch)
                 # Users came along, with their passwords and permissions.
                 as_user(monkeypatch, server.url, ALICE)
-                assert query.connect().search({"proftrack.experiment": "backed up"})
+                assert Runs.connect().search({"proftrack.experiment": "backed up"})
             finally:
                 server.end()
         finally:
@@ -238,12 +240,12 @@ def test_only_what_is_new_is_fetched(
         return sync.sync_folder(found, client, run_folder(f"r{number}", distinct(record, number, "cached"))).run_id
 
     def seen() -> list[str]:
-        return [run.run_id for run in cache.search(query.connect(), "cached")]
+        return [run.run_id for run in cache.runs_of(Runs.connect(), "cached")]
 
     known = [add(number) for number in range(3)]
     # They were logged long ago: none of the hours that are asked for from now on has them.
     for run_id in known:
-        client.set_tag(run_id, lifecycle.CHANGED_TAG, "2020-01-01T00:00:00Z")
+        client.set_tag(run_id, keys.CHANGED_TAG, "2020-01-01T00:00:00Z")
     assert seen() == known
     assert fetched(monkeypatch, seen) == []
     known.append(add(3))
@@ -251,8 +253,8 @@ def test_only_what_is_new_is_fetched(
     assert seen() == known
 
     # A tag that proftrack sets later comes along; a deleted run goes, and comes back when it is restored.
-    query.connect().tag(query.connect().get(known[0]), {"gate.outcome": "pass"})
-    assert cache.search(query.connect(), "cached")[0].tags["gate.outcome"] == "pass"
+    Runs.connect().tag(Runs.connect().get(known[0]), {"gate.outcome": "pass"})
+    assert cache.runs_of(Runs.connect(), "cached")[0].tags["gate.outcome"] == "pass"
     client.delete_run(known[1])
     assert seen() == [known[0], *known[2:]]
     client.restore_run(known[1])
@@ -260,9 +262,9 @@ def test_only_what_is_new_is_fetched(
     # A run in an MLflow experiment that is new.
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "another place")
     known.append(add(5))
-    client.set_tag(known[-1], lifecycle.CHANGED_TAG, "2020-01-01T00:00:00Z")
+    client.set_tag(known[-1], keys.CHANGED_TAG, "2020-01-01T00:00:00Z")
     assert seen() == known
-    assert [run.run_id for run in cache.search(query.connect(), "cached", refresh=True)] == known
+    assert [run.run_id for run in cache.runs_of(Runs.connect(), "cached", refresh=True)] == known
 
 
 def fetched(monkeypatch: pytest.MonkeyPatch, look: Callable[[], list[str]]) -> list[str]:
@@ -291,7 +293,7 @@ def test_a_broken_cache_is_no_harm(
     for content in (b"", b"\x00" * 100, b"not msgpack"):
         for file in (tmp_path / "cache").rglob("*.msgpack"):
             file.write_bytes(content)
-        assert [run.run_id for run in cache.search(query.connect(), "matmul_add")] == [done.run_id]
+        assert [run.run_id for run in cache.runs_of(Runs.connect(), "matmul_add")] == [done.run_id]
 
 
 def test_a_store_made_anew_under_the_same_address(
@@ -301,11 +303,11 @@ def test_a_store_made_anew_under_the_same_address(
 
     found = connect.resolve()
     sync.sync_folder(found, connect.connect(found), run_folder())
-    assert len(cache.search(query.connect(), "matmul_add")) == 1
+    assert len(cache.runs_of(Runs.connect(), "matmul_add")) == 1
     time.sleep(0.002)  # experiments are told apart by the millisecond
     shutil.copyfile(_empty_store, found.database or "")
     done = sync.sync_folder(found, connect.connect(found), run_folder("new", distinct(record, 1)))
-    assert [run.run_id for run in cache.search(query.connect(), "matmul_add")] == [done.run_id]
+    assert [run.run_id for run in cache.runs_of(Runs.connect(), "matmul_add")] == [done.run_id]
 
 
 @pytest.mark.parametrize(

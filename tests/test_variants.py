@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from calls import call
 from run_folders import make_record
+from stores import mlflow_runs
 from team import missing
 
 from proftrack.capture import compilation, in_turns, output_check
@@ -29,7 +30,7 @@ from proftrack.record.figures import Site
 from proftrack.report import terminal
 from proftrack.report.progress import Silent
 from proftrack.rundir import batch as groups
-from proftrack.store import connect, lifecycle
+from proftrack.store import connect
 
 torch = pytest.importorskip("torch")
 
@@ -508,7 +509,7 @@ def test_measured_side_by_side_on_the_cpu(project: Path, tmp_path: Path, capsys:
 
 def test_variants_are_a_parent_run_with_a_child_for_each(project: Path, store_uri: str) -> None:
     assert call("variants", "small", "-P", "n=4", "--variants", "eager,twice", "--rounds", "5") == 0
-    found = lifecycle.search(connect.connect(connect.resolve()), "")
+    found = mlflow_runs()
     (parent,) = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
     children = {run.data.params["variant"]: run for run in found if run is not parent}
     assert set(children) == {"eager", "twice"}
@@ -529,7 +530,7 @@ def test_variants_are_a_parent_run_with_a_child_for_each(project: Path, store_ur
     assert {"variants.json", "variants.md", "tables"} <= names_
     # Again is measured again: turns cannot be taken with an earlier run.
     assert call("variants", "small", "-P", "n=4", "--variants", "eager,twice", "--rounds", "5") == 0
-    assert len(lifecycle.search(connect.connect(connect.resolve()), "")) == 6
+    assert len(mlflow_runs()) == 6
 
 
 def test_one_variant_is_none(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

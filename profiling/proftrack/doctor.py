@@ -26,7 +26,7 @@ from proftrack.text import counted, moment, plain, scaled
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-    from proftrack.store.connect import Store
+    from proftrack.store.address import Store
 
 LEAST_TORCH, LEAST_MLFLOW = (2, 6), (3, 10)
 SKEW_WARNING_S, SKEW_FAILURE_S = 5.0, 3600.0
@@ -63,8 +63,9 @@ def _guarded(name: str, checks: Callable[[], Iterator[Check]]) -> Iterator[Check
     try:
         yield from checks()
     except ProftrackError as error:
-        text, _, remedy = str(error).partition("; ")
-        yield Check(name=name, status="failed", text=text, remedy=remedy or None)
+        # Where the sentence is not in two parts yet, it is taken apart here.
+        text, _, rest = error.problem.partition("; ") if error.remedy is None else (error.problem, "", "")
+        yield Check(name=name, status="failed", text=text, remedy=error.remedy or rest or None)
     except Exception as error:
         yield Check(name=name, status="failed", text=f"{type(error).__name__}: {plain(str(error), 300)}")
 
@@ -163,14 +164,14 @@ def _clock(skew_s: float) -> Check:
 
 
 def _dead(store: Store, client: MlflowClient, *, repair: bool) -> Check:
-    from proftrack.store import health, lifecycle
+    from proftrack.store import lifecycle
 
     if repair:
         closed = counted(
             len(lifecycle.close_dead_runs(store, client)), "run of a dead process was", "runs of dead processes were"
         )
         return Check(name="runs", status="ok", text=f"{closed} ended as FAILED")
-    left = health.dead_runs(store, client)
+    left = [run.run_id for run in lifecycle.dead_runs(store, client)]
     if left:
         running = counted(len(left), "run is RUNNING whose process is", "runs are RUNNING whose processes are")
         text = f"{running} gone: {', '.join(left[:3])}{' ...' if left[3:] else ''}"

@@ -14,19 +14,13 @@ import os
 import platform
 import socket
 import uuid
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
 import psutil
 from msgspec import Struct
 
 from proftrack.errors import ProftrackError
-
-HOST_TAG = "proftrack.host"
-PID_TAG = "proftrack.pid"
-PROCESS_TAG = "proftrack.process"
 
 # PROC_PID_INIT_INO: the number of the first pid namespace, the same on every Linux; containers have others.
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
@@ -45,15 +39,6 @@ class Process(Struct, frozen=True, kw_only=True):
     machine: str = ""
     """Empty where the machine cannot be told from a clone of it, such as in a container."""
 
-    def tags(self) -> dict[str, str]:
-        """The tags that `from_tags` reads back."""
-        rest = {name: getattr(self, name) for name in ("started", "boot", "namespace", "machine")}
-        return {
-            HOST_TAG: self.host,
-            PID_TAG: str(self.pid),
-            PROCESS_TAG: msgspec.json.encode(rest).decode(),
-        }
-
 
 def this_process() -> Process:
     """The process that runs this code."""
@@ -66,15 +51,6 @@ def this_process() -> Process:
         namespace=namespace,
         machine=_machine() if namespace in ("", _INITIAL_PID_NAMESPACE) else "",
     )
-
-
-def from_tags(tags: Mapping[str, str]) -> Process | None:
-    """The process that a run's tags name; None where they are absent or unreadable."""
-    try:
-        fields = msgspec.json.decode(tags[PROCESS_TAG], type=dict[str, str])
-        return msgspec.convert({**fields, "host": tags[HOST_TAG], "pid": int(tags[PID_TAG])}, Process)
-    except (KeyError, ValueError, msgspec.MsgspecError):
-        return None
 
 
 def is_dead(process: Process, here: Process) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from proftrack.cli.sides import Store
 from proftrack.errors import UsageError
 
 
@@ -16,16 +15,17 @@ def command(run: str | None, remove: bool) -> None:
 
     Of several comparable baselines the newest counts.
     """
-    from proftrack.store import query, references
+    from proftrack.store import baselines, keys
+    from proftrack.store.runs import Runs, may_be_run_id
     from proftrack.text import moment, plain
 
     if run is None and remove:
         raise UsageError("--remove needs the id of a run")
-    if run is not None and not query.may_be_run_id(run):
+    if run is not None and not may_be_run_id(run):
         raise UsageError(f"{run}: not a run id; a baseline is marked by its id (32 hex digits, or the first 8 or more)")
-    runs = Store().runs
+    runs = Runs.connect()
     if run is None:
-        found = references.baselines(runs)
+        found = baselines.marked(runs)
         for each in found:
             words = (each.run_id, moment(each.started_ms * 1_000_000), (each.commit or "-")[:12], plain(each.name))
             click.echo("  ".join(words))
@@ -34,10 +34,10 @@ def command(run: str | None, remove: bool) -> None:
         return
     chosen = runs.get(run)
     if remove:
-        runs.untag(chosen, query.BASELINE_TAG)
+        runs.untag(chosen, keys.BASELINE_TAG)
         click.echo(f"Run {chosen.run_id} is no longer a baseline")
         return
     if chosen.status != "FINISHED" or not chosen.fingerprint:
         raise UsageError(f"{run}: is {chosen.status} or holds no profile; only a FINISHED run can be a baseline")
-    runs.tag(chosen, {query.BASELINE_TAG: "true"})
+    runs.tag(chosen, {keys.BASELINE_TAG: "true"})
     click.echo(f"Run {chosen.run_id} is a baseline for {plain(chosen.name)} (fingerprint {chosen.fingerprint})")

@@ -9,9 +9,10 @@ from pathlib import Path
 import click
 
 from proftrack.cli import output as out
-from proftrack.cli import sides
-from proftrack.cli.sides import Side, Store
+from proftrack.compare.changed import commits_between
 from proftrack.errors import UsageError
+from proftrack.store import baselines, keys, noise
+from proftrack.store.references import Named, References
 
 _FORMS = click.Choice(["text", "markdown", "html", "json"])
 
@@ -59,23 +60,22 @@ def command(
     from proftrack.compare import compare
     from proftrack.report.pages.comparison import page
 
-    store = Store()
-    named, candidate_name = _names(sides_given, baseline_trace)
-    baseline, candidate = _both(store, named, candidate_name, branch, experiment, (baseline_step_time_us, step_time_us))
-    noise = sides.noise(store, baseline, percent=noise_floor, repeats=sides.repeat_sides(repeat_runs, store))
+    references = References()
+    names = _names(sides_given, baseline_trace)
+    baseline, candidate = _both(references, *names, branch, experiment, (baseline_step_time_us, step_time_us))
     comparison = compare(
         baseline.subject,
         candidate.subject,
         across=across,
-        noise=noise,
-        commits=sides.commits(baseline.subject, candidate.subject),
+        noise=noise.floors_for(references, baseline, percent=noise_floor, repeats=references.repeats(repeat_runs)),
+        commits=commits_between(baseline.subject.git_commit, candidate.subject.git_commit),
         notes=[baseline.note] if baseline.note else [],
     )
     form = out.form_of(form, output, "text")
     document = page(comparison)
     out.show(document, form, comparison, output)
     if candidate.run is not None and (log or (log is None and form == "html")):
-        _keep(store, baseline, candidate, out.render(document, "html", comparison))
+        _keep(references, baseline, candidate, out.render(document, "html", comparison))
 
 
 def _names(given: tuple[str, ...], baseline_trace: str | None) -> tuple[str | None, str]:
@@ -87,30 +87,30 @@ def _names(given: tuple[str, ...], baseline_trace: str | None) -> tuple[str | No
 
 
 def _both(
-    store: Store,
-    named: str | None,
+    references: References,
+    baseline_name: str | None,
     candidate_name: str,
     branch: str,
     experiment: str | None,
     step_times: tuple[float | None, float | None],
-) -> tuple[Side, Side]:
+) -> tuple[Named, Named]:
     """Both sides; a git ref means the runs that are like the other side's."""
     baseline = None
-    if named is not None and (sides.is_file(named) or sides.is_run(store, named)):
-        baseline = sides.load(store, named, step_time_us=step_times[0], experiment=experiment)
+    if baseline_name is not None and references.is_single(baseline_name):
+        baseline = references.subject(baseline_name, step_time_us=step_times[0], experiment=experiment)
     like = baseline.like if baseline else None
-    candidate = sides.load(store, candidate_name, step_time_us=step_times[1], experiment=experiment, like=like)
-    if baseline is None and named is not None:
-        baseline = sides.load(store, named, experiment=experiment, like=candidate.like)
-    return baseline or sides.default_baseline(store, candidate, branch), candidate
+    candidate = references.subject(candidate_name, step_time_us=step_times[1], experiment=experiment, like=like)
+    if baseline is None and baseline_name is not None:
+        baseline = references.subject(baseline_name, experiment=experiment, like=candidate.like)
+    return baseline or baselines.default_for(references, candidate, branch=branch), candidate
 
 
-def _keep(store: Store, baseline: Side, candidate: Side, text: str) -> None:
+def _keep(references: References, baseline: Named, candidate: Named, text: str) -> None:
     """The page among the candidate's artifacts."""
     assert candidate.run is not None
     name = baseline.subject.run_id or Path(baseline.subject.label).name
     with tempfile.TemporaryDirectory(prefix="proftrack-") as folder:
         path = Path(folder) / f"{''.join(c if c.isalnum() or c in '-_.' else '_' for c in name)[:80]}.html"
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
-        store.runs.log_file(candidate.run, path, "compare")
-    click.echo(f"Kept    compare/{path.name} with run {candidate.run.run_id}", file=sys.stderr)
+        references.runs.log_file(candidate.run, path, keys.COMPARISONS)
+    click.echo(f"Kept    {keys.COMPARISONS}/{path.name} with run {candidate.run.run_id}", file=sys.stderr)

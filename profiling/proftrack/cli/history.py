@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from proftrack.cli import output as out
-from proftrack.cli.sides import Store
 from proftrack.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,10 +41,16 @@ def command(
     that of a count (launches and kernels a step) from the first run that has it.
     """
     from proftrack.store import history
+    from proftrack.store.runs import Runs
 
     form = out.form_of(form, output, "text")
     found = history.collect(
-        Store().runs, experiment, metric, branch=branch, dirty=dirty, environments=form in ("text", "markdown", "html")
+        Runs.connect(),
+        experiment,
+        metric,
+        branch=branch,
+        dirty=dirty,
+        environments=form in ("text", "markdown", "html"),
     )
     if bisect_hint:
         for line in _hints(found):

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 
 import click
 
-from proftrack.cli import subject
 from proftrack.cli.handover import PERFETTO_PORT, Handover
+from proftrack.store.references import References
 
 
 @click.command("open")
@@ -26,7 +26,7 @@ def command(what: str, cycle: int | None, by_page: bool, no_browser: bool, secon
 
     with ExitStack() as kept:
         with waiting(f"fetching {what}"):
-            trace = subject.find_trace(what, cycle, kept)
+            trace = References().trace(what, cycle, kept)
         handover = kept.enter_context(Handover(trace, by_page=by_page))
         if handover.by_page and not by_page:
             click.echo(f"Port {PERFETTO_PORT} is taken: the trace goes through a page instead", err=True)

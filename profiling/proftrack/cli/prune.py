@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import click
 
-from proftrack.cli.sides import Store
-
 
 @click.command("prune")
 @click.option("--older-than", "age", required=True, metavar="AGE", help="90d, 12h, 4w, 6m or 1y.")
@@ -14,10 +12,11 @@ from proftrack.cli.sides import Store
 def command(age: str, experiment: str | None, dry_run: bool) -> None:
     """Drop the traces of runs that ended longer ago. Records, tables and events stay, and so do baselines' traces."""
     from proftrack.store import prune
+    from proftrack.store.runs import Runs
     from proftrack.text import counted, moment, plain, scaled
 
     limit = prune.age_ms(age)
-    runs = Store().runs
+    runs = Runs.connect()
     number = total = 0
     for pruned in prune.old_traces(runs, limit, experiment=experiment):
         if not dry_run:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from proftrack.cli import browser, subject
-from proftrack.cli.subject import Subject
+from proftrack.cli import browser
 from proftrack.errors import UsageError
+from proftrack.store.references import Readable, References
 
 
 @click.command("report")
@@ -37,7 +37,7 @@ def command(what: str, output: str | None, form: str | None, open_it: bool) -> N
     if open_it and (form != "html" or output == "-"):
         raise UsageError(f"--open shows html in the browser, not {form if form != 'html' else 'stdout'}; leave it out")
     with waiting(f"reading {what}"):
-        found = subject.load(what)
+        found = References().read(what)
     to_stdout = output == "-" or (output is None and form != "html")
     if to_stdout and form == "text":
         from proftrack.report import terminal
@@ -60,7 +60,7 @@ def _form_of(output: str | None) -> str:
     return {".txt": "text", ".md": "markdown", ".json": "json"}.get(ending, "html")
 
 
-def _html(found: Subject) -> str:
+def _html(found: Readable) -> str:
     from proftrack.report import html
     from proftrack.report.events import details
     from proftrack.report.pages.run import report
@@ -68,27 +68,27 @@ def _html(found: Subject) -> str:
     return html.render(report(found.record, details(found.tables, found.record.kernels)))
 
 
-def _text(found: Subject) -> str:
+def _text(found: Readable) -> str:
     from proftrack.report import terminal
     from proftrack.report.pages.run import overview
 
     return terminal.text(overview(found.record))
 
 
-def _markdown(found: Subject) -> str:
+def _markdown(found: Readable) -> str:
     from proftrack.report import markdown
     from proftrack.report.pages.run import summary
 
     return markdown.render(summary(found.record))
 
 
-def _json(found: Subject) -> str:
+def _json(found: Readable) -> str:
     from proftrack.record import dump
 
     return dump(found.record).decode() + "\n"
 
 
-_RENDER: dict[str, Callable[[Subject], str]] = {"html": _html, "text": _text, "markdown": _markdown, "json": _json}
+_RENDER: dict[str, Callable[[Readable], str]] = {"html": _html, "text": _text, "markdown": _markdown, "json": _json}
 
 
 def _write(text: str, output: str | None, open_it: bool) -> Path:

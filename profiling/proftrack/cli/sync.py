@@ -8,14 +8,12 @@ from pathlib import Path
 import click
 
 from proftrack import rundir
-from proftrack.errors import ProftrackError, UsageError
-from proftrack.rundir import batch as batches
+from proftrack.errors import UsageError
 from proftrack.signals import Interrupted
-from proftrack.store import batch as parent_runs
 from proftrack.store import connect as stores
-from proftrack.store import lifecycle, links
-from proftrack.store import sync as syncing
-from proftrack.store.connect import Store
+from proftrack.store import folders, lifecycle, links
+from proftrack.store.folders import Failure
+from proftrack.store.sync import Outcome
 
 _SAID = {"logged": "logged", "finished": "logged (the rest of a run begun earlier)", "known": "in this store already"}
 
@@ -29,67 +27,35 @@ def command(folder: Path | None) -> None:
     of a sweep, or of variants, as the children of one parent run.
     """
     root = folder if folder is not None else rundir.spool_root()
-    grouped = batches.find(root)
     try:
-        alone = _alone(root, grouped)
+        found = folders.find(root)
     except UsageError:
         if folder is not None:
             raise
         click.echo(f"Nothing waits to be logged in {root}.")
         return
-    moved = batches.of_runs(alone)
-    parts = batches.in_order(grouped, moved)
-    waiting = [*parts, *(each for each in alone if not any(each in below for below in parts.values()))]
     store = stores.resolve()
     client = stores.connect(store)
     lifecycle.close_dead_runs(store, client)
-    exit_codes: list[int] = []
-    last: syncing.Outcome | None = None
-    for each in waiting:
-        try:
-            if each in grouped:
-                for last in parent_runs.sync_group(store, client, each, moved):
-                    click.echo(f"{_SAID[last.did]}: {last.folder} as run {last.run_id}")
-                if folder is None and last is not None and last.whole:
-                    rundir.discard(each)
-                elif folder is None:
-                    click.echo(
-                        f"kept: {each} has files that its run has not, or has otherwise; remove it if you need none"
-                    )
-                continue
-            last = syncing.sync_folder(store, client, each)
-        except Interrupted as stop:
-            click.echo(f"proftrack: stopped by {stop.reason}; sync goes on from here", err=True)
-            sys.exit(stop.exit_code)
-        except ProftrackError as error:
-            exit_codes.append(error.exit_code)
-            click.echo(f"proftrack: {error}", err=True)
-            continue
-        except (OSError, MemoryError) as error:
-            exit_codes.append(1)
-            why = "too large for this machine's memory" if isinstance(error, MemoryError) else error.strerror or error
-            click.echo(f"proftrack: {each}: cannot be logged ({why}); the others are", err=True)
-            continue
-        click.echo(f"{_SAID[last.did]}: {each} as run {last.run_id}")
-        if folder is None:
-            rundir.discard(each)
-    _show(store, last)
-    if exit_codes:
-        sys.exit(max(exit_codes))
-
-
-def _alone(root: Path, grouped: list[Path]) -> list[Path]:
-    """The run folders that belong to no group."""
+    exit_codes = [0]
+    last: Outcome | None = None
     try:
-        folders = rundir.find(root)
-    except UsageError:
-        if not grouped:
-            raise
-        return []
-    return [each for each in folders if not any(each.is_relative_to(group) for group in grouped)]
-
-
-def _show(store: Store, last: syncing.Outcome | None) -> None:
+        for done in folders.log(store, client, found, discard=folder is None):
+            if isinstance(done, Failure):
+                exit_codes.append(done.exit_code)
+                click.echo(f"proftrack: {done.sentence}", err=True)
+                continue
+            for last in done:
+                click.echo(f"{_SAID[last.did]}: {last.folder} as run {last.run_id}")
+            if folder is None and last is not None and not last.whole:
+                click.echo(
+                    f"kept: {last.folder} has files that its run has not, or has otherwise; remove it if you need none"
+                )
+    except Interrupted as stop:
+        click.echo(f"proftrack: stopped by {stop.reason}; sync goes on from here", err=True)
+        sys.exit(stop.exit_code)
     if last is not None:
         for line in links.lines(store, last.experiment_id, last.run_id, last.artifact_uri):
             click.echo(line)
+    if max(exit_codes):
+        sys.exit(max(exit_codes))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
-from proftrack.compare.results import Different
+from proftrack import git
+from proftrack.compare.results import Commit, CommitRange, Different
 from proftrack.record import Record
 from proftrack.record.environment import Environment
 
+MOST_COMMITS = 20
 _SOFTWARE = ("torch", "cuda", "driver", "python", "platform")
 _MACHINE = ("hostname", "cpu", "cpu_count")
 
@@ -32,6 +35,25 @@ def changed(before: Record, after: Record) -> list[Different]:
 def variants(before: Record, after: Record) -> list[Different]:
     """The parameters that may differ and do: what was tried."""
     return [each for each in _params(before, after) if each.before != each.after]
+
+
+def commits_between(before: str | None, after: str | None) -> CommitRange | None:
+    """What lies between two commits, as far as the repository of the working directory knows; None without two."""
+    if before is None or after is None or before == after:
+        return None
+    here = Path.cwd()
+    listed = git.commits_between(here, before, after, MOST_COMMITS)
+    if listed is None:
+        return CommitRange(before=before, after=after)
+    shown, count = listed
+    return CommitRange(
+        before=before,
+        after=after,
+        commits=[Commit(hash=commit, subject=subject) for commit, subject in shown],
+        more=count - len(shown),
+        known=True,
+        summary=git.diff_summary(here, before, after),
+    )
 
 
 def _params(before: Record, after: Record) -> Iterator[Different]:

@@ -1,17 +1,23 @@
 """What a person sees: text, tables and pictures made of records and results. Nothing here measures.
 
-document    the blocks that every page is made of
-pages/      what is said of a record, of ranks, of a comparison, a gate, a history, as a document
-terminal, markdown, html
-            the three forms of a document
-charts      a chart as data; palette has its colours
-figures     the charts of a record; curves has those of a sweep
-svg, plots  the two forms of a chart
-breakdown   where time went, as parts of a whole
-events      what a report shows of the events themselves: timeline/, chains, queue
-artifacts   report.html and plots/*.png of a run folder
-key_averages
-            tables/key_averages.txt, as torch writes it
-spreadsheet rows as CSV
-progress    what a capture is doing, for whoever waits
+document      the blocks that every page is made of
+pages         what is said of a record, ranks, a comparison, a gate, a history: each as a document
+terminal      a document as text
+markdown      a document as Markdown
+html          a document as one self-contained page
+charts        a chart as data
+palette       the colours of all pictures
+figures       the charts of a record
+curves        the charts of a sweep
+svg           a chart as SVG
+plots         charts as PNG
+breakdown     where time went, as parts of a whole
+events        what a report shows of the events themselves
+timeline      that of the busiest step
+chains        who launched the large kernels, and what the host waited for
+queue         launch delay and queue depth over the window
+artifacts     report.html and plots/*.png of a run folder
+key_averages  tables/key_averages.txt, as torch writes it
+spreadsheet   rows as CSV
+progress      what a capture is doing, for whoever waits
 """

@@ -14,10 +14,9 @@ from proftrack.report.events import EventDetails, details
 from proftrack.report.pages import run
 from proftrack.report.pages.environment import title
 from proftrack.report.timeline import picture
+from proftrack.rundir.layout import PLOTS, REPORT
 from proftrack.trace.table import EventTable
 
-REPORT = "report.html"
-PLOTS = "plots"
 _TITLE = 70
 
 

@@ -19,28 +19,21 @@ from proftrack.redact import scrub
 from proftrack.rundir import batch
 from proftrack.rundir.batch import Group, Part
 from proftrack.rundir.layout import BATCH
+from proftrack.store import compat, keys, lifecycle, ownership, session, sync
 from proftrack.store import connect as stores
-from proftrack.store import lifecycle, ownership, session, sync
-from proftrack.store.connect import Store
-from proftrack.store.errors import explained, quiet
+from proftrack.store.address import Store
+from proftrack.store.errors import explained
 from proftrack.store.fields import as_params, rounded
-from proftrack.store.query import Runs
+from proftrack.store.quiet import quiet
+from proftrack.store.runs import Runs, StoredRun, search, set_tags
 from proftrack.store.session import RUN_ID_VARIABLE, Opening, Session
-from proftrack.store.upload import is_generated
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
 
-KEY_TAG = "proftrack.group_key"
-"""On parent and children; what they were measured under."""
-POINTS_TAG = "proftrack.group_points"
-PART_TAG = "proftrack.part"
-LOGGED_TAG = "proftrack.group_logged"
-"""On a parent run that `sync` has ended with everything in it: the hash of the group.json that it was made of."""
-NOTE_TAG = "mlflow.note.content"
-PARENT_TAG = "mlflow.parentRunId"
-TAGS = frozenset({"device.name", "git.commit", "git.dirty", "proftrack.winner", "regime", "conclusion"})
+TAGS = frozenset(
+    {keys.DEVICE_TAG, keys.COMMIT_TAG, keys.DIRTY_TAG, keys.WINNER_TAG, keys.REGIME_TAG, keys.CONCLUSION_TAG}
+)
 """What a group may say of itself in tags; others are what runs are found, owned and settled by."""
 _NOTE_CHARS = 7900
 
@@ -63,9 +56,9 @@ def opening(group: Group, *, fresh: bool) -> Opening:
     if earlier is None:
         return session.opening(group.experiment, group.name)
     # What an interrupted process has left in another folder goes on belonging to this run.
-    if batch.is_id(begun := earlier.data.tags.get(lifecycle.GROUP_TAG, "")):
+    if batch.is_id(begun := earlier.tags.get(keys.GROUP_TAG, "")):
         group.id = begun
-    return Opening(store, client, lambda: lifecycle.reopen(store, client, earlier, lifecycle.owner_tags()))
+    return Opening(store, client, lambda: lifecycle.reopen(store, client, earlier, ownership.tags()))
 
 
 def begin(opened: Session, group: Group) -> None:
@@ -74,32 +67,30 @@ def begin(opened: Session, group: Group) -> None:
     Raises StoreError.
     """
     with explained(opened.store, "written to"), quiet():
-        lifecycle.set_tags(opened.client, opened.run_id, _own_tags(group))
+        set_tags(opened.client, opened.run_id, _own_tags(group))
 
 
-def _earlier(store: Store, client: MlflowClient, group: Group) -> Run | None:
+def _earlier(store: Store, client: MlflowClient, group: Group) -> StoredRun | None:
     """The newest parent run of the same points and key that nobody is at work on, as far as can be seen from here."""
-    with explained(store, "searched"), quiet():
-        of_key = lifecycle.search(
-            client, f"tags.`{KEY_TAG}` = '{group.key}' and tags.`{lifecycle.KIND_TAG}` = '{group.kind}'"
-        )
+    of_key = search(store, client, {keys.GROUP_KEY_TAG: group.key, keys.KIND_TAG: group.kind})
     same = [run for run in of_key if ownership.is_free(run) and _is_of(run, group)]
-    return max(same, key=lambda run: run.info.start_time, default=None)
+    return max(same, key=lambda run: run.started_ms, default=None)
 
 
-def _is_of(run: Run, group: Group) -> bool:
+def _is_of(run: StoredRun, group: Group) -> bool:
     """Whether a run is the parent of what the group asks for."""
-    tags = run.data.tags
-    return (tags.get(KEY_TAG), tags.get(POINTS_TAG, "")) == (
+    tags = run.tags
+    return (tags.get(keys.GROUP_KEY_TAG), tags.get(keys.GROUP_POINTS_TAG, "")) == (
         group.key,
         group.points,
-    ) and lifecycle.RECORD_TAG not in tags
+    ) and keys.RECORD_TAG not in tags
 
 
 def children(opened: Session, group: Group) -> dict[str, str]:
     """Part key -> run, of all whole runs measured under the same key; the newest of each. Raises StoreError."""
     runs = Runs(opened.store, opened.client)
-    return {run.tags[PART_TAG]: run.run_id for run in runs.search({KEY_TAG: group.key}) if PART_TAG in run.tags}
+    children = [run for run in runs.search({keys.GROUP_KEY_TAG: group.key}) if keys.PART_TAG in run.tags]
+    return {run.tags[keys.PART_TAG]: run.run_id for run in children}
 
 
 def record_of(opened: Session, run_id: str) -> Record:
@@ -113,7 +104,9 @@ def log_part(opened: Session, group: Group, part: Part | None, folder: Path) -> 
 
     Raises StoreError, ProftrackError as sync does.
     """
-    tags = {PARENT_TAG: opened.run_id, KEY_TAG: group.key} | ({PART_TAG: part.key} if part is not None else {})
+    tags = {keys.PARENT_TAG: opened.run_id, keys.GROUP_KEY_TAG: group.key}
+    if part is not None:
+        tags[keys.PART_TAG] = part.key
     return sync.sync_folder(
         opened.store, opened.client, folder, sync.Within(experiment_id=opened.experiment_id, tags=tags)
     )
@@ -134,9 +127,9 @@ def log_parent(opened: Session, group: Group, folder: Path) -> None:
         metrics = [Metric(name, rounded(value), now, 0) for name, value in group.metrics.items() if value]
         opened.client.log_batch(opened.run_id, metrics=metrics, params=params, synchronous=True)
         tags = {name: value for name, value in group.tags.items() if name in TAGS}
-        lifecycle.set_tags(opened.client, opened.run_id, {**tags, **_own_tags(group)})
-        opened.client.set_tag(opened.run_id, NOTE_TAG, scrub(group.note)[:_NOTE_CHARS])
-        if opened.is_project and is_generated(run.info.run_name):
+        set_tags(opened.client, opened.run_id, {**tags, **_own_tags(group)})
+        opened.client.set_tag(opened.run_id, keys.NOTE_TAG, scrub(group.note)[:_NOTE_CHARS])
+        if opened.is_project and compat.is_generated(run.info.run_name):
             opened.client.update_run(opened.run_id, name=group.name)
         for path in batch.files(folder):
             below = path.parent.as_posix()
@@ -171,8 +164,8 @@ def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping
             raise failures[0]
         return [*outcomes, _outcome(opened, folder, "known", whole=_has_files(opened, group, folder))]
 
-    def obtain() -> Run:
-        tags = {**lifecycle.owner_tags(), **_own_tags(group)}
+    def obtain() -> StoredRun:
+        tags = {**ownership.tags(), **_own_tags(group)}
         if there is not None:
             return lifecycle.reopen(store, client, there, tags)
         experiment_id = stores.experiment_for(store, client, group.experiment)
@@ -185,7 +178,7 @@ def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping
         if failures:
             raise failures[0]
         with explained(store, "written to"), quiet():
-            lifecycle.set_tags(client, opened.run_id, {LOGGED_TAG: mark})
+            set_tags(client, opened.run_id, {keys.GROUP_LOGGED_TAG: mark})
         close(opened, group)
     return [*outcomes, _outcome(opened, folder, "logged" if there is None else "finished")]
 
@@ -193,40 +186,39 @@ def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping
 def _own_tags(group: Group) -> dict[str, str]:
     """What the parent run of a group is found by."""
     return {
-        lifecycle.KIND_TAG: group.kind,
-        lifecycle.GROUP_TAG: group.id,
-        KEY_TAG: group.key,
-        lifecycle.EXPERIMENT_TAG: group.experiment,
-        **({POINTS_TAG: group.points} if group.points else {}),
+        keys.KIND_TAG: group.kind,
+        keys.GROUP_TAG: group.id,
+        keys.GROUP_KEY_TAG: group.key,
+        keys.EXPERIMENT_TAG: group.experiment,
+        **({keys.GROUP_POINTS_TAG: group.points} if group.points else {}),
     }
 
 
-def _parent_there(store: Store, client: MlflowClient, folder: Path, group: Group) -> Run | None:
+def _parent_there(store: Store, client: MlflowClient, folder: Path, group: Group) -> StoredRun | None:
     """The parent run of this folder in this store: a whole one, else one that was begun and may be gone on with.
 
     A folder can name any group, so only that which is not whole, is not at work, and belongs to whoever measured the
     folder or syncs it now is gone on with. Raises StoreError where a process that lives is at it.
     """
-    with explained(store, "searched"), quiet():
-        of_id = lifecycle.search(client, f"tags.`{lifecycle.GROUP_TAG}` = '{group.id}'")
+    of_id = search(store, client, {keys.GROUP_TAG: group.id})
     same = [run for run in of_id if _is_of(run, group)]
-    same.sort(key=lambda run: (run.info.status != "FINISHED", run.info.run_id))
-    if same and same[0].info.status == "FINISHED":
+    same.sort(key=lambda run: (run.status != "FINISHED", run.run_id))
+    if same and same[0].status == "FINISHED":
         return same[0]
     here = process.this_process()
     for run in same:
         ownership.refuse_at_work(run, folder, "group")
-        whose = (run.data.tags.get(process.HOST_TAG), run.data.tags.get(lifecycle.USER_TAG))
+        whose = (run.tags.get(keys.HOST_TAG), run.tags.get(keys.USER_TAG))
         if ownership.is_free(run) and whose in {(group.host, group.user), (here.host, process.user())}:
             return run
     return None
 
 
-def _as_it_is_to_be(there: Run, group: Group, mark: str) -> bool:
-    if there.info.status == "FINISHED":
+def _as_it_is_to_be(there: StoredRun, group: Group, mark: str) -> bool:
+    if there.status == "FINISHED":
         return True
     to_fail = group.error is not None or group.ended_ns is None
-    return to_fail and there.info.status == "FAILED" and there.data.tags.get(LOGGED_TAG) == mark
+    return to_fail and there.status == "FAILED" and there.tags.get(keys.GROUP_LOGGED_TAG) == mark
 
 
 def _has_files(opened: Session, group: Group, folder: Path) -> bool:

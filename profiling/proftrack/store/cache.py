@@ -22,8 +22,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from proftrack.store.lifecycle import CHANGED_TAG, EXPERIMENT_TAG
-from proftrack.store.query import Found, Runs, once
+from proftrack import files
+from proftrack.store import keys
+from proftrack.store.runs import Runs, StoredRun, once
 
 FORMAT = 1
 WORTH_KEEPING = 500
@@ -38,10 +39,10 @@ class _Cache(Struct, frozen=True, kw_only=True):
     """UTC; everything changed before (less SLACK) is in here."""
     experiments: dict[str, int]
     """Those that could be read then: id -> when it was made. A store that was made anew has the same ids."""
-    runs: list[Found]
+    runs: list[StoredRun]
 
 
-def search(runs: Runs, experiment: str, *, refresh: bool = False) -> list[Found]:
+def runs_of(runs: Runs, experiment: str, *, refresh: bool = False) -> list[StoredRun]:
     """All FINISHED runs of an experiment, oldest first, each record once: what `runs.search` gives, sooner.
 
     `refresh` fetches everything anew. Raises StoreError.
@@ -51,7 +52,7 @@ def search(runs: Runs, experiment: str, *, refresh: bool = False) -> list[Found]
     readable = runs.experiments()
     known = None if refresh else _load(path)
     if known is None:
-        found = runs.search({EXPERIMENT_TAG: experiment})
+        found = runs.search({keys.EXPERIMENT_TAG: experiment})
         if len(found) < WORTH_KEEPING:
             path.unlink(missing_ok=True)
             return found
@@ -64,15 +65,15 @@ def search(runs: Runs, experiment: str, *, refresh: bool = False) -> list[Found]
 
 def _brought_up_to_date(
     runs: Runs, experiment: str, known: _Cache, readable: dict[str, int], asked_at: datetime
-) -> list[Found]:
+) -> list[StoredRun]:
     kept = {run.run_id: run for run in known.runs if _same(run.experiment_id, known.experiments, readable)}
     for prefix in prefixes(known.asked_at - SLACK, asked_at + SLACK):
-        condition = f"tags.`{CHANGED_TAG}` LIKE '{prefix}%'"
-        kept |= {run.run_id: run for run in runs.search({EXPERIMENT_TAG: experiment}, more=condition)}
+        condition = f"tags.`{keys.CHANGED_TAG}` LIKE '{prefix}%'"
+        kept |= {run.run_id: run for run in runs.search({keys.EXPERIMENT_TAG: experiment}, more=condition)}
     # An MLflow experiment that could not be read before, or is new: all of it.
     new = [name for name in readable if not _same(name, known.experiments, readable)]
     if new:
-        kept |= {run.run_id: run for run in runs.search({EXPERIMENT_TAG: experiment}, experiment_ids=new)}
+        kept |= {run.run_id: run for run in runs.search({keys.EXPERIMENT_TAG: experiment}, experiment_ids=new)}
     return list(once(sorted(kept.values(), key=lambda run: (run.started_ms, run.run_id))))
 
 
@@ -80,9 +81,9 @@ def _same(experiment_id: str, before: dict[str, int], now: dict[str, int]) -> bo
     return experiment_id in now and before.get(experiment_id) == now[experiment_id]
 
 
-def _shown(runs: Runs, experiment: str, found: list[Found]) -> list[Found]:
+def _shown(runs: Runs, experiment: str, found: list[StoredRun]) -> list[StoredRun]:
     """Without those that are deleted now: they may be restored, so they stay in the cache."""
-    deleted = runs.deleted({EXPERIMENT_TAG: experiment})
+    deleted = runs.deleted({keys.EXPERIMENT_TAG: experiment})
     return [run for run in found if run.run_id not in deleted]
 
 
@@ -125,7 +126,4 @@ def _save(path: Path, cache: _Cache) -> None:
     """A cache that cannot be written costs the next call some time, nothing else."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(msgspec.msgpack.encode(cache))
-        part.replace(path)
+        files.replace(path, msgspec.msgpack.encode(cache), mode=0o600)

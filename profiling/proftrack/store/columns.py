@@ -16,41 +16,38 @@ import msgspec
 from proftrack import untrusted
 from proftrack.errors import StoreError
 from proftrack.record import Record
-from proftrack.store import fields
-from proftrack.store.connect import Store
-from proftrack.store.errors import explained, quiet
+from proftrack.store import fields, keys
+from proftrack.store.address import Store
+from proftrack.store.errors import explained
+from proftrack.store.quiet import quiet
 from proftrack.store.retry import quick_retries
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment
 
-KEY = "proftrack"
-VIEW_TAG = f"mlflow.sharedViewState.{KEY}"
-KIND_TAG = "mlflow.experimentKind"
-NOTE_TAG = "mlflow.note.content"
 _KIND = "custom_model_development"
 """Else MLflow 3 may take an experiment for one of prompts and their traces, and shows no runs at first."""
 _UNDECIDED = ("", "no_inferred_type")
-_FIRST = ("tags.regime", "tags.regime.confidence", "metrics.step_time_us")
-_ON_GPU = ("metrics.gpu_busy_per_step_us", "metrics.gpu_busy_fraction")
-_ON_CPU = ("metrics.cpu_work_per_step_us", "metrics.cpu_work_fraction")
-_THEN = ("tags.regime.cause", "tags.conclusion")
-_LAST = "tags.git.commit"
+_FIRST = (f"tags.{keys.REGIME_TAG}", f"tags.{keys.CONFIDENCE_TAG}", f"metrics.{keys.STEP_TIME_US}")
+_ON_GPU = (f"metrics.{keys.GPU_BUSY_PER_STEP_US}", f"metrics.{keys.GPU_BUSY_FRACTION}")
+_ON_CPU = (f"metrics.{keys.CPU_WORK_PER_STEP_US}", f"metrics.{keys.CPU_WORK_FRACTION}")
+_THEN = (f"tags.{keys.CAUSE_TAG}", f"tags.{keys.CONCLUSION_TAG}")
+_LAST = f"tags.{keys.COMMIT_TAG}"
 _MOST_COLUMNS = 40
 _FIXED = ("attributes.`Run Name`", "runDateAndNestInfo")
 """Columns that stand before all others whatever is chosen."""
 _WIDTHS = {
     "attributes.`Run Name`": 270,
-    "tags.`regime`": 130,
-    "tags.`regime.confidence`": 90,
-    "metrics.`step_time_us`": 100,
-    "metrics.`gpu_busy_per_step_us`": 100,
-    "metrics.`gpu_busy_fraction`": 100,
-    "metrics.`cpu_work_per_step_us`": 100,
-    "metrics.`cpu_work_fraction`": 100,
-    "tags.`regime.cause`": 120,
-    "tags.`conclusion`": 400,
+    f"tags.`{keys.REGIME_TAG}`": 130,
+    f"tags.`{keys.CONFIDENCE_TAG}`": 90,
+    f"metrics.`{keys.STEP_TIME_US}`": 100,
+    f"metrics.`{keys.GPU_BUSY_PER_STEP_US}`": 100,
+    f"metrics.`{keys.GPU_BUSY_FRACTION}`": 100,
+    f"metrics.`{keys.CPU_WORK_PER_STEP_US}`": 100,
+    f"metrics.`{keys.CPU_WORK_FRACTION}`": 100,
+    f"tags.`{keys.CAUSE_TAG}`": 120,
+    f"tags.`{keys.CONCLUSION_TAG}`": 400,
 }
 NOTE = """One run is one profiled workload.
 
@@ -71,8 +68,8 @@ def columns(record: Record) -> list[str]:
 
     The conclusion is that of a sweep or of variants; MLflow leaves out a column that no run has.
     """
-    own = [name for name in fields.params(record) if not name.startswith("schedule.")]
-    params = [f"params.{name}" for name in own if name not in ("experiment", "timing.mode")]
+    own = [name for name in fields.params(record) if not name.startswith(keys.SCHEDULE_PARAMS)]
+    params = [f"params.{name}" for name in own if name not in (keys.EXPERIMENT_PARAM, keys.TIMING_MODE_PARAM)]
     times = _ON_GPU if record.cpu is None else _ON_CPU
     return [_key(name) for name in (*_FIRST, *times, *_THEN, *params, _LAST)]
 
@@ -103,17 +100,17 @@ def prepare(store: Store, client: MlflowClient, experiment_id: str, record: Reco
 
 def address(store: Store, experiment_id: str, base: str = "http://127.0.0.1:5000") -> str:
     """The experiment's runs in the UI, with that view."""
-    return f"{store.run_url(experiment_id, '', base)}&viewStateShareKey={KEY}"
+    return f"{store.run_url(experiment_id, '', base)}&viewStateShareKey={keys.VIEW}"
 
 
 def _tags(experiment: Experiment, record: Record) -> dict[str, str]:
-    tags = {VIEW_TAG: view_state(columns(record), experiment.tags.get(VIEW_TAG))}
+    tags = {keys.VIEW_TAG: view_state(columns(record), experiment.tags.get(keys.VIEW_TAG))}
     if record.run is None or experiment.name != record.run.experiment:
         return tags  # somebody else's: its description and kind are theirs
-    if experiment.tags.get(KIND_TAG, "") in _UNDECIDED:
-        tags[KIND_TAG] = _KIND
-    if not experiment.tags.get(NOTE_TAG):
-        tags[NOTE_TAG] = NOTE
+    if experiment.tags.get(keys.EXPERIMENT_KIND_TAG, "") in _UNDECIDED:
+        tags[keys.EXPERIMENT_KIND_TAG] = _KIND
+    if not experiment.tags.get(keys.NOTE_TAG):
+        tags[keys.NOTE_TAG] = NOTE
     return tags
 
 

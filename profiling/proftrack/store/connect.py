@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
-import sys
-from collections.abc import Iterator
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from msgspec import Struct
-
-from proftrack import names
+from proftrack import files, names
 from proftrack.errors import StoreError
-from proftrack.store.errors import TRACKING_VARIABLE, explained, public, quiet
+from proftrack.store import compat
+from proftrack.store.address import ARTIFACTS, TRACKING_VARIABLE, Store, location_of, public
+from proftrack.store.errors import explained
+from proftrack.store.quiet import quiet
 from proftrack.store.retry import Patient, quick_retries
 from proftrack.text import show
 
@@ -28,59 +27,10 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment
 
-ARTIFACTS = "mlruns"
 _NAME_CHARS = 500
 """Of an experiment's name, in MLflow 3.17."""
-
-
-class Store(Struct, frozen=True, kw_only=True):
-    """A tracking store, resolved and absolute. `uri` may hold a password: only `public` is ever shown or kept."""
-
-    uri: str
-    public: str
-    given: str
-    """What MLFLOW_TRACKING_URI or MLflow's default said, without credentials."""
-    database: Path | None = None
-    """The file of a sqlite store."""
-
-    def __repr__(self) -> str:
-        return f"Store({self.public})"
-
-    @property
-    def is_server(self) -> bool:
-        """Whether the store is an MLflow server."""
-        return self.uri.startswith(("http://", "https://"))
-
-    @property
-    def artifact_root(self) -> Path | None:
-        """Where artifacts of new experiments go; None where the store itself decides."""
-        return self.database.parent / ARTIFACTS if self.database else None
-
-    def client(self) -> MlflowClient:
-        """A client of this very store, whatever the working directory or the global tracking URI becomes."""
-        from mlflow import MlflowClient
-
-        client = MlflowClient(tracking_uri=self.uri)
-        return client if self.is_server else cast("MlflowClient", Patient(client))
-
-    def open_command(self) -> str | None:
-        """The command that opens MLflow's UI on this very store; None for a server, which has a UI already."""
-        if self.is_server or self.public != self.uri:
-            return None
-        command = [*_mlflow_command(), "server", "--backend-store-uri", self.uri]
-        if self.artifact_root:
-            # Without it the server gives experiments that it makes a location which only its own clients can write.
-            command += ["--default-artifact-root", _location(self.artifact_root)]
-        return shlex.join(command)
-
-    def run_url(self, experiment_id: str, run_id: str, base: str = "http://127.0.0.1:5000") -> str:
-        """The address of a run in the UI, of all of them where `run_id` is empty; `base`: where `open_command` listens.
-
-        MLflow 3.17 opens an address with its pages for prompts and their traces unless that says otherwise.
-        """
-        root = self.public.rstrip("/") if self.is_server else base
-        page = f"/#/experiments/{experiment_id}/runs/{run_id}".rstrip("/")
-        return f"{root}{page}?workflowType=machine_learning"
+_DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+_DATABASE_PAUSES_S = (0.1, 0.3)
 
 
 def resolve() -> Store:
@@ -111,16 +61,24 @@ def connect(store: Store, *, create: bool = True) -> MlflowClient:
 
     Raises StoreError naming the store, what is wrong with it and the remedy.
     """
-    if not store.is_server:
-        import mlflow.store.db.utils  # noqa: F401 - loaded now, so that `quick_retries` reaches it
     with explained(store, "opened"), quick_retries(), quiet():
         if store.database is not None:
             if not create and not store.database.is_file():
                 raise StoreError(f"{store.public}: no such store")
             _make_whole(store.uri, store.database)
-        client = store.client()
+        else:
+            _ask_database(store.uri)
+        client = client_of(store)
         client.search_experiments(max_results=1)
         return client
+
+
+def client_of(store: Store) -> MlflowClient:
+    """A client of this very store, whatever the working directory or the global tracking URI becomes."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=store.uri)
+    return client if store.is_server else cast("MlflowClient", Patient(client))
 
 
 def experiment_for(store: Store, client: MlflowClient, name: str) -> str:
@@ -129,11 +87,11 @@ def experiment_for(store: Store, client: MlflowClient, name: str) -> str:
     MLFLOW_EXPERIMENT_NAME, else MLFLOW_EXPERIMENT_ID, else `name`. Raises StoreError for a name that no experiment can
     have, a deleted experiment, one that does not exist, and one whose artifacts a local client cannot write.
     """
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or name
-    wanted_id = os.environ.get("MLFLOW_EXPERIMENT_ID") if not os.environ.get("MLFLOW_EXPERIMENT_NAME") else None
+    chosen_name, chosen_id = chosen_experiment()
+    name = chosen_name or name
     with explained(store, "searched for its experiment"), quiet():
-        if wanted_id:
-            experiment = client.get_experiment(wanted_id)
+        if chosen_id:
+            experiment = client.get_experiment(chosen_id)
         elif (why := names.problem(name, _NAME_CHARS)) is not None:
             raise StoreError(
                 f"the experiment's name {show(name)} cannot be stored, {why}; give another name, or set "
@@ -151,6 +109,12 @@ def experiment_for(store: Store, client: MlflowClient, name: str) -> str:
     return str(experiment.experiment_id)
 
 
+def chosen_experiment() -> tuple[str | None, str | None]:
+    """The MLflow experiment that the user chose for all runs: its name, else its id, else neither."""
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or None
+    return name, None if name else os.environ.get("MLFLOW_EXPERIMENT_ID") or None
+
+
 def check_artifact_location(store: Store, location: str, owner: str) -> None:
     """Raise StoreError where this client could not write artifacts to `location`, before anything is measured."""
     if location.startswith("mlflow-artifacts:") and not store.is_server:
@@ -159,7 +123,7 @@ def check_artifact_location(store: Store, location: str, owner: str) -> None:
             f"cannot write them; set {TRACKING_VARIABLE} to that server (such as http://127.0.0.1:5000), or name a new "
             "experiment with MLFLOW_EXPERIMENT_NAME"
         )
-    folder = local_folder(location)
+    folder = compat.local_folder(location)
     if folder is not None and ".." in folder.parts:
         raise StoreError(
             f"{store.public}: artifacts of the {owner} belong in {location}, which leads out of its folder; name "
@@ -199,42 +163,50 @@ def _make_whole(uri: str, database: Path) -> None:
 
     The new database is built beside its place and linked into it: one that is there is whole, also after a crash.
     """
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-
-    root = _location(database.parent / ARTIFACTS)
-    with _file_lock(database):
+    root = location_of(database.parent / ARTIFACTS)
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with files.locked(database.with_name(database.name + ".lock")):
         if not database.exists():
             aside = database.with_name(f".{database.name}.{os.getpid()}.new")
             try:
-                fresh = SqlAlchemyStore(_sqlite_uri(aside), root)
-                fresh.engine.dispose()
+                _ask_database(_sqlite_uri(aside))
+                compat.make_schema(_sqlite_uri(aside), root)
                 with contextlib.suppress(FileExistsError):
                     os.link(aside, database)
             finally:
                 aside.unlink(missing_ok=True)
+        _ask_database(uri)
         # Raises for a schema of another MLflow version and for a file that is no whole store.
-        SqlAlchemyStore(uri, root)
+        compat.make_schema(uri, root)
 
 
-@contextlib.contextmanager
-def _file_lock(database: Path) -> Iterator[None]:
-    """Hold `<database>.lock`. The file stays: removing a lock that others wait for would let two of them in."""
-    database.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:
-        yield
+def _ask_database(uri: str) -> None:
+    """Connect to a database, three times within a second, before MLflow does.
+
+    MLflow tries ten times, for a hundred seconds, also where the driver is missing or the password is wrong (3.17).
+    Raises what SQLAlchemy and the driver raise.
+    """
+    if uri.partition(":")[0].partition("+")[0] not in _DATABASES:
         return
-    with database.with_name(database.name + ".lock").open("a") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+    from sqlalchemy import NullPool, create_engine
+    from sqlalchemy.exc import SQLAlchemyError
+
+    engine = create_engine(uri, poolclass=NullPool)
+    for pause in (*_DATABASE_PAUSES_S, None):
+        try:
+            engine.connect().close()
+            return
+        except SQLAlchemyError:
+            if pause is None:
+                raise
+            time.sleep(pause)
 
 
 def make_experiment(store: Store, client: MlflowClient, name: str) -> Experiment:
     """The MLflow experiment of that name, made now unless another process just did; call it inside `explained`."""
     from mlflow.exceptions import MlflowException
 
-    location = _location(store.artifact_root / names.file_name(name)) if store.artifact_root else None
+    location = location_of(store.artifact_root / names.file_name(name)) if store.artifact_root else None
     try:
         return client.get_experiment(client.create_experiment(name, artifact_location=location))
     except MlflowException as error:
@@ -242,21 +214,3 @@ def make_experiment(store: Store, client: MlflowClient, name: str) -> Experiment
         if error.error_code == "RESOURCE_ALREADY_EXISTS" and (made := client.get_experiment_by_name(name)):
             return made
         raise
-
-
-def _location(folder: Path) -> str:
-    """A folder as an artifact location. MLflow percent-decodes plain paths as well (3.17), so `%` needs a URI."""
-    return folder.as_uri() if "%" in str(folder) else str(folder)
-
-
-def local_folder(location: str) -> Path | None:
-    """The folder of this machine that MLflow writes to for an artifact location; None where it is none."""
-    from mlflow.utils.file_utils import local_file_uri_to_path
-
-    return Path(local_file_uri_to_path(location)) if location.startswith(("file:", "/")) else None
-
-
-def _mlflow_command() -> list[str]:
-    """MLflow of this Python by its absolute path: the shell that it is pasted into may have another, or none."""
-    script = Path(sys.executable).with_name("mlflow")
-    return [str(script)] if script.is_file() else [sys.executable, "-m", "mlflow"]

@@ -1,4 +1,4 @@
-"""What MLflow, its databases and its artifact stores raise, as one sentence each; and MLflow without its noise.
+"""What MLflow, its databases and its artifact stores raise, as one sentence each.
 
 No sentence shows a user or a password: URIs are shown without them, and texts of others are scrubbed.
 """
@@ -6,24 +6,16 @@ No sentence shows a user or a password: URIs are shown without them, and texts o
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 import shlex
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from proftrack.errors import ProftrackError, StoreError
-from proftrack.redact import scrub, without_credentials
+from proftrack.redact import scrub
+from proftrack.store.address import TRACKING_VARIABLE, Store
 from proftrack.store.fields import cut, one_line
-from proftrack.store.retry import variables
-
-if TYPE_CHECKING:
-    from proftrack.store.connect import Store
-
-TRACKING_VARIABLE = "MLFLOW_TRACKING_URI"
 
 
 @contextlib.contextmanager
@@ -36,54 +28,6 @@ def explained(store: Store, doing: str) -> Iterator[None]:
     except Exception as error:
         # MlflowException, and what the libraries of databases and artifact stores raise: sqlalchemy, botocore, ...
         raise StoreError(_explain(store, doing, error)) from error
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """MLflow without progress bars, links, logged tracebacks and its libraries' deprecation warnings.
-
-    A caller's own settings come back.
-    """
-    loggers = [logging.getLogger(name) for name in ("mlflow", "alembic", "mlflow.store.db.utils")]
-    before = [logger.level for logger in loggers]
-    silent = {"MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}
-    with warnings.catch_warnings(), variables(**silent):
-        warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL)
-        retries = logging.getLogger("urllib3.connectionpool")
-        retries.addFilter(_once_for_all)
-        try:
-            yield
-        finally:
-            retries.removeFilter(_once_for_all)
-            for logger, level in zip(loggers, before, strict=True):
-                logger.setLevel(level)
-
-
-def _once_for_all(record: logging.LogRecord) -> bool:
-    """Keeps urllib3's warnings back, one for each time that it tries again; the first becomes a line of ours."""
-    if record.levelno < logging.WARNING:
-        return True
-    if record.getMessage().startswith("Retrying") and not _waited:
-        _waited.append(True)
-        where = urlsplit(public(_tracking_uri())).netloc
-        logging.getLogger("proftrack").warning("proftrack: the store does not answer (%s); trying again", where)
-    return False
-
-
-_waited: list[bool] = []
-
-
-def _tracking_uri() -> str:
-    import mlflow
-
-    return str(mlflow.get_tracking_uri())
-
-
-def public(uri: str) -> str:
-    """A URI without user, password and query."""
-    return without_credentials(uri, fragment=True)
 
 
 def first_line(error: BaseException) -> str:

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from proftrack.errors import NotFoundError, UsageError
-from proftrack.rundir.layout import EVENTS
-from proftrack.store import cache, query
-from proftrack.store.errors import public
-from proftrack.store.query import Found
+from proftrack.store import cache, keys
+from proftrack.store.address import public
+from proftrack.store.runs import Runs, StoredRun
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +32,7 @@ _KERNELS = """
 """
 
 
-def locate(runs: Sequence[Found]) -> dict[str, str]:
+def locate(runs: Sequence[StoredRun]) -> dict[str, str]:
     """Where the events.parquet of each run lies, by run id: a path, or a URL such as s3://bucket/....
 
     Runs whose file was left out, or that lie in a folder which is not on this machine, are not in it.
@@ -52,7 +51,7 @@ def kernels(experiment: str, *, like: str = "") -> pd.DataFrame:
     """
     import pandas as pd
 
-    found = cache.search(query.connect(), experiment)
+    found = cache.runs_of(Runs.connect(), experiment)
     files = locate(found)
     if not files:
         raise NotFoundError(f"{experiment}: no run whose events.parquet can be read from here; see docs/team.md")
@@ -82,7 +81,7 @@ def read_kernels(files: Mapping[str, str], like: str = "") -> pd.DataFrame:
     return answer
 
 
-def _location(run: Found) -> str:
+def _location(run: StoredRun) -> str:
     uri = urlsplit(run.artifact_uri)
     if uri.scheme == "mlflow-artifacts":
         root = os.environ.get(ARTIFACTS_VARIABLE)
@@ -91,11 +90,11 @@ def _location(run: Found) -> str:
                 f"run {run.run_id}: its artifacts lie where the server keeps them; set {ARTIFACTS_VARIABLE} to that "
                 "folder, as it is mounted here, or bucket (the server's --artifacts-destination)"
             )
-        return "/".join([root.rstrip("/"), *_parts(uri.path), EVENTS])
+        return "/".join([root.rstrip("/"), *_parts(uri.path), keys.EVENTS])
     if uri.scheme in ("", "file"):
-        return "/".join([unquote(uri.path) if uri.scheme else run.artifact_uri, EVENTS])
+        return "/".join([unquote(uri.path) if uri.scheme else run.artifact_uri, keys.EVENTS])
     if uri.scheme in _OPENED_BY_DUCKDB:
-        return f"{run.artifact_uri.rstrip('/')}/{EVENTS}"
+        return f"{run.artifact_uri.rstrip('/')}/{keys.EVENTS}"
     raise UsageError(f"{public(run.artifact_uri)}: DuckDB opens no {uri.scheme} locations")
 
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from proftrack.record import Record
 from proftrack.redact import scrub
+from proftrack.store import keys
 
 # MLflow's own limits; a longer param is cut by it with a warning only.
 DIGITS = 6
@@ -22,34 +23,6 @@ DIGITS = 6
 PARAM_CHARS = 6000
 KEY_CHARS = 250
 TAG_CHARS = 500
-
-METRICS = (
-    "self_cpu_time_total_us",
-    "self_cuda_time_total_us",
-    "self_cpu_time_per_step_us",
-    "self_cuda_time_per_step_us",
-    "step_time_us",
-    "step_latency_us",
-    "step_time_p95_us",
-    "step_time_profiled_us",
-    "first_step_time_us",
-    "profiler_overhead_ratio",
-    "gpu_busy_fraction",
-    "gpu_busy_fraction_profiled",
-    "gpu_busy_per_step_us",
-    "gpu_idle_per_step_us",
-    "cpu_work_per_step_us",
-    "cpu_work_fraction",
-    "kernels_per_step",
-    "launches_per_step",
-    "roofline_time_us",
-    "tflops",
-    "gbytes_per_s",
-    "mfu",
-    "mbu",
-    "peak_memory_bytes",
-    "recorded_steps",
-)
 
 
 class Point(Struct, frozen=True):
@@ -65,10 +38,10 @@ def params(record: Record) -> dict[str, str]:
     if record.run is None:
         return {}
     values: dict[str, Any] = dict(record.run.params)
-    values["experiment"] = record.run.experiment
-    values |= {f"schedule.{name}": value for name, value in record.run.schedule.items()}
+    values[keys.EXPERIMENT_PARAM] = record.run.experiment
+    values |= {f"{keys.SCHEDULE_PARAMS}{name}": value for name, value in record.run.schedule.items()}
     if record.timing is not None:
-        values["timing.mode"] = record.timing.mode
+        values[keys.TIMING_MODE_PARAM] = record.timing.mode
     return as_params(values)
 
 
@@ -78,12 +51,12 @@ def as_params(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def metrics(record: Record) -> list[Point]:
-    """Every figure that exists, in the order of METRICS."""
+    """Every figure that exists, in the order of keys.METRICS."""
     parts = (_totals(record), _times(record), _derived(record), _cpu_work(record), _means(record), _rates(record))
     figures = {name: value for part in parts for name, value in part.items()}
     points = [Point(name, float(value)) for name, value in figures.items() if value is not None]
     points += _series(record)
-    order = {name: index for index, name in enumerate(METRICS)}
+    order = {name: index for index, name in enumerate(keys.METRICS)}
     known = sorted((point for point in points if math.isfinite(point.value)), key=lambda point: order[point.key])
     return [Point(point.key, rounded(point.value), point.step) for point in known]
 
@@ -98,31 +71,31 @@ def tags(record: Record) -> dict[str, str]:
     verdict, environment = record.verdict, record.environment
     git = environment.git
     found: dict[str, str | None] = {
-        "regime": verdict.regime,
-        "regime.cause": verdict.cause,
-        "regime.confidence": verdict.confidence,
-        "regime.basis": verdict.basis,
-        "device.name": environment.device.name if environment.device else None,
-        "proftrack.version": record.source.proftrack_version,
-        "proftrack.experiment": record.run.experiment if record.run else None,
-        "proftrack.fingerprint": record.run.fingerprint if record.run else None,
+        keys.REGIME_TAG: verdict.regime,
+        keys.CAUSE_TAG: verdict.cause,
+        keys.CONFIDENCE_TAG: verdict.confidence,
+        keys.BASIS_TAG: verdict.basis,
+        keys.DEVICE_TAG: environment.device.name if environment.device else None,
+        keys.VERSION_TAG: record.source.proftrack_version,
+        keys.EXPERIMENT_TAG: record.run.experiment if record.run else None,
+        keys.FINGERPRINT_TAG: record.run.fingerprint if record.run else None,
     }
     if git is not None:
-        found |= {"git.commit": git.commit, "git.branch": git.branch, "git.dirty": str(git.dirty).lower()}
-        found["git.untracked_only"] = "true" if git.untracked_only else None
+        found |= {keys.COMMIT_TAG: git.commit, keys.BRANCH_TAG: git.branch, keys.DIRTY_TAG: str(git.dirty).lower()}
+        found[keys.UNTRACKED_TAG] = "true" if git.untracked_only else None
     return bounded(found)
 
 
 def source_tags(record: Record) -> dict[str, str]:
     """MLflow's own source tags. A dirty tree never looks clean: the commit comes with `dirty` beside it."""
     git = record.environment.git
-    found: dict[str, str | None] = {"mlflow.source.name": "proftrack", "mlflow.source.type": "LOCAL"}
+    found: dict[str, str | None] = {keys.SOURCE_NAME_TAG: "proftrack", keys.SOURCE_TYPE_TAG: "LOCAL"}
     if git is not None:
         found |= {
-            "mlflow.source.git.commit": git.commit,
-            "mlflow.source.git.branch": git.branch,
-            "mlflow.source.git.repoURL": git.remote,
-            "mlflow.source.git.dirty": str(git.dirty).lower(),
+            keys.SOURCE_COMMIT_TAG: git.commit,
+            keys.SOURCE_BRANCH_TAG: git.branch,
+            keys.SOURCE_REMOTE_TAG: git.remote,
+            keys.SOURCE_DIRTY_TAG: str(git.dirty).lower(),
         }
     return bounded(found)
 
@@ -152,29 +125,29 @@ def cut(text: str, chars: int) -> str:
 def _totals(record: Record) -> dict[str, float | None]:
     totals = record.totals
     return {
-        "self_cpu_time_total_us": totals.self_cpu_time_total_us,
-        "self_cuda_time_total_us": totals.self_cuda_time_total_us,
-        "gpu_busy_fraction_profiled": totals.gpu_busy_fraction_profiled,
-        "recorded_steps": record.window.steps or None,
-        "peak_memory_bytes": record.run.peak_memory_bytes if record.run else None,
+        keys.SELF_CPU_TIME_TOTAL_US: totals.self_cpu_time_total_us,
+        keys.SELF_CUDA_TIME_TOTAL_US: totals.self_cuda_time_total_us,
+        keys.GPU_BUSY_FRACTION_PROFILED: totals.gpu_busy_fraction_profiled,
+        keys.RECORDED_STEPS: record.window.steps or None,
+        keys.PEAK_MEMORY_BYTES: record.run.peak_memory_bytes if record.run else None,
     }
 
 
 def _times(record: Record) -> dict[str, float | None]:
     times, timing = record.times, record.timing
     found = {
-        "step_time_us": record.unprofiled_step_time_us,
-        "step_latency_us": times.step_latency_us,
-        "step_time_profiled_us": times.step_time_profiled_us,
-        "gpu_busy_per_step_us": times.gpu_busy_per_step_us,
-        "roofline_time_us": times.roofline_time_us,
+        keys.STEP_TIME_US: record.unprofiled_step_time_us,
+        keys.STEP_LATENCY_US: times.step_latency_us,
+        keys.STEP_TIME_PROFILED_US: times.step_time_profiled_us,
+        keys.GPU_BUSY_PER_STEP_US: times.gpu_busy_per_step_us,
+        keys.ROOFLINE_TIME_US: times.roofline_time_us,
     }
     if timing is not None:
         found |= {
-            "step_time_us": timing.step_time_us,
-            "step_latency_us": timing.step_latency_us,
-            "step_time_p95_us": timing.step_time_p95_us,
-            "first_step_time_us": timing.first_step_time_us,
+            keys.STEP_TIME_US: timing.step_time_us,
+            keys.STEP_LATENCY_US: timing.step_latency_us,
+            keys.STEP_TIME_P95_US: timing.step_time_p95_us,
+            keys.FIRST_STEP_TIME_US: timing.first_step_time_us,
         }
     return found
 
@@ -186,10 +159,10 @@ def _derived(record: Record) -> dict[str, float | None]:
         record.times.step_time_profiled_us,
     )
     return {
-        "gpu_busy_fraction": record.verdict.gpu_busy_fraction,
+        keys.GPU_BUSY_FRACTION: record.verdict.gpu_busy_fraction,
         # B may exceed T by what the clocks differ; the device is then never idle.
-        "gpu_idle_per_step_us": max(0.0, step - busy) if step is not None and busy is not None else None,
-        "profiler_overhead_ratio": profiled / step if step and profiled is not None else None,
+        keys.GPU_IDLE_PER_STEP_US: max(0.0, step - busy) if step is not None and busy is not None else None,
+        keys.PROFILER_OVERHEAD_RATIO: profiled / step if step and profiled is not None else None,
     }
 
 
@@ -199,7 +172,7 @@ def _cpu_work(record: Record) -> dict[str, float | None]:
         return {}
     step, work = record.unprofiled_step_time_us, sum(record.cpu.working_us.values()) / record.window.steps
     # Self times are the profiler's: they may exceed a step without it.
-    return {"cpu_work_per_step_us": work, "cpu_work_fraction": min(1.0, work / step) if step else None}
+    return {keys.CPU_WORK_PER_STEP_US: work, keys.CPU_WORK_FRACTION: min(1.0, work / step) if step else None}
 
 
 def _means(record: Record) -> dict[str, float | None]:
@@ -208,8 +181,8 @@ def _means(record: Record) -> dict[str, float | None]:
     if not steps or record.totals.self_cuda_time_total_us is None:
         return {}
     return {
-        "kernels_per_step": sum(step.kernels for step in steps) / len(steps),
-        "launches_per_step": sum(step.launches for step in steps) / len(steps),
+        keys.KERNELS_PER_STEP: sum(step.kernels for step in steps) / len(steps),
+        keys.LAUNCHES_PER_STEP: sum(step.launches for step in steps) / len(steps),
     }
 
 
@@ -217,16 +190,16 @@ def _rates(record: Record) -> dict[str, float | None]:
     rates = record.rates
     if rates is None:
         return {}
-    return {"tflops": rates.tflops, "gbytes_per_s": rates.gbytes_per_s, "mfu": rates.mfu, "mbu": rates.mbu}
+    return {keys.TFLOPS: rates.tflops, keys.GBYTES_PER_S: rates.gbytes_per_s, keys.MFU: rates.mfu, keys.MBU: rates.mbu}
 
 
 def _series(record: Record) -> Iterator[Point]:
     """One value per recorded step, at the step's number."""
     for step in record.per_step:
         if step.self_cpu_time_us is not None:
-            yield Point("self_cpu_time_per_step_us", step.self_cpu_time_us, step.step)
+            yield Point(keys.SELF_CPU_TIME_PER_STEP_US, step.self_cpu_time_us, step.step)
         if step.self_cuda_time_us is not None:
-            yield Point("self_cuda_time_per_step_us", step.self_cuda_time_us, step.step)
+            yield Point(keys.SELF_CUDA_TIME_PER_STEP_US, step.self_cuda_time_us, step.step)
 
 
 def _key(name: str) -> str:

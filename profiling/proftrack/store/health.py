@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
-import os
 import re
 import tempfile
 import time
@@ -15,20 +14,20 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from proftrack import process, rundir
+from proftrack import rundir
 from proftrack.errors import ProftrackError, StoreError, UsageError
+from proftrack.store import compat, keys
 from proftrack.store import connect as stores
-from proftrack.store import lifecycle
-from proftrack.store.connect import Store
-from proftrack.store.errors import explained, quiet
-from proftrack.store.ownership import is_abandoned
+from proftrack.store.address import Store
+from proftrack.store.errors import explained
+from proftrack.store.quiet import quiet
 from proftrack.store.retry import quick_retries
+from proftrack.store.runs import now
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment
 
-PROBE_TAG = "proftrack.doctor"
 PROBE_FOLDER = "proftrack-doctor"
 
 
@@ -62,12 +61,9 @@ class Spooled(Struct, frozen=True, kw_only=True):
 
 def ask_server(store: Store) -> Server:
     """Version and clock of a server. Raises StoreError where it does not answer."""
-    from mlflow.utils.credentials import get_default_host_creds
-    from mlflow.utils.rest_utils import http_request
-
     with explained(store, "asked for its version"), quiet(), quick_retries():
         before = time.time()
-        answer = http_request(get_default_host_creds(store.uri), "/version", "GET", raise_on_status=False)
+        answer = compat.get(store.uri, "/version")
         between = (before + time.time()) / 2
         date = answer.headers.get("Date")
         skew = None
@@ -88,20 +84,12 @@ def try_to_write(store: Store, client: MlflowClient) -> Written:
     with quiet(), quick_retries(), _experiment(store, client) as experiment:
         stores.check_artifact_location(store, experiment.artifact_location, f"experiment {experiment.name!r}")
         with explained(store, "written to"):
-            client.set_experiment_tag(experiment.experiment_id, PROBE_TAG, lifecycle.now())
-            with _left(stays, f"the tag {PROBE_TAG} of the experiment"):
-                client.delete_experiment_tag(experiment.experiment_id, PROBE_TAG)
+            client.set_experiment_tag(experiment.experiment_id, keys.PROBE_TAG, now())
+            with _left(stays, f"the tag {keys.PROBE_TAG} of the experiment"):
+                client.delete_experiment_tag(experiment.experiment_id, keys.PROBE_TAG)
         with explained(store, "given an artifact"):
             _try_artifact(store, experiment, stays)
     return Written(experiment=experiment.name, location=experiment.artifact_location, stays=stays)
-
-
-def dead_runs(store: Store, client: MlflowClient) -> list[str]:
-    """Ids of runs that dead processes of this machine left RUNNING. Raises StoreError."""
-    host = process.this_process().host.replace("'", "")
-    with explained(store, "searched"), quiet(), quick_retries():
-        left = lifecycle.search(client, f"attributes.status = 'RUNNING' and tags.`{process.HOST_TAG}` = '{host}'")
-    return [str(run.info.run_id) for run in left if is_abandoned(run)]
 
 
 def spooled() -> Spooled:
@@ -135,9 +123,9 @@ def _free(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _experiment(store: Store, client: MlflowClient) -> Iterator[Experiment]:
-    name, wanted_id = os.environ.get("MLFLOW_EXPERIMENT_NAME"), os.environ.get("MLFLOW_EXPERIMENT_ID")
+    name, chosen_id = stores.chosen_experiment()
     with explained(store, "asked for its experiment"):
-        found = client.get_experiment_by_name(name) if name else client.get_experiment(wanted_id) if wanted_id else None
+        found = client.get_experiment_by_name(name) if name else client.get_experiment(chosen_id) if chosen_id else None
     if found is not None:
         yield found
         return
@@ -154,11 +142,7 @@ def _experiment(store: Store, client: MlflowClient) -> Iterator[Experiment]:
 
 
 def _try_artifact(store: Store, experiment: Experiment, stays: list[str]) -> None:
-    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-
-    repository = get_artifact_repository(
-        f"{experiment.artifact_location.rstrip('/')}/{PROBE_FOLDER}", tracking_uri=store.uri
-    )
+    repository = compat.artifacts_at(f"{experiment.artifact_location.rstrip('/')}/{PROBE_FOLDER}", store.uri)
     with tempfile.TemporaryDirectory(prefix="proftrack-") as folder:
         file = Path(folder) / "probe.txt"
         file.write_text("proftrack doctor wrote this; it may be deleted\n", encoding="ascii")

@@ -13,24 +13,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from proftrack import git
-from proftrack.compare.changed import changed
+from proftrack.compare.changed import changed, commits_between
 from proftrack.compare.history import Change, History, RunPoint, Series, detect
-from proftrack.compare.results import Commit, CommitRange, Different
+from proftrack.compare.results import Different
 from proftrack.errors import NotFoundError, ProftrackError, UsageError
 from proftrack.record.timing import metric_of
-from proftrack.store import cache, query
-from proftrack.store.fields import METRICS
-from proftrack.store.query import Found, Runs
+from proftrack.store import cache, keys
+from proftrack.store.runs import Runs, StoredRun
 from proftrack.text import meant
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_COMMITS = 20
-
 
 def history(
-    experiment: str, metric: str = "step_time_us", *, branch: str | None = None, dirty: bool = False
+    experiment: str, metric: str = keys.STEP_TIME_US, *, branch: str | None = None, dirty: bool = False
 ) -> pd.DataFrame:
     """All FINISHED runs of an experiment in the store that MLflow would use here, as a DataFrame.
 
@@ -44,7 +41,7 @@ def history(
     """
     import pandas as pd
 
-    found = collect(query.connect(), experiment, metric, branch=branch, dirty=dirty)
+    found = collect(Runs.connect(), experiment, metric, branch=branch, dirty=dirty)
     frame: pd.DataFrame = pd.DataFrame(list(rows(found)))
     frame["started"] = pd.to_datetime(frame["started"], unit="ms", utc=True)
     frame.attrs["changes"] = [msgspec.to_builtins(change) for series in found.series for change in series.changes]
@@ -53,7 +50,9 @@ def history(
 
 def rows(found: History) -> list[dict[str, Any]]:
     """One dictionary a run, all with the same keys; `started` in epoch milliseconds."""
-    names = [name for name in METRICS if any(name in run.metrics for series in found.series for run in series.runs)]
+    names = [
+        name for name in keys.METRICS if any(name in run.metrics for series in found.series for run in series.runs)
+    ]
     out = []
     for number, series in enumerate(found.series):
         new = {change.after.run_id for change in series.changes}
@@ -78,7 +77,7 @@ def rows(found: History) -> list[dict[str, Any]]:
 def collect(
     runs: Runs,
     experiment: str,
-    metric: str = "step_time_us",
+    metric: str = keys.STEP_TIME_US,
     *,
     branch: str | None = None,
     dirty: bool = False,
@@ -88,9 +87,11 @@ def collect(
 
     `environments`: also fetch the records beside each change, to say what else differs. Raises as `history` does.
     """
-    if metric not in METRICS:
-        raise UsageError(f"--metric {metric}: no such metric; metrics: {', '.join(METRICS)}{meant(metric, METRICS)}")
-    found = [run for run in cache.search(runs, experiment) if run.fingerprint]
+    if metric not in keys.METRICS:
+        raise UsageError(
+            f"--metric {metric}: no such metric; metrics: {', '.join(keys.METRICS)}{meant(metric, keys.METRICS)}"
+        )
+    found = [run for run in cache.runs_of(runs, experiment) if run.fingerprint]
     if branch is not None:
         found = [run for run in found if run.branch == branch]
     if not found:
@@ -121,16 +122,16 @@ def collect(
     )
 
 
-def _grouped(found: list[Found]) -> list[tuple[dict[str, str], list[Found]]]:
+def _grouped(found: list[StoredRun]) -> list[tuple[dict[str, str], list[StoredRun]]]:
     """Runs of one fingerprint and the same parameters, with what tells them from others of that fingerprint."""
-    kinds: dict[str, list[Found]] = defaultdict(list)
+    kinds: dict[str, list[StoredRun]] = defaultdict(list)
     for run in found:
         kinds[run.fingerprint].append(run)
-    out: list[tuple[dict[str, str], list[Found]]] = []
+    out: list[tuple[dict[str, str], list[StoredRun]]] = []
     for alike in kinds.values():
         names = sorted({name for run in alike for name in run.workload_params})
         varying = [name for name in names if len({run.workload_params.get(name) for run in alike}) > 1]
-        groups: dict[tuple[str | None, ...], list[Found]] = defaultdict(list)
+        groups: dict[tuple[str | None, ...], list[StoredRun]] = defaultdict(list)
         for run in alike:
             groups[tuple(run.workload_params.get(name) for name in varying)].append(run)
         for values, group in groups.items():
@@ -138,7 +139,7 @@ def _grouped(found: list[Found]) -> list[tuple[dict[str, str], list[Found]]]:
     return out
 
 
-def _order(found: list[Found]) -> dict[str, int] | None:
+def _order(found: list[StoredRun]) -> dict[str, int] | None:
     """Positions of the runs' commits in the repository at hand; None where it does not know all of them."""
     commits = {run.commit for run in found if run.commit}
     order = git.commit_order(Path.cwd(), commits) if commits else {}
@@ -147,14 +148,14 @@ def _order(found: list[Found]) -> dict[str, int] | None:
 
 def _series(
     experiment: str,
-    group: tuple[dict[str, str], list[Found]],
+    group: tuple[dict[str, str], list[StoredRun]],
     order: dict[str, int] | None,
     metric: str,
     *,
     dirty: bool,
 ) -> Series:
     variant, found = group
-    if metric == "step_time_us":  # T, which every run of one fingerprint takes the same way
+    if metric == keys.STEP_TIME_US:  # T, which every run of one fingerprint takes the same way
         metric = metric_of(found[0].params.get("timing.mode"))
     kept = [run for run in found if dirty or not run.dirty]
     if order is not None:
@@ -170,7 +171,7 @@ def _series(
     )
 
 
-def _point(run: Found) -> RunPoint:
+def _point(run: StoredRun) -> RunPoint:
     return RunPoint(
         run_id=run.run_id,
         name=run.name,
@@ -178,14 +179,14 @@ def _point(run: Found) -> RunPoint:
         commit=run.commit,
         branch=run.branch,
         dirty=run.dirty,
-        regime=run.tags.get("regime", ""),
-        gate=run.tags.get("gate.outcome", ""),
-        metrics={name: run.metrics[name] for name in METRICS if name in run.metrics},
+        regime=run.tags.get(keys.REGIME_TAG, ""),
+        gate=run.tags.get(keys.GATE_OUTCOME_TAG, ""),
+        metrics={name: run.metrics[name] for name in keys.METRICS if name in run.metrics},
         params=run.workload_params,
     )
 
 
-def _explained(runs: Runs, series: Series, by_id: dict[str, Found], *, environments: bool) -> Series:
+def _explained(runs: Runs, series: Series, by_id: dict[str, StoredRun], *, environments: bool) -> Series:
     """The series with commits, and what else differs, beside each of its changes."""
     changes = [
         msgspec.structs.replace(
@@ -198,29 +199,10 @@ def _explained(runs: Runs, series: Series, by_id: dict[str, Found], *, environme
     return msgspec.structs.replace(series, changes=changes)
 
 
-def _environment(runs: Runs, by_id: dict[str, Found], change: Change) -> list[Different] | None:
+def _environment(runs: Runs, by_id: dict[str, StoredRun], change: Change) -> list[Different] | None:
     """Software and machine of the runs beside a change; None where a record cannot be had."""
     try:
         before, after = (runs.record(by_id[run.run_id]) for run in (change.before, change.after))
     except ProftrackError:
         return None
     return [each for each in changed(before, after) if each.name not in ("commit", "branch")]
-
-
-def commits_between(before: str | None, after: str | None) -> CommitRange | None:
-    """What lies between two commits, as far as the repository of the working directory knows; None without two."""
-    if before is None or after is None or before == after:
-        return None
-    here = Path.cwd()
-    listed = git.commits_between(here, before, after, MOST_COMMITS)
-    if listed is None:
-        return CommitRange(before=before, after=after)
-    shown, count = listed
-    return CommitRange(
-        before=before,
-        after=after,
-        commits=[Commit(hash=commit, subject=subject) for commit, subject in shown],
-        more=count - len(shown),
-        known=True,
-        summary=git.diff_summary(here, before, after),
-    )

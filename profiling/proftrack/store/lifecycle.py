@@ -1,47 +1,26 @@
-"""Steps in the life of an MLflow run, each through a client of its store; each raises StoreError.
-
-The tag names here are what later starts, `sync` and people find runs by.
-"""
+"""Steps in the life of an MLflow run, each through a client of its store; each raises StoreError."""
 
 from __future__ import annotations
 
 import contextlib
-import time
 import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from proftrack import __version__, process
+from proftrack import process
 from proftrack.errors import ProftrackError, StoreError
 from proftrack.redact import scrub
-from proftrack.store.connect import Store
-from proftrack.store.errors import explained, first_line, quiet
+from proftrack.store import keys, ownership
+from proftrack.store.address import Store
+from proftrack.store.errors import explained, first_line
 from proftrack.store.fields import bounded
-from proftrack.store.ownership import is_abandoned
+from proftrack.store.quiet import quiet
+from proftrack.store.runs import StoredRun, from_mlflow, search, set_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, Run
 
-EXPERIMENT_TAG = "proftrack.experiment"
-RECORD_TAG = "proftrack.record"
-"""Identity of the record that a run holds: a folder is logged once, wherever it was copied."""
-CHANGED_TAG = "proftrack.changed"
-"""When proftrack last wrote to a run, UTC: `2026-11-29T20:05:06Z`. What is new is searched by it, see runs_cache."""
-LEFT_OUT_TAG = "proftrack.left_out"
-"""Files that the run has not, for want of space where it was measured."""
-REQUEST_TAG = "proftrack.request"
-"""Of the request that made the run: one that was repeated, since its answer got lost, made another run."""
-DUPLICATE_TAG = "proftrack.duplicate_of"
-KIND_TAG = "proftrack.kind"
-"""On the parent run of a sweep or of variants: which of the two."""
-GROUP_TAG = "proftrack.group"
-"""On a parent run: the identity of its group, which is that of its folder."""
-USER_TAG = "mlflow.user"
-ENDED_BY_TAG = "proftrack.ended_by"
-ERROR_TAG = "proftrack.error"
 DEAD_PROCESS = "process gone"
-_PAGE = 1000
 
 
 def create(
@@ -52,44 +31,37 @@ def create(
     tags: Mapping[str, str],
     *,
     start_ms: int | None = None,
-) -> Run:
+) -> StoredRun:
     """A new run, RUNNING. Raises StoreError."""
-    own = {USER_TAG: process.user(), "mlflow.source.name": "proftrack", "mlflow.source.type": "LOCAL"}
-    own[REQUEST_TAG] = uuid.uuid4().hex
+    own = {keys.USER_TAG: process.user(), keys.SOURCE_NAME_TAG: "proftrack", keys.SOURCE_TYPE_TAG: "LOCAL"}
+    own[keys.REQUEST_TAG] = uuid.uuid4().hex
     with explained(store, "given a new run"), quiet():
-        return client.create_run(
-            experiment_id, start_time=start_ms, tags=bounded({**own, **tags}), run_name=scrub(name)
+        return from_mlflow(
+            client.create_run(experiment_id, start_time=start_ms, tags=bounded({**own, **tags}), run_name=scrub(name))
         )
 
 
-def reopen(store: Store, client: MlflowClient, run: Run, tags: Mapping[str, str]) -> Run:
+def reopen(store: Store, client: MlflowClient, run: StoredRun, tags: Mapping[str, str]) -> StoredRun:
     """A run that exists, RUNNING again, without the tags of its earlier end. Raises StoreError."""
     with explained(store, "given the run's status"), quiet():
-        if run.info.status != "RUNNING":
-            client.update_run(run.info.run_id, status="RUNNING")
-        for stale in {ENDED_BY_TAG, ERROR_TAG} & set(run.data.tags):
-            client.delete_tag(run.info.run_id, stale)
-        set_tags(client, run.info.run_id, tags)
+        if run.status != "RUNNING":
+            client.update_run(run.run_id, status="RUNNING")
+        for stale in {keys.ENDED_BY_TAG, keys.ERROR_TAG} & set(run.tags):
+            client.delete_tag(run.run_id, stale)
+        set_tags(client, run.run_id, tags)
     return run
 
 
-def without_credentials(run: Run) -> dict[str, str]:
+def without_credentials(run: StoredRun) -> dict[str, str]:
     """Tags to write over those of a run in which MLflow has put a URL with a password or token in it.
 
     `mlflow run` records the address of Git's remote, and that of a project on a server, as they are (3.17).
     """
     return {
         name: clean
-        for name, value in run.data.tags.items()
-        if name.startswith(("mlflow.source.", "mlflow.project.", "mlflow.git")) and (clean := scrub(value)) != value
+        for name, value in run.tags.items()
+        if name.startswith(keys.MLFLOW_URL_TAGS) and (clean := scrub(value)) != value
     }
-
-
-def set_tags(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> None:
-    """Set several tags at once."""
-    from mlflow.entities import RunTag
-
-    client.log_batch(run_id, tags=[RunTag(name, value) for name, value in bounded(dict(tags)).items()])
 
 
 def end_run(store: Store, client: MlflowClient, run_id: str, status: str, tags: Mapping[str, str]) -> None:
@@ -97,16 +69,6 @@ def end_run(store: Store, client: MlflowClient, run_id: str, status: str, tags: 
     with explained(store, "given the run's status"), quiet():
         set_tags(client, run_id, tags)
         client.set_terminated(run_id, status)
-
-
-def owner_tags() -> dict[str, str]:
-    """Tags that say which process keeps the run, so that a later start can tell whether it still does."""
-    return {**process.this_process().tags(), "proftrack.version": __version__}
-
-
-def now() -> str:
-    """The value of CHANGED_TAG for a run that is written to now."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def settle(store: Store, client: MlflowClient, run_id: str) -> str:
@@ -119,47 +81,39 @@ def settle(store: Store, client: MlflowClient, run_id: str) -> str:
     Raises StoreError.
     """
     with explained(store, "searched for duplicates"), quiet():
-        run = client.get_run(run_id)
-        others = {each.info.run_id: each for each in [*_same_record(client, run), *_same_request(client, run)]}
+        run = from_mlflow(client.get_run(run_id))
+        others = {each.run_id: each for each in [*_same_record(store, client, run), *_same_request(store, client, run)]}
         others.pop(run_id, None)
-        kept: str = min([run_id, *(each for each, found in others.items() if found.info.status == "FINISHED")])
+        kept: str = min([run_id, *(each for each, found in others.items() if found.status == "FINISHED")])
         here = process.this_process()
         for each in [run_id, *others]:
-            owner = process.from_tags(others[each].data.tags) if each in others else None
+            owner = ownership.of(others[each].tags) if each in others else None
             # Another process's run that is not whole yet is that one's to settle.
-            if each != kept and not (owner and owner.tags() != here.tags() and others[each].info.status == "RUNNING"):
+            if each != kept and not (owner and owner != here and others[each].status == "RUNNING"):
                 _drop(client, each, kept)
     return kept
 
 
-def is_parent(run: Run) -> bool:
-    """Whether a run is the parent of a sweep or of variants."""
-    return KIND_TAG in run.data.tags or GROUP_TAG in run.data.tags
-
-
-def _same_record(client: MlflowClient, run: Run) -> list[Run]:
-    if is_parent(run):
+def _same_record(store: Store, client: MlflowClient, run: StoredRun) -> list[StoredRun]:
+    record = run.tags.get(keys.RECORD_TAG)
+    if record is None or run.is_parent:
         return []
-    return [each for each in _with_tag(client, RECORD_TAG, run.data.tags) if not is_parent(each)]
+    return [each for each in search(store, client, {keys.RECORD_TAG: record}) if not each.is_parent]
 
 
-def _same_request(client: MlflowClient, run: Run) -> list[Run]:
+def _same_request(store: Store, client: MlflowClient, run: StoredRun) -> list[StoredRun]:
+    request = run.tags.get(keys.REQUEST_TAG)
+    if request is None:
+        return []
+    same = search(store, client, {keys.REQUEST_TAG: request}, experiment_ids=[run.experiment_id])
     here = process.this_process()
-    found = _with_tag(client, REQUEST_TAG, run.data.tags, [run.info.experiment_id])
-    return [each for each in found if process.from_tags(each.data.tags) == here]
-
-
-def _with_tag(
-    client: MlflowClient, tag: str, tags: Mapping[str, str], experiment_ids: list[str] | None = None
-) -> list[Run]:
-    value = tags.get(tag, "").replace("'", "")
-    return search(client, f"tags.`{tag}` = '{value}'", experiment_ids) if value else []
+    return [each for each in same if ownership.of(each.tags) == here]
 
 
 def _drop(client: MlflowClient, run_id: str, kept: str) -> None:
     from mlflow.exceptions import MlflowException
 
-    set_tags(client, run_id, {DUPLICATE_TAG: kept})
+    set_tags(client, run_id, {keys.DUPLICATE_TAG: kept})
     client.set_terminated(run_id, "FAILED")
     with contextlib.suppress(MlflowException):  # deleting takes the permission MANAGE
         client.delete_run(run_id)
@@ -171,32 +125,18 @@ def close_dead_runs(store: Store, client: MlflowClient) -> list[str]:
     A store that refuses is no reason not to profile.
     """
     closed: list[str] = []
-    with contextlib.suppress(StoreError), explained(store, "searched"), quiet():
-        host = process.this_process().host.replace("'", "")
-        left = f"attributes.status = 'RUNNING' and tags.`{process.HOST_TAG}` = '{host}'"
-        for run in search(client, left):
-            if is_abandoned(run):
-                end_run(store, client, run.info.run_id, "FAILED", {ENDED_BY_TAG: DEAD_PROCESS})
-                closed.append(run.info.run_id)
+    with contextlib.suppress(StoreError):
+        for run in dead_runs(store, client):
+            end_run(store, client, run.run_id, "FAILED", {keys.ENDED_BY_TAG: DEAD_PROCESS})
+            closed.append(run.run_id)
     return closed
 
 
-def search(client: MlflowClient, filter_string: str, experiment_ids: list[str] | None = None) -> list[Run]:
-    """Runs of these experiments (None: of all that this user may read) that match, at most a thousand."""
-    ids = [each.experiment_id for each in experiments(client)] if experiment_ids is None else experiment_ids
-    return list(client.search_runs(ids, filter_string, max_results=_PAGE)) if ids else []
-
-
-def experiments(client: MlflowClient) -> list[Experiment]:
-    """All MLflow experiments that this user may read."""
-    found: list[Experiment] = []
-    token: str | None = None
-    while True:
-        page = client.search_experiments(max_results=_PAGE, page_token=token)
-        found += page
-        token = page.token
-        if not token:
-            return found
+def dead_runs(store: Store, client: MlflowClient) -> list[StoredRun]:
+    """Runs that dead processes of this machine left RUNNING. Raises StoreError."""
+    host = process.this_process().host
+    running = search(store, client, {keys.HOST_TAG: host}, "attributes.status = 'RUNNING'")
+    return [run for run in running if ownership.is_abandoned(run)]
 
 
 def describe(error: BaseException) -> str:

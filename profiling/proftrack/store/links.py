@@ -9,11 +9,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from proftrack.rundir.layout import REPORT, TRACES
-from proftrack.store import columns
-from proftrack.store import connect as stores
-from proftrack.store.connect import Store
-from proftrack.store.errors import public
+from proftrack.store import columns, compat, keys
+from proftrack.store.address import Store, public
 
 SHORT_ID = 8
 """Digits of a run id that commands take for the whole."""
@@ -25,7 +22,7 @@ def lines(store: Store, experiment_id: str, run_id: str, artifact_uri: str, *, p
     artifacts = _shown(artifact_uri)
     found = [*_report(artifacts, run_id)] if profile else []
     found += [f"Store   {store.public}", f"Run     {run_id}"]
-    found += [f"Traces  {artifacts}/{TRACES}"] if profile else []
+    found += [f"Traces  {artifacts}/{keys.TRACES}"] if profile else []
     command = store.open_command()
     if command is not None:
         first, *rest = _continued(command)
@@ -41,14 +38,14 @@ def lines(store: Store, experiment_id: str, run_id: str, artifact_uri: str, *, p
 def kept(folder: Path, *, profile: bool = True) -> list[str]:
     """The same for a folder that was not logged."""
     quoted = shlex.quote(str(folder))
-    report = [f"Report  {folder / REPORT}"] if (folder / REPORT).is_file() else []
+    report = [f"Report  {folder / keys.REPORT}"] if (folder / keys.REPORT).is_file() else []
     commands = [*report, *_commands(quoted)] if profile else []
     return [*commands, f"Kept    {folder}", f"Log it  proftrack sync {quoted}"]
 
 
 def _report(artifacts: str, run_id: str) -> list[str]:
     """Where report.html is, if this machine has it, and the commands that show the run."""
-    report = Path(artifacts) / REPORT
+    report = Path(artifacts) / keys.REPORT
     short = run_id[:SHORT_ID]
     if report.is_file():
         return [f"Report  {report}", *_commands(short)]
@@ -75,4 +72,4 @@ def _continued(command: str) -> list[str]:
 
 def _shown(artifact_uri: str) -> str:
     """The folder where there is one: a URI is percent-encoded and cannot be pasted into a shell."""
-    return str(stores.local_folder(artifact_uri) or public(artifact_uri).rstrip("/"))
+    return str(compat.local_folder(artifact_uri) or public(artifact_uri).rstrip("/"))

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from proftrack.errors import UsageError
-from proftrack.rundir.layout import TRACES
-from proftrack.store.errors import explained, quiet
-from proftrack.store.query import BASELINE_TAG, Found, Runs
+from proftrack.store import compat, keys
+from proftrack.store.errors import explained
+from proftrack.store.quiet import quiet
+from proftrack.store.runs import Runs, StoredRun, now
 
-DROPPED_TAG = "proftrack.traces_dropped"
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([hdwmy])")
 _HOURS = {"h": 1, "d": 24, "w": 24 * 7, "m": 24 * 30, "y": 24 * 365}
 
@@ -21,7 +21,7 @@ _HOURS = {"h": 1, "d": 24, "w": 24 * 7, "m": 24 * 30, "y": 24 * 365}
 class Pruned(Struct, frozen=True, kw_only=True):
     """A run whose traces are dropped, or would be."""
 
-    run: Found
+    run: StoredRun
     files: int
     bytes: int
 
@@ -37,14 +37,14 @@ def age_ms(text: str) -> int:
 def old_traces(runs: Runs, age: int, *, experiment: str | None = None, now_ms: int | None = None) -> Iterator[Pruned]:
     """Runs that ended more than `age` milliseconds ago and hold traces; baselines and running ones never."""
     limit = (now_ms if now_ms is not None else time.time_ns() // 1_000_000) - age
-    tags = {"proftrack.experiment": experiment} if experiment is not None else {}
-    more = f"attributes.start_time < {limit} and attributes.status != 'RUNNING' and tags.`proftrack.version` LIKE '%'"
+    tags = {keys.EXPERIMENT_TAG: experiment} if experiment is not None else {}
+    more = f"attributes.start_time < {limit} and attributes.status != 'RUNNING' and tags.`{keys.VERSION_TAG}` LIKE '%'"
     for run in runs.search(tags, finished=False, more=more):
         ended = run.ended_ms if run.ended_ms is not None else run.started_ms
-        if run.is_baseline or DROPPED_TAG in run.tags or ended >= limit:
+        if run.is_baseline or keys.TRACES_DROPPED_TAG in run.tags or ended >= limit:
             continue
         with explained(runs.store, "asked for a run's files"), quiet():
-            files = [item for item in runs.client.list_artifacts(run.run_id, TRACES) if not item.is_dir]
+            files = [item for item in runs.client.list_artifacts(run.run_id, keys.TRACES) if not item.is_dir]
         if files:
             yield Pruned(run=run, files=len(files), bytes=sum(item.file_size or 0 for item in files))
 
@@ -54,11 +54,9 @@ def drop(runs: Runs, pruned: Pruned) -> None:
 
     Raises StoreError.
     """
-    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-
     run = runs.get(pruned.run.run_id)
-    if BASELINE_TAG in run.tags:
+    if run.is_baseline:
         return
     with explained(runs.store, "asked to remove traces"), quiet():
-        get_artifact_repository(run.artifact_uri, tracking_uri=runs.store.uri).delete_artifacts(TRACES)
-    runs.tag(run, {DROPPED_TAG: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
+        compat.artifacts_at(run.artifact_uri, runs.store.uri).delete_artifacts(keys.TRACES)
+    runs.tag(run, {keys.TRACES_DROPPED_TAG: now()})

@@ -1,39 +1,233 @@
-"""What a user may name a run by, and which run that is.
+"""What a user may name something by, and what that is.
 
-a path               a run folder, a record.json, a trace           needs no store
-32 hex digits        the run of that id; of eight or more, the run whose id begins with them, if there is one
+a path               a run folder, a record.json or a trace         needs no store
+8 to 32 hex digits   the run of the store whose id is, or begins with, these, if there is one
 anything else        a git ref (branch, tag, commit): the runs of that commit, in fresh processes
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
+from proftrack import record as records
+from proftrack.compare.subjects import Subject
 from proftrack.errors import NotFoundError, UsageError
+from proftrack.files import no_such_file
 from proftrack.git import resolve_commit
-from proftrack.store import cache
-from proftrack.store.query import BASELINE_TAG, COMMIT_TAG, Found, Runs, is_run_id, may_be_run_id
+from proftrack.record import Record
+from proftrack.store import keys
+from proftrack.store.runs import Runs, StoredRun, from_record, is_run_id, may_be_run_id
+from proftrack.trace.table import EventTable
 
 _HASH = re.compile(r"[0-9a-f]{7,40}")
+_HEAD_BYTES = 4096
+_RECORD_HEAD = re.compile(rb'^\s*\{\s*"schema_version"\s*:')
 _SHOWN = 5
+_FORMS = "name an MLflow run id, a run folder, a record.json or a trace (.json, .json.gz)"
 
 
-class Group(Struct, frozen=True, kw_only=True):
+class Readable(NamedTuple):
+    """A record, and its events where they are at hand."""
+
+    record: Record
+    tables: list[EventTable]
+
+
+class Repeats(Struct, frozen=True, kw_only=True):
     """Runs of the same code, and the one of them that stands for all: its step time is the middle one."""
 
-    chosen: Found
-    runs: list[Found]
+    chosen: StoredRun
+    runs: list[StoredRun]
 
     def values(self, metric: str) -> list[float]:
         """A metric of all of them."""
         return [run.metrics[metric] for run in self.runs if metric in run.metrics]
 
 
-def by_name(runs: Runs, name: str, *, experiment: str | None = None, like: Found | None = None) -> Group:
+class Named(Struct, frozen=True, kw_only=True):
+    """What is compared: a subject, and its run where it is one of the store."""
+
+    subject: Subject
+    run: StoredRun | None = None
+    note: str = ""
+    """Why it is this one, where the user may have expected another."""
+
+    @property
+    def like(self) -> StoredRun | None:
+        """The run description used to look up comparable runs; None for a bare trace."""
+        return self.run or from_record(self.subject.record)
+
+
+class References:
+    """Finds what references name. Connects to the store when the first of them needs it: two files need none."""
+
+    def __init__(self) -> None:
+        self._runs: Runs | None = None
+
+    @property
+    def runs(self) -> Runs:
+        """The runs of the store. Raises StoreError where there is no store."""
+        if self._runs is None:
+            self._runs = Runs.connect()
+        return self._runs
+
+    def read(self, reference: str) -> Readable:
+        """The record that a reference names, with its events; a trace is analyzed.
+
+        A record's events are the events.parquet beside it. Of a run in the store the record and the events are fetched,
+        never the trace. Raises UsageError where it names nothing, and what reading it raises.
+        """
+        path = Path(reference)
+        kind = kind_of(reference)
+        if kind == "trace":
+            return _analyzed(path)
+        if kind != "name":
+            return _read_record(record_in(reference) if kind == "folder" else path)
+        run = self._run_of(reference)
+        with tempfile.TemporaryDirectory(prefix="proftrack-") as folder:
+            record = self.runs.download(run, keys.RECORD, Path(folder))
+            if keys.EVENTS in self.runs.names(run):
+                self.runs.download(run, keys.EVENTS, Path(folder))
+            return _read_record(record)
+
+    def trace(self, reference: str, cycle: int | None, kept: ExitStack) -> Path:
+        """The trace file that a reference names; one of the store is fetched and removed when `kept` closes.
+
+        Of several cycles the one of that number, from 1 on; the first where none is asked for. Raises UsageError where
+        there is none, and what fetching it raises.
+        """
+        path = Path(reference)
+        kind = kind_of(reference)
+        if kind == "trace":
+            return path
+        if kind != "name":
+            folder = (path if kind == "folder" else path.parent) / keys.TRACES
+            return _of_cycle(sorted(each for each in folder.glob("*") if each.is_file()), cycle, reference)
+        run = self._run_of(reference)
+        name = _of_cycle(sorted(map(Path, self.runs.names(run, keys.TRACES))), cycle, reference)
+        below = kept.enter_context(tempfile.TemporaryDirectory(prefix="proftrack-"))
+        return self.runs.download(run, name.as_posix(), Path(below))
+
+    def subject(
+        self,
+        reference: str,
+        *,
+        step_time_us: float | None = None,
+        experiment: str | None = None,
+        like: StoredRun | None = None,
+    ) -> Named:
+        """What a reference names, to be compared: also the runs of a commit.
+
+        `step_time_us` is that of a trace; `experiment` and `like` (the other side of the comparison) narrow what a
+        commit stands for. Raises NotFoundError where it names nothing, UsageError where a commit has runs of several
+        kinds, and what reading it raises.
+        """
+        kind = kind_of(reference)
+        if kind != "name":
+            return _subject_at(reference, kind, step_time_us)
+        if reference.endswith((".json", ".gz")) or ("/" in reference and reference.startswith((".", "/"))):
+            raise NotFoundError(no_such_file(Path(reference)))
+        if not may_be_run_id(reference):
+            _commit(reference)  # at once where there is none: connecting to the store takes seconds
+        return subject_of(self.runs, by_name(self.runs, reference, experiment=experiment, like=like), reference)
+
+    def is_single(self, reference: str) -> bool:
+        """Whether a reference names one thing (a path or a run), not a commit that may have several runs."""
+        if kind_of(reference) != "name" or is_run_id(reference):
+            return True
+        return may_be_run_id(reference) and self.runs.beginning(reference) is not None
+
+    def repeats(self, references: Collection[str]) -> list[Named]:
+        """Several of these, and of folders that hold several run folders each of them."""
+        found: list[Named] = []
+        for reference in references:
+            if kind_of(reference) == "folder" and not (Path(reference) / keys.RECORD).is_file():
+                from proftrack import rundir
+
+                found += [_subject_at(str(folder), "folder") for folder in rundir.find(Path(reference))]
+            else:
+                found.append(self.subject(reference))
+        return found
+
+    def _run_of(self, reference: str) -> StoredRun:
+        if not may_be_run_id(reference):
+            raise UsageError(f"{reference}: no such file, and no run id; {_FORMS}")
+        return self.runs.get(reference)
+
+
+# ---- paths ----------------------------------------------------------------------------------------------------------
+
+Kind = Literal["folder", "record", "trace", "name"]
+
+
+def kind_of(reference: str) -> Kind:
+    """What lies at a reference's path; "name" where nothing does: then it is a run's id, or a git ref."""
+    path = Path(reference)
+    if path.is_dir():
+        return "folder"
+    if not path.is_file():
+        return "name"
+    return "record" if is_record(path) else "trace"
+
+
+def is_record(path: Path) -> bool:
+    """Whether a file is a record and not a trace, by its beginning."""
+    with path.open("rb") as file:
+        return _RECORD_HEAD.match(file.read(_HEAD_BYTES)) is not None
+
+
+def record_in(folder: str) -> Path:
+    """The record of a run folder. Raises UsageError where it holds none."""
+    path = Path(folder) / keys.RECORD
+    if not path.is_file():
+        raise UsageError(f"{folder}: no run folder (no {keys.RECORD} in it); {_FORMS}")
+    return path
+
+
+def _read_record(path: Path) -> Readable:
+    from proftrack.trace.parquet import read_events
+
+    record, events = records.load(path), path.parent / keys.EVENTS
+    return Readable(record, read_events(events) if events.is_file() else [])
+
+
+def _analyzed(path: Path, step_time_us: float | None = None) -> Readable:
+    from proftrack.analysis.pipeline import analyze_trace
+
+    found = analyze_trace(path, step_time_us=step_time_us)
+    return Readable(found.record, found.tables)
+
+
+def _subject_at(reference: str, kind: Kind, step_time_us: float | None = None) -> Named:
+    if kind == "trace":
+        record = _analyzed(Path(reference), step_time_us).record
+    elif step_time_us is not None:
+        raise UsageError(f"{reference}: a record has its own step time; --step-time-us is for traces")
+    else:
+        record = records.load(record_in(reference) if kind == "folder" else Path(reference))
+    return Named(subject=Subject(record=record, label=reference))
+
+
+def _of_cycle(found: list[Path], cycle: int | None, reference: str) -> Path:
+    if not found:
+        raise UsageError(f"{reference}: holds no trace; {_FORMS}")
+    number = 1 if cycle is None else cycle
+    if number > len(found):
+        raise UsageError(f"--cycle {number}: {reference} has {len(found)}")
+    return found[number - 1]
+
+
+# ---- runs of the store ----------------------------------------------------------------------------------------------
+
+
+def by_name(runs: Runs, name: str, *, experiment: str | None = None, like: StoredRun | None = None) -> Repeats:
     """The run of an id (or of its first digits), or those of a commit.
 
     `experiment` and `like` (the other side of the comparison) narrow what a commit stands for. Raises NotFoundError
@@ -41,21 +235,31 @@ def by_name(runs: Runs, name: str, *, experiment: str | None = None, like: Found
     """
     run = runs.get(name) if is_run_id(name) else runs.beginning(name)
     if run is not None:
-        return Group(chosen=run, runs=[run])
+        return Repeats(chosen=run, runs=[run])
     commit = _commit(name)
-    of_commit = runs.search(more=f"tags.`{COMMIT_TAG}` LIKE '{commit}%'")  # hexadecimal digits: nothing to escape
-    found = [run for run in of_commit if run.fingerprint]
-    clean = [run for run in found if not run.dirty]
-    found = _alike(clean or found[-1:], experiment, like)
-    if not found:
+    of_commit = runs.search(more=f"tags.`{keys.COMMIT_TAG}` LIKE '{commit}%'")  # hex digits: nothing to escape
+    profiled = [run for run in of_commit if run.fingerprint]
+    clean = [run for run in profiled if not run.dirty]
+    alike = _alike(clean or profiled[-1:], experiment, like)
+    if not alike:
         raise NotFoundError(f"{name} (commit {commit[:12]}): no FINISHED run in {runs.store.public}; profile it first")
-    return _one_kind(name, found)
+    return _one_kind(name, alike)
 
 
-def refuse_unknown(name: str) -> None:
-    """Raise NotFoundError for a name that can be neither a run id nor a commit. Touches no store."""
-    if not may_be_run_id(name):
-        _commit(name)
+def subject_of(runs: Runs, repeats: Repeats, label: str) -> Named:
+    """A run of the store with the repeats of its code, to be compared. Raises what reading its record raises."""
+    record = runs.record(repeats.chosen)
+    metrics = keys.compared_metrics(record.timing.mode if record.timing else None)
+    values = {name: repeats.values(metric) for name, metric in metrics.items()}
+    subject = Subject(record=record, label=label, run_id=repeats.chosen.run_id, repeats=values)
+    return Named(subject=subject, run=repeats.chosen)
+
+
+def repeats_of(found: Sequence[StoredRun]) -> Repeats:
+    """Runs of the same code, and the one whose step time is the middle one: of the newest ones, an odd number."""
+    newest = sorted(found, key=lambda run: run.started_ms)[1 - len(found) % 2 :]
+    ordered = sorted(newest, key=lambda run: run.step_time_us or 0.0)
+    return Repeats(chosen=ordered[len(ordered) // 2], runs=newest)
 
 
 def _commit(name: str) -> str:
@@ -68,7 +272,7 @@ def _commit(name: str) -> str:
     return commit
 
 
-def _alike(found: Sequence[Found], experiment: str | None, like: Found | None) -> list[Found]:
+def _alike(found: Sequence[StoredRun], experiment: str | None, like: StoredRun | None) -> list[StoredRun]:
     if experiment is not None:
         found = [run for run in found if run.experiment == experiment]
     if like is not None:
@@ -77,73 +281,9 @@ def _alike(found: Sequence[Found], experiment: str | None, like: Found | None) -
     return list(found)
 
 
-def _one_kind(name: str, found: list[Found]) -> Group:
+def _one_kind(name: str, found: list[StoredRun]) -> Repeats:
     kinds = {(run.fingerprint, *sorted(run.workload_params.items())): run for run in found}
     if len(kinds) > 1:
         shown = "; ".join(f"{run.name} ({run.run_id})" for run in list(kinds.values())[:_SHOWN])
         raise UsageError(f"{name}: has runs of {len(kinds)} kinds, name one by its id or --experiment: {shown}")
-    return group_of(found)
-
-
-def group_of(found: list[Found]) -> Group:
-    """Runs of the same code, and the one whose step time is the middle one: of the newest ones, an odd number."""
-    newest = sorted(found, key=lambda run: run.started_ms)[1 - len(found) % 2 :]
-    ordered = sorted(newest, key=lambda run: run.step_time_us or 0.0)
-    return Group(chosen=ordered[len(ordered) // 2], runs=newest)
-
-
-def comparable(runs: Runs, run: Found) -> list[Found]:
-    """FINISHED runs of the same fingerprint and parameters, oldest first."""
-    if not run.fingerprint:
-        return []
-    found = cache.search(runs, run.experiment)
-    return [
-        each for each in found if each.fingerprint == run.fingerprint and each.workload_params == run.workload_params
-    ]
-
-
-def default_baseline(runs: Runs, candidate: Found, *, branch: str) -> Group:
-    """What a candidate is held against where nobody says: the newest comparable run that is marked as a baseline, else
-    the last FINISHED one on `branch` before it, of another commit and without uncommitted changes.
-
-    Raises NotFoundError that says how to make one.
-    """
-    others = [
-        run
-        for run in comparable(runs, candidate)
-        if run.run_id != candidate.run_id and (candidate.code is None or run.code != candidate.code)
-    ]
-    marked = [run for run in others if run.is_baseline]
-    if marked:
-        return Group(chosen=marked[-1], runs=[marked[-1]])
-    earlier = [run for run in others if run.started_ms <= candidate.started_ms and run.branch == branch]
-    clean = [run for run in earlier if not run.dirty]
-    if not clean:
-        raise NotFoundError(_how_to_make_one(candidate, branch, uncommitted=len(earlier)))
-    last = clean[-1]
-    return group_of([run for run in clean if run.code == last.code])
-
-
-def unused(runs: Runs, candidate: Found, chosen: Found | None) -> list[Found]:
-    """Runs of the candidate's experiment that are marked as baselines, the newest first.
-
-    Empty where one of them was chosen.
-    """
-    if chosen is not None and chosen.is_baseline:
-        return []
-    return [run for run in reversed(cache.search(runs, candidate.experiment)) if run.is_baseline]
-
-
-def _how_to_make_one(candidate: Found, branch: str, *, uncommitted: int) -> str:
-    dirty = f"; {uncommitted} there had uncommitted changes" if uncommitted else ""
-    return (
-        f"no baseline for {candidate.name or candidate.run_id}: before it, branch {branch} has no FINISHED run of "
-        f"another commit with the same parameters (fingerprint {candidate.fingerprint}){dirty}; check out {branch} and "
-        f"run `proftrack run {candidate.experiment}` with these parameters, mark a run (`proftrack baseline RUN`), or "
-        "name one with --baseline"
-    )
-
-
-def baselines(runs: Runs) -> list[Found]:
-    """All runs that are marked as baselines, oldest first."""
-    return [run for run in runs.search(more=f"tags.`{BASELINE_TAG}` LIKE '%'") if run.is_baseline]
+    return repeats_of(found)

@@ -11,18 +11,15 @@ import contextlib
 import os
 import random
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-RETRIES_VARIABLE = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
-TIMEOUT_VARIABLE = "MLFLOW_HTTP_REQUEST_TIMEOUT"
-_RETRIES = 7
+from proftrack.store import compat
+from proftrack.store.compat import RETRIES_VARIABLE, TIMEOUT_VARIABLE
+
 _PROBE_RETRIES = 1
 _PROBE_TIMEOUT_S = 15
-_ATTEMPTS = "MAX_RETRY_COUNT"
-_PROBE_ATTEMPTS = 3
 _TIMEOUT_S = 120
 _SLOWEST_BYTES_PER_S = 1_000_000
 _FIRST_PAUSE_S = 0.5
@@ -37,24 +34,8 @@ _PASSING = re.compile(
 @contextlib.contextmanager
 def quick_retries() -> Iterator[None]:
     """Give up on a store that does not answer after seconds, not minutes."""
-    chosen = {RETRIES_VARIABLE: str(_PROBE_RETRIES), TIMEOUT_VARIABLE: str(_PROBE_TIMEOUT_S)}
-    with _unless_chosen(**chosen), _few_connections():
+    with _unless_chosen(**{RETRIES_VARIABLE: _PROBE_RETRIES, TIMEOUT_VARIABLE: _PROBE_TIMEOUT_S}):
         yield
-
-
-@contextlib.contextmanager
-def _few_connections() -> Iterator[None]:
-    """Have MLflow try a database's address and password for a second; its ten times take a hundred (3.17)."""
-    database = sys.modules.get("mlflow.store.db.utils")
-    before = getattr(database, _ATTEMPTS, None)
-    if before is None:
-        yield
-        return
-    setattr(database, _ATTEMPTS, _PROBE_ATTEMPTS)
-    try:
-        yield
-    finally:
-        setattr(database, _ATTEMPTS, before)
 
 
 @contextlib.contextmanager
@@ -63,7 +44,7 @@ def time_for(size: int) -> Iterator[None]:
 
     The server answers when it has passed the file on to where artifacts lie; MLflow's 120 s are short for a large one.
     """
-    with _unless_chosen(**{TIMEOUT_VARIABLE: str(_TIMEOUT_S + size // _SLOWEST_BYTES_PER_S)}):
+    with _unless_chosen(**{TIMEOUT_VARIABLE: _TIMEOUT_S + size // _SLOWEST_BYTES_PER_S}):
         yield
 
 
@@ -86,7 +67,7 @@ def _again(call: Callable[..., Any]) -> Callable[..., Any]:
     def patient(*arguments: Any, **named: Any) -> Any:
         from mlflow.exceptions import MlflowException
 
-        left = int(os.environ.get(RETRIES_VARIABLE) or _RETRIES)
+        left = compat.setting(RETRIES_VARIABLE)
         pause = _FIRST_PAUSE_S
         while True:
             try:
@@ -103,21 +84,6 @@ def _again(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def variables(**values: str) -> Iterator[None]:
-    """Environment variables for the block; what was there before comes back."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _unless_chosen(**values: str) -> Iterator[None]:
-    with variables(**{name: value for name, value in values.items() if name not in os.environ}):
+def _unless_chosen(**values: int) -> Iterator[None]:
+    with compat.settings(**{name: value for name, value in values.items() if name not in os.environ}):
         yield

@@ -23,14 +23,15 @@ from proftrack import process
 from proftrack.errors import ProftrackError, StoreError
 from proftrack.signals import Interrupted, guarded
 from proftrack.store import connect as stores
-from proftrack.store import lifecycle
-from proftrack.store.connect import Store
-from proftrack.store.errors import TRACKING_VARIABLE, explained, quiet
+from proftrack.store import keys, lifecycle, ownership
+from proftrack.store.address import TRACKING_VARIABLE, Store
+from proftrack.store.errors import explained
+from proftrack.store.quiet import quiet
 from proftrack.store.retry import quick_retries
+from proftrack.store.runs import StoredRun, from_mlflow, set_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
 
 RUN_ID_VARIABLE = "MLFLOW_RUN_ID"
 
@@ -38,13 +39,13 @@ RUN_ID_VARIABLE = "MLFLOW_RUN_ID"
 class Session:
     """An open run. Made by `Opening.open`; `upload` writes into it."""
 
-    def __init__(self, store: Store, client: MlflowClient, run: Run) -> None:
+    def __init__(self, store: Store, client: MlflowClient, run: StoredRun) -> None:
         self.store = store
         self.client = client
-        self.run_id = str(run.info.run_id)
-        self.experiment_id = str(run.info.experiment_id)
-        self.artifact_uri = str(run.info.artifact_uri)
-        self.is_project = run.data.tags.get("mlflow.source.type") == "PROJECT"
+        self.run_id = run.run_id
+        self.experiment_id = run.experiment_id
+        self.artifact_uri = run.artifact_uri
+        self.is_project = run.tags.get(keys.SOURCE_TYPE_TAG) == "PROJECT"
         self.named: str | None = None
         """The name that we gave the run before it was measured."""
         self._complete = False
@@ -69,11 +70,11 @@ class Session:
             with contextlib.suppress(StoreError), quick_retries():
                 self.run_id = lifecycle.settle(self.store, self.client, self.run_id)
             return
-        status, tags = "FAILED", {lifecycle.ERROR_TAG: lifecycle.describe(error) if error else self._why_not}
+        status, tags = "FAILED", {keys.ERROR_TAG: lifecycle.describe(error) if error else self._why_not}
         if isinstance(error, KeyboardInterrupt):
             status, tags = (
                 "KILLED",
-                {lifecycle.ENDED_BY_TAG: error.reason if isinstance(error, Interrupted) else "SIGINT"},
+                {keys.ENDED_BY_TAG: error.reason if isinstance(error, Interrupted) else "SIGINT"},
             )
         with contextlib.suppress(StoreError), quick_retries():
             lifecycle.end_run(self.store, self.client, self.run_id, status, tags)
@@ -84,7 +85,7 @@ class Opening(NamedTuple):
 
     store: Store
     client: MlflowClient
-    obtain: Callable[[], Run]
+    obtain: Callable[[], StoredRun]
     """Makes the run, or makes a given one RUNNING. Raises StoreError."""
     named: str | None = None
     """The name of a run of ours, before it is measured."""
@@ -108,11 +109,11 @@ def opening(experiment: str, name: str) -> Opening:
     run_id = os.environ.get(RUN_ID_VARIABLE)
     client = _connect_for(store, run_id)
     lifecycle.close_dead_runs(store, client)
-    tags = {**lifecycle.owner_tags(), lifecycle.EXPERIMENT_TAG: experiment}
+    tags = {**ownership.tags(), keys.EXPERIMENT_TAG: experiment}
     if run_id:
         run = _given_run(store, client, run_id)
         tags |= lifecycle.without_credentials(run)
-        is_project = run.data.tags.get("mlflow.source.type") == "PROJECT"
+        is_project = run.tags.get(keys.SOURCE_TYPE_TAG) == "PROJECT"
         return Opening(store, client, lambda: lifecycle.reopen(store, client, run, tags), is_project=is_project)
     experiment_id, tags = _place(store, client, experiment, tags)
     return Opening(store, client, lambda: lifecycle.create(store, client, experiment_id, name, tags), named=name)
@@ -127,20 +128,9 @@ def opening_beside(experiment: str, name: str, *, parent_run_id: str | None = No
     store = stores.resolve()
     client = stores.connect(store)
     lifecycle.close_dead_runs(store, client)
-    tags = {**lifecycle.owner_tags(), lifecycle.EXPERIMENT_TAG: experiment}
+    tags = {**ownership.tags(), keys.EXPERIMENT_TAG: experiment}
     experiment_id, tags = _place(store, client, experiment, tags, parent_run_id)
     return Opening(store, client, lambda: lifecycle.create(store, client, experiment_id, name, tags))
-
-
-@contextlib.contextmanager
-def open_run(experiment: str, name: str, *, parent: process.Parent | None = None) -> Iterator[Session]:
-    """The run of `opening`, for the block; `parent` is the process whose end ends the run of an `mlflow run`.
-
-    Raises StoreError: before the block where the store cannot be used, after it where the run could not be ended.
-    """
-    found = opening(experiment, name)
-    with keep(found, watched=parent if found.is_project else None) as session:
-        yield session
 
 
 @contextlib.contextmanager
@@ -170,7 +160,7 @@ def end_for_another(run_id: str, reason: str) -> None:
         with explained(store, "read"), quiet():
             status = client.get_run(run_id).info.status
         if status == "RUNNING":
-            lifecycle.end_run(store, client, run_id, "FAILED", {lifecycle.ERROR_TAG: reason})
+            lifecycle.end_run(store, client, run_id, "FAILED", {keys.ERROR_TAG: reason})
 
 
 def note_refusal(error: ProftrackError) -> None:
@@ -184,7 +174,7 @@ def note_refusal(error: ProftrackError) -> None:
             store = stores.resolve()
             client = _connect_for(store, run_id)
             with explained(store, "written to"), quiet():
-                lifecycle.set_tags(client, run_id, {lifecycle.ERROR_TAG: lifecycle.describe(error)})
+                set_tags(client, run_id, {keys.ERROR_TAG: lifecycle.describe(error)})
 
 
 def _connect_for(store: Store, run_id: str | None) -> MlflowClient:
@@ -194,22 +184,22 @@ def _connect_for(store: Store, run_id: str | None) -> MlflowClient:
     return stores.connect(store)
 
 
-def _given_run(store: Store, client: MlflowClient, run_id: str) -> Run:
+def _given_run(store: Store, client: MlflowClient, run_id: str) -> StoredRun:
     """The run that MLFLOW_RUN_ID names, fit to be written to."""
     from mlflow.exceptions import MlflowException
 
     with explained(store, "read"), quiet():
         try:
-            run = client.get_run(run_id)
+            run = from_mlflow(client.get_run(run_id))
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
             raise StoreError(_lost_run(store, run_id)) from error
-    if run.info.lifecycle_stage != "active":
+    if run.deleted:
         raise StoreError(f"{store.public}: run {run_id} is deleted; unset {RUN_ID_VARIABLE}, or restore the run")
-    if lifecycle.RECORD_TAG in run.data.tags:
+    if keys.RECORD_TAG in run.tags:
         raise StoreError(f"{store.public}: run {run_id} holds a profile already; unset {RUN_ID_VARIABLE} for a new run")
-    stores.check_artifact_location(store, run.info.artifact_uri, f"run {run_id}")
+    stores.check_artifact_location(store, run.artifact_uri, f"run {run_id}")
     return run
 
 
@@ -237,4 +227,4 @@ def _place(
         with explained(store, "read"), quiet():
             active = client.get_run(open_run_id)
     stores.check_artifact_location(store, active.info.artifact_uri, f"run {active.info.run_id}")
-    return str(active.info.experiment_id), {**tags, "mlflow.parentRunId": active.info.run_id}
+    return str(active.info.experiment_id), {**tags, keys.PARENT_TAG: active.info.run_id}

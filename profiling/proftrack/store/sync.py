@@ -16,13 +16,14 @@ from msgspec import Struct
 from proftrack import rundir
 from proftrack.errors import StoreError
 from proftrack.record import Record
-from proftrack.store import fields, lifecycle, ownership, session, upload
-from proftrack.store.connect import Store, experiment_for
-from proftrack.store.errors import explained, quiet
+from proftrack.store import fields, keys, lifecycle, ownership, session, upload
+from proftrack.store.address import Store
+from proftrack.store.connect import experiment_for
+from proftrack.store.quiet import quiet
+from proftrack.store.runs import StoredRun, from_mlflow, search
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -54,66 +55,65 @@ def sync_folder(store: Store, client: MlflowClient, folder: Path, within: Within
     record = rundir.load(folder)
     with rundir.locked(folder):
         known = _find(store, client, folder)
-        if known is not None and known.info.status == "FINISHED":
+        if known is not None and known.status == "FINISHED":
             return _known(store, client, folder, known)
         return _log(store, client, folder, record, known, within)
 
 
-def _find(store: Store, client: MlflowClient, folder: Path) -> Run | None:
+def _find(store: Store, client: MlflowClient, folder: Path) -> StoredRun | None:
     """The run of this folder in this store; one that is whole before one that is not.
 
     Raises StoreError where a process that lives is logging it.
     """
-    with explained(store, "searched"), quiet():
-        found = lifecycle.search(client, f"tags.`{lifecycle.RECORD_TAG}` = '{rundir.identity(folder)}'")
-    found.sort(key=lambda run: (run.info.status != "FINISHED", run.info.run_id))
+    found = search(store, client, {keys.RECORD_TAG: rundir.identity(folder)})
+    found.sort(key=lambda run: (run.status != "FINISHED", run.run_id))
     if not found:
         return _begun(store, client, folder)
     ownership.refuse_at_work(found[0], folder, "record")
     return found[0]
 
 
-def _begun(store: Store, client: MlflowClient, folder: Path) -> Run | None:
+def _begun(store: Store, client: MlflowClient, folder: Path) -> StoredRun | None:
     """The run that this folder was measured for, where the process died before it could log anything of it."""
     from mlflow.exceptions import MlflowException
 
     for entry in rundir.logged(folder):
         if entry.store == store.public and re.fullmatch(r"[0-9a-f]{32}", entry.run_id):
             with contextlib.suppress(MlflowException), quiet():
-                run = client.get_run(entry.run_id)
-                gone = run.info.status == "FAILED" or ownership.is_abandoned(run)
-                if gone and run.info.lifecycle_stage == "active" and lifecycle.RECORD_TAG not in run.data.tags:
+                run = from_mlflow(client.get_run(entry.run_id))
+                gone = run.status == "FAILED" or ownership.is_abandoned(run)
+                if gone and not run.deleted and keys.RECORD_TAG not in run.tags:
                     return run
     return None
 
 
-def _known(store: Store, client: MlflowClient, folder: Path, known: Run) -> Outcome:
+def _known(store: Store, client: MlflowClient, folder: Path, known: StoredRun) -> Outcome:
     with contextlib.suppress(StoreError):
-        known = client.get_run(lifecycle.settle(store, client, known.info.run_id))
-    rundir.note_logged(folder, rundir.Logged(store=store.public, run_id=known.info.run_id, complete=True))
+        known = from_mlflow(client.get_run(lifecycle.settle(store, client, known.run_id)))
+    rundir.note_logged(folder, rundir.Logged(store=store.public, run_id=known.run_id, complete=True))
     return Outcome(
         folder=folder,
-        run_id=known.info.run_id,
-        experiment_id=known.info.experiment_id,
-        artifact_uri=known.info.artifact_uri,
+        run_id=known.run_id,
+        experiment_id=known.experiment_id,
+        artifact_uri=known.artifact_uri,
         did="known",
     )
 
 
 def _log(
-    store: Store, client: MlflowClient, folder: Path, record: Record, known: Run | None, within: Within | None
+    store: Store, client: MlflowClient, folder: Path, record: Record, known: StoredRun | None, within: Within | None
 ) -> Outcome:
     """Log into a new run, or go on with `known`. Logging twice is harmless, so it matters not what `known` holds."""
     facts = record.run
     assert facts is not None  # rundir.load refuses a record without them
-    tags = {**lifecycle.owner_tags(), lifecycle.EXPERIMENT_TAG: facts.experiment, **(within.tags if within else {})}
+    tags = {**ownership.tags(), keys.EXPERIMENT_TAG: facts.experiment, **(within.tags if within else {})}
 
-    def obtain() -> Run:
+    def obtain() -> StoredRun:
         if known is not None:
             return lifecycle.reopen(store, client, known, tags)
         experiment_id = within.experiment_id if within else experiment_for(store, client, facts.experiment)
         # With its tag from the start: a crash at any moment leaves a run that is found again.
-        identified = {**tags, lifecycle.RECORD_TAG: rundir.identity(folder)}
+        identified = {**tags, keys.RECORD_TAG: rundir.identity(folder)}
         start_ms = facts.started_ns // 1_000_000
         return lifecycle.create(store, client, experiment_id, fields.run_name(record), identified, start_ms=start_ms)
 

@@ -14,18 +14,15 @@ from proftrack import rundir
 from proftrack.errors import StoreError
 from proftrack.record import Record
 from proftrack.report.pages.note import note
-from proftrack.store import columns, fields
-from proftrack.store.errors import explained, quiet
-from proftrack.store.lifecycle import CHANGED_TAG, LEFT_OUT_TAG, RECORD_TAG, now, set_tags
+from proftrack.store import columns, compat, fields, keys
+from proftrack.store.errors import explained
+from proftrack.store.quiet import quiet
 from proftrack.store.retry import quick_retries, time_for
+from proftrack.store.runs import now, set_tags
 from proftrack.store.session import Session
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
-
-# MLflow's own tags: what the UI's comparison of tables and the description are found by.
-TABLES_TAG = "mlflow.loggedArtifacts"
-NOTE_TAG = "mlflow.note.content"
 
 
 def begin(session: Session, folder: Path) -> None:
@@ -50,7 +47,7 @@ def log_folder(session: Session, folder: Path) -> Record:
     begin(session, folder)
     with explained(session.store, "written to"), quiet():
         # First of all, so that a crash half-way leaves a run that `sync` finds again.
-        set_tags(session.client, session.run_id, {RECORD_TAG: rundir.identity(folder)})
+        set_tags(session.client, session.run_id, {keys.RECORD_TAG: rundir.identity(folder)})
         _upload(session, folder, files)
         # A server that ends in mid-upload, or a proxy before it, can keep a part of a file and call it a whole one.
         _upload(session, folder, _not_whole(session, folder, files))
@@ -101,25 +98,15 @@ def _log_figures(session: Session, record: Record) -> None:
     timestamp = record.run.ended_ns // 1_000_000 if record.run else 0
     metrics = [Metric(point.key, point.value, timestamp, point.step) for point in fields.metrics(record)]
     client.log_batch(run_id, metrics=metrics, params=params, synchronous=True)
-    own = {CHANGED_TAG: now()}
+    own = {keys.CHANGED_TAG: now()}
     if record.source.left_out:
-        own[LEFT_OUT_TAG] = ", ".join(record.source.left_out)
+        own[keys.LEFT_OUT_TAG] = ", ".join(record.source.left_out)
     set_tags(client, run_id, {**_source_tags(session, run, record), **fields.tags(record), **own})
-    client.set_tag(run_id, TABLES_TAG, _tables(run))
-    client.set_tag(run_id, NOTE_TAG, note(record))
+    client.set_tag(run_id, keys.TABLES_TAG, _tables(run))
+    client.set_tag(run_id, keys.NOTE_TAG, note(record))
     ours = session.named is not None and run.info.run_name == session.named
-    if ours or (session.is_project and is_generated(run.info.run_name)):
+    if ours or (session.is_project and compat.is_generated(run.info.run_name)):
         client.update_run(run_id, name=fields.run_name(record))
-
-
-def is_generated(name: str) -> bool:
-    """Whether MLflow made a run's name up (`useful-hare-90`); one that the user chose stays."""
-    try:
-        from mlflow.utils.name_utils import _GENERATOR_NOUNS, _GENERATOR_PREDICATES
-    except ImportError:
-        return False
-    predicate, _, rest = name.partition("-")
-    return predicate in _GENERATOR_PREDICATES and rest.rpartition("-")[0] in _GENERATOR_NOUNS
 
 
 def _source_tags(session: Session, run: Run, record: Record) -> dict[str, str]:
@@ -127,14 +114,14 @@ def _source_tags(session: Session, run: Run, record: Record) -> dict[str, str]:
     tags = fields.source_tags(record)
     if not session.is_project:
         return tags
-    same = run.data.tags.get("mlflow.source.git.commit") == tags.get("mlflow.source.git.commit")
-    return {name: value for name, value in tags.items() if same and name == "mlflow.source.git.dirty"}
+    same = run.data.tags.get(keys.SOURCE_COMMIT_TAG) == tags.get(keys.SOURCE_COMMIT_TAG)
+    return {name: value for name, value in tags.items() if same and name == keys.SOURCE_DIRTY_TAG}
 
 
 def _tables(run: Run) -> str:
     """What MLflow's log_table keeps: which artifacts are tables. Those of the caller's own stay."""
     try:
-        known = list(json.loads(run.data.tags.get(TABLES_TAG, "[]")))
+        known = list(json.loads(run.data.tags.get(keys.TABLES_TAG, "[]")))
     except (ValueError, TypeError):
         known = []
     ours = [{"path": path, "type": "table"} for path in rundir.TABLES]

@@ -10,6 +10,7 @@ from proftrack.experiment import Experiment
 from proftrack.frontends.batch.key import key_of, surroundings
 from proftrack.record import Record
 from proftrack.rundir.batch import Group, Kind
+from proftrack.store import keys
 
 
 def new_group(
@@ -30,8 +31,8 @@ def new_group(
         name=name,
         params={"experiment": first.name, **as_params(shared(first, differing)), **asked},
         tags={
-            "device.name": facts.device.name if facts.device else "",
-            **({"git.commit": git.commit, "git.dirty": str(git.dirty).lower()} if git else {}),
+            keys.DEVICE_TAG: facts.device.name if facts.device else "",
+            **({keys.COMMIT_TAG: git.commit, keys.DIRTY_TAG: str(git.dirty).lower()} if git else {}),
         },
     )
 

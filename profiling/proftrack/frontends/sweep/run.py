@@ -26,6 +26,7 @@ from proftrack.recorder import Batch, Destination, refusals_noted
 from proftrack.report import markdown
 from proftrack.report.progress import progress
 from proftrack.rundir.batch import Group, Part
+from proftrack.store import keys
 
 if TYPE_CHECKING:
     from proftrack.recorder.life import Say
@@ -83,7 +84,7 @@ class Runner:
         self.sweep = Sweep(
             experiment=first.name,
             title=f"{first.name}: {', '.join(asked.axes)}",
-            device=batch.group.tags.get("device.name", ""),
+            device=batch.group.tags.get(keys.DEVICE_TAG, ""),
             axes=asked.axes,
             fixed=shared(first, asked.axes),
         )

@@ -23,6 +23,7 @@ from proftrack.recorder import Batch, Destination, refusals_noted
 from proftrack.report import markdown
 from proftrack.report.progress import progress
 from proftrack.rundir.batch import Group, Part
+from proftrack.store import keys
 
 if TYPE_CHECKING:
     from proftrack.recorder.life import Say
@@ -95,7 +96,7 @@ def _judged(asked: Sequence[Variant], measured: Sequence[Measured], group: Group
     variants = Variants(
         experiment=base.name,
         title=_title(base.name, common),
-        device=group.tags.get("device.name", ""),
+        device=group.tags.get(keys.DEVICE_TAG, ""),
         mode=base.timing.mode,
         how=how,
         entries=[_entry(each, first) for each in measured],
@@ -152,7 +153,7 @@ def _write(variants: Variants, batch: Batch) -> None:
     """The files about all variants, and what the parent run gets of them."""
     failed = [entry for entry in variants.entries if entry.status == "failed"]
     group = batch.group
-    group.tags |= {"proftrack.winner": variants.winner or "none", **shown.tags(variants)}
+    group.tags |= {keys.WINNER_TAG: variants.winner or "none", **shown.tags(variants)}
     group.metrics = {"variants": len(variants.entries), "failed_variants": len(failed)}
     best = next((entry for entry in variants.entries if entry.name == variants.winner), None)
     if best is not None and best.versus_first is not None:

@@ -1,4 +1,4 @@
-"""Runs that are in the store, as plain structs: found by id, commit, experiment or fingerprint.
+"""Runs of a store, as plain structs: the one place that searches for them, reads them and tags them.
 
 Only what MLflow's search gives is fetched, and of a run's artifacts record.json (and events.parquet where it is asked
 for), never its traces: a run is compared on a machine that has nothing but the store.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,28 +19,23 @@ from proftrack import record as records
 from proftrack.errors import NotFoundError, StoreError, UsageError
 from proftrack.record import Record
 from proftrack.record.timing import metric_of
-from proftrack.rundir.layout import RECORD
 from proftrack.store import connect as stores
-from proftrack.store.connect import Store
-from proftrack.store.errors import explained, quiet
-from proftrack.store.lifecycle import CHANGED_TAG, EXPERIMENT_TAG, RECORD_TAG, experiments, now, set_tags
+from proftrack.store import fields, keys
+from proftrack.store.address import TRACKING_VARIABLE, Store
+from proftrack.store.errors import explained
+from proftrack.store.quiet import quiet
 from proftrack.store.retry import quick_retries
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Experiment, Run
 
-FINGERPRINT_TAG, COMMIT_TAG, BRANCH_TAG, DIRTY_TAG = "proftrack.fingerprint", "git.commit", "git.branch", "git.dirty"
-UNTRACKED_TAG = "git.untracked_only"
-BASELINE_TAG = "proftrack.baseline"
-ACTIVE_ONLY = 1
-"""MLflow's ViewType; it is not imported with this module."""
 _PAGE = 1000
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _BEGINNING = re.compile(r"[0-9a-f]{8,32}")
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class StoredRun(Struct, frozen=True, kw_only=True):
     """One run of the store."""
 
     run_id: str
@@ -49,6 +45,7 @@ class Found(Struct, frozen=True, kw_only=True):
     started_ms: int
     ended_ms: int | None
     artifact_uri: str
+    deleted: bool = False
     tags: dict[str, str] = {}
     params: dict[str, str] = {}
     metrics: dict[str, float] = {}
@@ -56,37 +53,42 @@ class Found(Struct, frozen=True, kw_only=True):
     @property
     def experiment(self) -> str:
         """Its experiment file's name."""
-        return self.tags.get(EXPERIMENT_TAG, "")
+        return self.tags.get(keys.EXPERIMENT_TAG, "")
 
     @property
     def fingerprint(self) -> str:
         """Equal where two runs may be compared."""
-        return self.tags.get(FINGERPRINT_TAG, "")
+        return self.tags.get(keys.FINGERPRINT_TAG, "")
 
     @property
     def commit(self) -> str | None:
         """The commit of the profiled code."""
-        return self.tags.get(COMMIT_TAG)
+        return self.tags.get(keys.COMMIT_TAG)
 
     @property
     def branch(self) -> str | None:
         """The branch that was checked out."""
-        return self.tags.get(BRANCH_TAG)
+        return self.tags.get(keys.BRANCH_TAG)
 
     @property
     def dirty(self) -> bool:
         """Whether the code was not what its commit says."""
-        return self.tags.get(DIRTY_TAG) == "true"
+        return self.tags.get(keys.DIRTY_TAG) == "true"
 
     @property
     def untracked_only(self) -> bool:
         """Whether it is dirty for untracked files alone."""
-        return self.tags.get(UNTRACKED_TAG) == "true"
+        return self.tags.get(keys.UNTRACKED_TAG) == "true"
 
     @property
     def is_baseline(self) -> bool:
         """Whether `proftrack baseline` marked it."""
-        return BASELINE_TAG in self.tags
+        return keys.BASELINE_TAG in self.tags
+
+    @property
+    def is_parent(self) -> bool:
+        """Whether it is the parent run of a sweep or of variants."""
+        return keys.KIND_TAG in self.tags or keys.GROUP_TAG in self.tags
 
     @property
     def code(self) -> str | None:
@@ -96,13 +98,14 @@ class Found(Struct, frozen=True, kw_only=True):
     @property
     def step_time_us(self) -> float | None:
         """T, the step time that its timing.mode chooses."""
-        return self.metrics.get(metric_of(self.params.get("timing.mode")))
+        return self.metrics.get(metric_of(self.params.get(keys.TIMING_MODE_PARAM)))
 
     @property
     def workload_params(self) -> dict[str, str]:
         """The workload's parameters, variants among them."""
-        declared = ("schedule.", "timing.")
-        return {n: value for n, value in self.params.items() if n != "experiment" and not n.startswith(declared)}
+        declared = (keys.SCHEDULE_PARAMS, keys.TIMING_PARAMS)
+        own = (name for name in self.params if name != keys.EXPERIMENT_PARAM and not name.startswith(declared))
+        return {name: self.params[name] for name in own}
 
 
 class Runs:
@@ -111,7 +114,18 @@ class Runs:
     def __init__(self, store: Store, client: MlflowClient) -> None:
         self.store, self.client = store, client
 
-    def get(self, run_id: str) -> Found:
+    @classmethod
+    def connect(cls) -> Runs:
+        """The runs of the store that MLflow would use here. Raises StoreError; a missing store is not made."""
+        store = stores.resolve()
+        if store.database is not None and not store.database.is_file():
+            raise StoreError(
+                f"{store.public}: no such store; set {TRACKING_VARIABLE} to the one that holds the runs, or work in "
+                "the folder that they were made in"
+            )
+        return cls(store, stores.connect(store, create=False))
+
+    def get(self, run_id: str) -> StoredRun:
         """One run by its id, or by eight digits or more that no other id begins with.
 
         Raises NotFoundError where there is none, or it was deleted, UsageError where several begin so.
@@ -123,22 +137,22 @@ class Runs:
             if begun is None:
                 raise NotFoundError(f"{self.store.public}: no run whose id begins with {run_id}")
             return begun
+        run: StoredRun | None = None
         with explained(self.store, "read"), quiet(), quick_retries():
             try:
-                run = self.client.get_run(run_id)
+                run = from_mlflow(self.client.get_run(run_id))
             except MlflowException as error:
                 # A server with users refuses (403) what is not there just as what is not this user's.
                 if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "PERMISSION_DENIED"):
                     raise
-                run = None
-        if run is None or run.info.lifecycle_stage != "active":
+        if run is None or run.deleted:
             raise NotFoundError(
                 f"{self.store.public}: no run {run_id} that can be read here; is MLFLOW_TRACKING_URI the store that "
                 "holds it, and may this user read it?"
             )
-        return _found(run)
+        return run
 
-    def beginning(self, digits: str) -> Found | None:
+    def beginning(self, digits: str) -> StoredRun | None:
         """The run whose id begins with these digits (eight or more); None where there is none.
 
         Raises UsageError where there are several.
@@ -159,90 +173,124 @@ class Runs:
         finished: bool = True,
         more: str = "",
         experiment_ids: Sequence[str] | None = None,
-    ) -> list[Found]:
+    ) -> list[StoredRun]:
         """Runs with exactly these tags, oldest first, each record once.
 
         `finished`: only whole ones. `more`: a further condition in MLflow's filter language. `experiment_ids`: in these
         MLflow experiments; None: in all that this user may read.
         """
-        conditions = [condition for name, value in tags.items() if (condition := _equals(name, value))]
-        conditions += ["attributes.status = 'FINISHED'"] if finished else []
+        conditions = ["attributes.status = 'FINISHED'"] if finished else []
         conditions += [more] if more else []
-        with explained(self.store, "searched"), quiet(), quick_retries():
-            runs = [_found(run) for run in self._pages(" and ".join(conditions), experiment_ids)]
-        # A value that a filter cannot hold is looked at here.
-        return list(once(run for run in runs if tags.items() <= run.tags.items()))
+        with quick_retries():
+            found = search(self.store, self.client, tags, *conditions, experiment_ids=experiment_ids)
+        return list(once(found))
 
     def deleted(self, tags: Mapping[str, str] = {}) -> set[str]:
         """Ids of deleted runs with these tags that could be restored still."""
-        from mlflow.entities import ViewType
-
-        conditions = [condition for name, value in tags.items() if (condition := _equals(name, value))]
-        with explained(self.store, "searched"), quiet(), quick_retries():
-            return {str(run.info.run_id) for run in self._pages(" and ".join(conditions), None, ViewType.DELETED_ONLY)}
+        with quick_retries():
+            return {run.run_id for run in search(self.store, self.client, tags, deleted=True)}
 
     def experiments(self) -> dict[str, int]:
         """The MLflow experiments that this user may read: id, and when each was made (epoch milliseconds)."""
         with explained(self.store, "searched"), quiet(), quick_retries():
-            return {str(each.experiment_id): int(each.creation_time or 0) for each in experiments(self.client)}
+            return {str(each.experiment_id): int(each.creation_time or 0) for each in _experiments(self.client)}
 
-    def _pages(self, condition: str, experiment_ids: Sequence[str] | None, view: int = ACTIVE_ONLY) -> Iterator[Run]:
-        ids = [each.experiment_id for each in experiments(self.client)] if experiment_ids is None else experiment_ids
-        token: str | None = None
-        while ids:
-            page = self.client.search_runs(
-                list(ids), condition, view, max_results=_PAGE, order_by=["attributes.start_time ASC"], page_token=token
-            )
-            yield from page
-            token = page.token
-            if not token:
-                return
-
-    def record(self, run: Found) -> Record:
+    def record(self, run: StoredRun) -> Record:
         """The run's record.json. Raises NotFoundError for a run that has none."""
         with tempfile.TemporaryDirectory(prefix="proftrack-") as folder:
-            return records.load(self.download(run, RECORD, Path(folder)))
+            return records.load(self.download(run, keys.RECORD, Path(folder)))
 
-    def names(self, run: Found, below: str | None = None) -> list[str]:
+    def names(self, run: StoredRun, below: str | None = None) -> list[str]:
         """The files of a run, or of one folder of it, by their paths."""
         with explained(self.store, f"asked for the files of run {run.run_id}"), quiet(), quick_retries():
             return [item.path for item in self.client.list_artifacts(run.run_id, below) if not item.is_dir]
 
-    def download(self, run: Found, name: str, folder: Path) -> Path:
+    def download(self, run: StoredRun, name: str, folder: Path) -> Path:
         """One artifact (record.json, trace/...) into `folder`. Raises NotFoundError where the run has none."""
         if name not in self.names(run, name.rpartition("/")[0] or None):
             raise NotFoundError(f"run {run.run_id}: holds no {name}; it was not logged by proftrack, or not whole")
         with explained(self.store, f"asked for {name} of run {run.run_id}"), quiet():
             return Path(self.client.download_artifacts(run.run_id, name, str(folder)))
 
-    def tag(self, run: Found, tags: Mapping[str, str]) -> None:
+    def tag(self, run: StoredRun, tags: Mapping[str, str]) -> None:
         """Set tags on a run."""
         with explained(self.store, "given tags"), quiet(), quick_retries():
-            set_tags(self.client, run.run_id, {**tags, CHANGED_TAG: now()})
+            set_tags(self.client, run.run_id, {**tags, keys.CHANGED_TAG: now()})
 
-    def untag(self, run: Found, name: str) -> None:
+    def untag(self, run: StoredRun, name: str) -> None:
         """Take a tag from a run; nothing happens where it has none."""
         if name in run.tags:
             with explained(self.store, "given tags"), quiet(), quick_retries():
                 self.client.delete_tag(run.run_id, name)
-                set_tags(self.client, run.run_id, {CHANGED_TAG: now()})
+                set_tags(self.client, run.run_id, {keys.CHANGED_TAG: now()})
 
-    def log_file(self, run: Found, path: Path, folder: str) -> None:
+    def log_file(self, run: StoredRun, path: Path, folder: str) -> None:
         """Put a file among a run's artifacts."""
         stores.check_artifact_location(self.store, run.artifact_uri, f"run {run.run_id}")
         with explained(self.store, "written to"), quiet():
             self.client.log_artifact(run.run_id, str(path), folder)
 
 
-def connect() -> Runs:
-    """The runs of the store that MLflow would use here. Raises StoreError; a store that is not there is not made."""
-    store = stores.resolve()
-    if store.database is not None and not store.database.is_file():
-        raise StoreError(
-            f"{store.public}: no such store; set MLFLOW_TRACKING_URI to the one that holds the runs, or work in the "
-            "folder that they were made in"
+def search(
+    store: Store,
+    client: MlflowClient,
+    tags: Mapping[str, str] = {},
+    *conditions: str,
+    experiment_ids: Sequence[str] | None = None,
+    deleted: bool = False,
+) -> list[StoredRun]:
+    """Runs with exactly these tags that meet the conditions (in MLflow's filter language), oldest first.
+
+    In these MLflow experiments; None: in all that this user may read. `deleted`: the deleted ones instead.
+    Raises StoreError.
+    """
+    from mlflow.entities import ViewType
+
+    wanted = [*filter(None, (_equals(name, value) for name, value in tags.items())), *conditions]
+    view = ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY
+    with explained(store, "searched"), quiet():
+        found = list(_pages(client, " and ".join(wanted), experiment_ids, view))
+    # A value that a filter cannot hold is looked at here.
+    return [run for run in found if tags.items() <= run.tags.items()]
+
+
+def _pages(
+    client: MlflowClient, condition: str, experiment_ids: Sequence[str] | None, view: int
+) -> Iterator[StoredRun]:
+    ids = [each.experiment_id for each in _experiments(client)] if experiment_ids is None else experiment_ids
+    token: str | None = None
+    while ids:
+        page = client.search_runs(
+            list(ids), condition, view, max_results=_PAGE, order_by=["attributes.start_time ASC"], page_token=token
         )
-    return Runs(store, stores.connect(store, create=False))
+        yield from map(from_mlflow, page)
+        token = page.token
+        if not token:
+            return
+
+
+def _experiments(client: MlflowClient) -> list[Experiment]:
+    """All MLflow experiments that this user may read."""
+    found: list[Experiment] = []
+    token: str | None = None
+    while True:
+        page = client.search_experiments(max_results=_PAGE, page_token=token)
+        found += page
+        token = page.token
+        if not token:
+            return found
+
+
+def set_tags(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> None:
+    """Set several tags at once; call it inside `explained`."""
+    from mlflow.entities import RunTag
+
+    client.log_batch(run_id, tags=[RunTag(name, value) for name, value in fields.bounded(dict(tags)).items()])
+
+
+def now() -> str:
+    """The value of keys.CHANGED_TAG for a run that is written to now."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def is_run_id(text: str) -> bool:
@@ -255,11 +303,11 @@ def may_be_run_id(text: str) -> bool:
     return _BEGINNING.fullmatch(text) is not None
 
 
-def once(runs: Iterable[Found]) -> Iterator[Found]:
+def once(runs: Iterable[StoredRun]) -> Iterator[StoredRun]:
     """Each record once: a run that was logged twice is one measurement."""
     seen: set[str] = set()
     for run in runs:
-        identity = run.tags.get(RECORD_TAG, run.run_id)
+        identity = run.tags.get(keys.RECORD_TAG, run.run_id)
         if identity not in seen:
             seen.add(identity)
             yield run
@@ -272,9 +320,10 @@ def _equals(tag: str, value: str) -> str | None:
     return f'tags.`{tag}` = "{value}"' if '"' not in value else None
 
 
-def _found(run: Run) -> Found:
+def from_mlflow(run: Run) -> StoredRun:
+    """A run as MLflow's client gives it."""
     info, data = run.info, run.data
-    return Found(
+    return StoredRun(
         run_id=str(info.run_id),
         experiment_id=str(info.experiment_id),
         name=str(info.run_name or ""),
@@ -282,7 +331,26 @@ def _found(run: Run) -> Found:
         started_ms=int(info.start_time or 0),
         ended_ms=info.end_time,
         artifact_uri=str(info.artifact_uri),
+        deleted=info.lifecycle_stage != "active",
         tags=dict(data.tags),
         params=dict(data.params),
         metrics={name: float(value) for name, value in data.metrics.items()},
+    )
+
+
+def from_record(record: Record) -> StoredRun | None:
+    """A record that is in no store, as a run of it would look to a search; None for that of a bare trace."""
+    if record.run is None:
+        return None
+    return StoredRun(
+        run_id="",
+        experiment_id="",
+        name=fields.run_name(record),
+        status="FINISHED",
+        started_ms=record.run.started_ns // 1_000_000,
+        ended_ms=record.run.ended_ns // 1_000_000,
+        artifact_uri="",
+        tags=fields.tags(record),
+        params=fields.params(record),
+        metrics={point.key: point.value for point in fields.metrics(record)},
     )
