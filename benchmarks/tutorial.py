@@ -89,7 +89,7 @@ def of_run(folder: Path) -> None:
     record = records.load(folder / "record.json")
     times, verdict = record.times, record.verdict
     print("| T | B | u | R | verdict | confidence |\n|---|---|---|---|---|---|")
-    cells = [duration(times.step_time_us), duration(times.gpu_busy_per_step_us), percent(verdict.gpu_busy_fraction)]
+    cells = [duration(record.step_time_us), duration(times.gpu_busy_per_step_us), percent(verdict.gpu_busy_fraction)]
     print(f"| {' | '.join([*cells, duration(times.roofline_time_us), verdict.regime, verdict.confidence])} |\n")
     print(verdict.summary)
 

@@ -132,7 +132,7 @@ def test_what_mlflow_itself_records_of_a_remote_is_written_over(
     }
     run_id = client.create_run("0", tags=tags).info.run_id
     monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
-    with pytest.raises(ProftrackError), session.open_run("x", "x"):
+    with pytest.raises(ProftrackError), session.keep(session.opening("x", "x")):
         found = client.get_run(run_id).data.tags
         assert found["mlflow.source.git.repoURL"] == found["mlflow.gitRepoURL"] == "https://git.example.org/x.git"
         assert found["mlflow.source.name"] == "https://git.example.org/x.git#sub"

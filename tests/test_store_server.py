@@ -60,7 +60,7 @@ def test_what_is_logged_through_it(
     # The experiment is the server's now: a client of the database cannot write its artifacts, and says so in time.
     monkeypatch.chdir(folder)
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    with pytest.raises(StoreError, match="go through a server"), session.open_run("x", "x"):
+    with pytest.raises(StoreError, match="go through a server"), session.keep(session.opening("x", "x")):
         pass
     local = connect.resolve()
     assert lifecycle.search(connect.connect(local), "attributes.status = 'RUNNING'") == []

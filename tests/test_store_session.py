@@ -48,7 +48,7 @@ def only_run(client: MlflowClient) -> Any:
 
 def test_alone(client: MlflowClient, run_folder: Writer) -> None:
     handlers = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    with session.open_run("matmul_add", "a name") as run:
+    with session.keep(session.opening("matmul_add", "a name")) as run:
         assert client.get_run(run.run_id).info.status == "RUNNING"
         assert signal.getsignal(signal.SIGTERM) != handlers[0]
         upload.log_folder(run, run_folder())
@@ -62,7 +62,7 @@ def test_alone(client: MlflowClient, run_folder: Writer) -> None:
 
 
 def test_what_the_run_holds(client: MlflowClient, run_folder: Writer) -> None:
-    with session.open_run("matmul_add", "x") as run:
+    with session.keep(session.opening("matmul_add", "x")) as run:
         upload.log_folder(run, run_folder())
     artifacts = Path(run.artifact_uri)
     assert {path.relative_to(artifacts).as_posix() for path in artifacts.rglob("*") if path.is_file()} == {
@@ -99,7 +99,7 @@ def test_what_the_run_holds(client: MlflowClient, run_folder: Writer) -> None:
 def test_status_after_an_exception(
     client: MlflowClient, error: BaseException, status: str, tag: str, value: str
 ) -> None:
-    with pytest.raises(type(error)), session.open_run("x", "x"):
+    with pytest.raises(type(error)), session.keep(session.opening("x", "x")):
         raise error
     found = only_run(client)
     assert found.info.status == status
@@ -107,14 +107,14 @@ def test_status_after_an_exception(
 
 
 def test_finished_only_with_everything_in_the_store(client: MlflowClient) -> None:
-    with session.open_run("x", "x"):
+    with session.keep(session.opening("x", "x")):
         pass
     assert only_run(client).info.status == "FAILED"
 
 
 def test_an_artifact_that_cannot_be_logged(client: MlflowClient, run_folder: Writer) -> None:
     folder = run_folder()
-    with pytest.raises(StoreError, match="could not be written to"), session.open_run("x", "x") as run:
+    with pytest.raises(StoreError, match="could not be written to"), session.keep(session.opening("x", "x")) as run:
         target = Path(run.artifact_uri)
         target.mkdir(parents=True)
         (target / "trace").write_text("a file where a folder must be")
@@ -126,7 +126,7 @@ def test_an_artifact_that_cannot_be_logged(client: MlflowClient, run_folder: Wri
 def test_under_mlflow_run(client: MlflowClient, monkeypatch: pytest.MonkeyPatch, run_folder: Writer) -> None:
     """Params that are there stay as they were given; the run is the one that MLflow made."""
     run_id = project_run(client, monkeypatch, n="64.0")
-    with session.open_run("matmul_add", "ours", parent=process.Parent()) as run:
+    with session.keep(session.opening("matmul_add", "ours"), watched=process.Parent()) as run:
         assert run.run_id == run_id
         upload.log_folder(run, run_folder())
     found = client.get_run(run_id)
@@ -144,7 +144,7 @@ def test_under_mlflow_run_a_name_that_the_user_chose_stays(
 ) -> None:
     run_id = project_run(client, monkeypatch)
     client.update_run(run_id, name="try-fast-2")
-    with session.open_run("x", "x") as run:
+    with session.keep(session.opening("x", "x")) as run:
         upload.log_folder(run, run_folder())
     assert client.get_run(run_id).info.run_name == "try-fast-2"
 
@@ -153,9 +153,12 @@ def test_a_run_that_holds_a_profile_gets_no_second_one(
     client: MlflowClient, monkeypatch: pytest.MonkeyPatch, run_folder: Writer
 ) -> None:
     run_id = project_run(client, monkeypatch)
-    with session.open_run("x", "x") as run:
+    with session.keep(session.opening("x", "x")) as run:
         upload.log_folder(run, run_folder())
-    with pytest.raises(StoreError, match="holds a profile already; unset MLFLOW_RUN_ID"), session.open_run("x", "x"):
+    with (
+        pytest.raises(StoreError, match="holds a profile already; unset MLFLOW_RUN_ID"),
+        session.keep(session.opening("x", "x")),
+    ):
         pass
     assert client.get_run(run_id).info.status == "FINISHED"
 
@@ -164,12 +167,12 @@ def test_a_run_id_of_another_store(client: MlflowClient, monkeypatch: pytest.Mon
     monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)
     with (
         pytest.raises(StoreError, match=r"no run 0{32}.*set MLFLOW_TRACKING_URI to the store"),
-        session.open_run("", ""),
+        session.keep(session.opening("", "")),
     ):
         pass
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///other.db")
-    with pytest.raises(StoreError, match="relative URI means another file"), session.open_run("", ""):
+    with pytest.raises(StoreError, match="relative URI means another file"), session.keep(session.opening("", "")):
         pass
     assert not (tmp_path / "other.db").exists()
 
@@ -179,7 +182,7 @@ def test_under_a_run_of_the_callers(client: MlflowClient, run_folder: Writer) ->
 
     experiment = client.create_experiment("training", artifact_location=str(run_folder("t").parent / "artifacts"))
     with mlflow.start_run(experiment_id=experiment) as outer:
-        with session.open_run("matmul_add", "x") as run:
+        with session.keep(session.opening("matmul_add", "x")) as run:
             upload.log_folder(run, run_folder())
         active = mlflow.active_run()
         assert active is not None
@@ -260,7 +263,7 @@ def test_sync_finishes_what_was_logged_half(
 def test_sync_finishes_the_run_whose_logging_failed(client: MlflowClient, run_folder: Writer) -> None:
     """The run of `proftrack run` itself becomes whole: there is no second one."""
     folder = run_folder()
-    with pytest.raises(StoreError), session.open_run("matmul_add", "x") as run:
+    with pytest.raises(StoreError), session.keep(session.opening("matmul_add", "x")) as run:
         (Path(run.artifact_uri) / "trace").parent.mkdir(parents=True)
         (Path(run.artifact_uri) / "trace").write_text("in the way")
         upload.log_folder(run, folder)

@@ -507,7 +507,7 @@ def test_what_was_measured_before_the_process_died_becomes_the_same_run(
     code = (
         "import os, sys; from pathlib import Path\n"
         "from proftrack.store import session, upload\n"
-        "with session.open_run('faults', 'x') as run:\n"
+        "with session.keep(session.opening('faults', 'x')) as run:\n"
         "    upload.begin(run, Path(sys.argv[1]))\n"
         "    print(run.run_id, flush=True)\n"
         "    os.kill(os.getpid(), 9)\n"

@@ -22,7 +22,7 @@ _LEAD_IN = 0.1
 """Of a block's steps: caches and branch predictors are the other variant's before."""
 
 
-class Turns(Struct):
+class RoundTimes(Struct):
     """Times of one contestant, by round."""
 
     per_block: int
@@ -50,9 +50,9 @@ def plan(step_seconds: list[float], options: TimingOptions, rounds: int = ROUNDS
 
 def take_turns(
     watches: list[Stopwatch], per_block: list[int], rounds: int, *, tick: Callable[[], Any] = lambda: None
-) -> list[Turns]:
+) -> list[RoundTimes]:
     """Run the rounds. `tick` is called between them."""
-    turns = [Turns(count) for count in per_block]
+    turns = [RoundTimes(count) for count in per_block]
     for _ in range(rounds):
         for watch, found in zip(watches, turns, strict=True):
             watch.block(max(1, int(found.per_block * _LEAD_IN)))

@@ -54,7 +54,7 @@ class Progress(Protocol):
         """Some more of the present phase is done. Called only where time is not measured."""
 
 
-class Bench(Struct):
+class ReadyDevice(Struct):
     """What steps run on, made ready once a process: see `ready`."""
 
     device: Device
@@ -64,12 +64,12 @@ class Bench(Struct):
     """What could not be had."""
 
 
-class Subject(Struct):
+class OpenWorkload(Struct):
     """A workload that is built and has run its first step."""
 
     experiment: Experiment
     """With what `auto` became on this device."""
-    bench: Bench
+    bench: ReadyDevice
     step: Step
     build_us: float
     first_us: float | None
@@ -89,7 +89,7 @@ class Subject(Struct):
         return self.bench.device
 
 
-class Timed(NamedTuple):
+class TimedSteps(NamedTuple):
     """What is known once steps were timed: the timing, the peak memory, the GPU's state behind them."""
 
     timing: Timing
@@ -99,11 +99,11 @@ class Timed(NamedTuple):
     """The step time that all ranks go by; the timing's own where there is but one."""
 
 
-def ready(device: Device, notes: list[str], progress: Progress, *, calibrate: bool) -> Bench:
+def ready(device: Device, notes: list[str], progress: Progress, *, calibrate: bool) -> ReadyDevice:
     """The device with its profiler started once. `calibrate`: ceilings and a step's work will be asked for."""
     with progress.phase("start the profiler", live=True):
         throw_away_session(device)
-    return Bench(device, calibrate, notes)
+    return ReadyDevice(device, calibrate, notes)
 
 
 def calibrated(device: Device, dtypes: Iterable[str], progress: Progress, pace: Pace | None = None) -> Ceilings:
@@ -119,14 +119,14 @@ def calibrated(device: Device, dtypes: Iterable[str], progress: Progress, pace: 
 def opened(
     build: workload.Workload,
     experiment: Experiment,
-    bench: Bench,
+    bench: ReadyDevice,
     progress: Progress,
     transform: Callable[[Step, Device], Step] | None = None,
     *,
     pace: Pace | None = None,
     on_overrun: OnOverrun | None = None,
     timed_steps: int = FEWEST_STEPS,
-) -> Iterator[Subject]:
+) -> Iterator[OpenWorkload]:
     """Build the workload, run its first step, plan the rest, count a step's work; the workload is closed at the end.
 
     `transform` makes the step that is run and timed from the workload's own; its time counts as the first step's. The
@@ -149,21 +149,21 @@ def opened(
         first = _FirstSteps(experiment, device, budget, progress, pace, on_overrun)
         step, first_us = first.run(own, transform)
         plan = first.plan(step, first_us / 1e6)
-        subject = Subject(experiment, bench, step, build_us, first_us, plan, notes, steps_run=first.steps)
+        subject = OpenWorkload(experiment, bench, step, build_us, first_us, plan, notes, steps_run=first.steps)
         if bench.calibrate:
             _count(own, subject, progress, pace)
         progress.expect(plan.expected_seconds)
         yield subject
 
 
-def time_alone(subject: Subject, progress: Progress, pace: Pace | None = None) -> Timed:
+def time_alone(subject: OpenWorkload, progress: Progress, pace: Pace | None = None) -> TimedSteps:
     """Warm-up and timing of one workload by itself; with `pace` in step with the other ranks."""
     step, device = subject.step, subject.device
     paced = PacedStopwatch(step, device, pace, tick=progress.advance) if pace is not None else None
     watch = paced or Stopwatch(step, device, tick=progress.advance)
     timing, peak = _timed(watch, subject, progress)
     own = paced.own_timing(timing) if paced is not None else timing
-    return Timed(own, peak, state_of(device), timing.step_time_us)
+    return TimedSteps(own, peak, state_of(device), timing.step_time_us)
 
 
 def state_of(device: Device) -> GpuState | None:
@@ -172,7 +172,7 @@ def state_of(device: Device) -> GpuState | None:
 
 
 def profiled(
-    subject: Subject, folder: Path, step_time_us: float, progress: Progress, rank: int | None = None
+    subject: OpenWorkload, folder: Path, step_time_us: float, progress: Progress, rank: int | None = None
 ) -> list[Recorded]:
     """The scheduled profiler over the subject's steps. Nothing may be timed in this process afterwards.
 
@@ -186,7 +186,7 @@ def profiled(
         )
 
 
-def result(subject: Subject, timed: Timed, recorded: list[Recorded], started_ns: int) -> Capture:
+def result(subject: OpenWorkload, timed: TimedSteps, recorded: list[Recorded], started_ns: int) -> Capture:
     """All that was measured of a subject. Raises CaptureError where not one cycle is whole."""
     experiment = subject.experiment
     notes = [*subject.notes, *recorded_notes(recorded, subject.device, experiment)]
@@ -259,7 +259,7 @@ class _FirstSteps:
         return self._pace.agree(seconds) if self._pace is not None else seconds
 
 
-def _count(own: Step, subject: Subject, progress: Progress, pace: Pace | None) -> None:
+def _count(own: Step, subject: OpenWorkload, progress: Progress, pace: Pace | None) -> None:
     """Count the step's work and look the ceilings up that it is held against, as far as there is time."""
     plan, device = subject.plan, subject.device
     if plan.count:
@@ -285,7 +285,7 @@ def _count(own: Step, subject: Subject, progress: Progress, pace: Pace | None) -
 # ---- without the profiler ------------------------------------------------------------------------------------------
 
 
-def _timed(watch: Stopwatch, subject: Subject, progress: Progress) -> tuple[Timing, int | None]:
+def _timed(watch: Stopwatch, subject: OpenWorkload, progress: Progress) -> tuple[Timing, int | None]:
     """Warm-up and timing, as long as the plan has time for; with the peak memory of the timed steps."""
     device, experiment, plan = watch.device, subject.experiment, subject.plan
     limits = GPU_WARM_UP if device.is_gpu else CPU_WARM_UP

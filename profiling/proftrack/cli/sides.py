@@ -17,6 +17,7 @@ from proftrack.errors import NotFoundError, ProftrackError, UsageError
 from proftrack.files import no_such_file
 from proftrack.record import Record
 from proftrack.record.timing import metric_of
+from proftrack.rundir.layout import RECORD
 
 if TYPE_CHECKING:
     from proftrack.store.query import Found, Runs
@@ -73,7 +74,7 @@ def from_path(reference: str, step_time_us: float | None = None) -> Side:
 
     path = Path(reference)
     if path.is_dir():
-        path = path / "record.json"
+        path = path / RECORD
         if not path.is_file():
             raise UsageError(f"{reference}: no run folder (no record.json in it)")
     if is_record(path):
@@ -255,7 +256,7 @@ def repeat_sides(references: Collection[str], store: Store) -> list[Side]:
     found: list[Side] = []
     for reference in references:
         path = Path(reference)
-        if path.is_dir() and not (path / "record.json").is_file():
+        if path.is_dir() and not (path / RECORD).is_file():
             from proftrack import rundir
 
             found += [from_path(str(folder)) for folder in rundir.find(path)]

@@ -133,17 +133,6 @@ def opening_beside(experiment: str, name: str, *, parent_run_id: str | None = No
 
 
 @contextlib.contextmanager
-def open_run(experiment: str, name: str, *, parent: process.Parent | None = None) -> Iterator[Session]:
-    """The run of `opening`, for the block; `parent` is the process whose end ends the run of an `mlflow run`.
-
-    Raises StoreError: before the block where the store cannot be used, after it where the run could not be ended.
-    """
-    found = opening(experiment, name)
-    with keep(found, watched=parent if found.is_project else None) as session:
-        yield session
-
-
-@contextlib.contextmanager
 def keep(found: Opening, *, watched: process.Watched | None = None, end_ms: int | None = None) -> Iterator[Session]:
     """Open a run, keep it for the block, and end it whatever happens in the block.
 

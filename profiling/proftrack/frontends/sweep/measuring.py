@@ -42,6 +42,7 @@ from proftrack.frontends.sweep.stages import (
     Where,
 )
 from proftrack.record import Record
+from proftrack.rundir.layout import RECORD
 from proftrack.text import counted
 
 _MOST_KEEPERS = 4
@@ -176,7 +177,7 @@ class Measuring:
         """The point of a keeper that may be at it still."""
         try:
             kept.role.worker.receive(Done)
-            record = records.load(kept.asked.folder / "record.json")
+            record = records.load(kept.asked.folder / RECORD)
         except ProftrackError as error:
             return Measured(asked=kept.asked, error=str(error), seconds=time.monotonic() - kept.begin)
         return Measured(asked=kept.asked, record=record, seconds=time.monotonic() - kept.begin)
@@ -205,7 +206,7 @@ class Measuring:
         try:
             with self._phase(asked.text):
                 worker.call(stages.measure_point, ToMeasure(asked.where, asked.folder), Done, asked.log)
-            record = records.load(asked.folder / "record.json")
+            record = records.load(asked.folder / RECORD)
         except ProftrackError as error:
             return Measured(asked=asked, error=str(error), seconds=time.monotonic() - begin)
         finally:

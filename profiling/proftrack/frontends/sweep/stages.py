@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from proftrack import experiment as experiments
 from proftrack.capture.device import Device, open_device
-from proftrack.capture.measurement import Bench, Subject, Timed
+from proftrack.capture.measurement import OpenWorkload, ReadyDevice, TimedSteps
 from proftrack.capture.result import Capture
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment import Experiment, workload
@@ -34,7 +34,7 @@ from proftrack.report.progress import Lines
 
 T = TypeVar("T")
 
-_benches: dict[tuple[str, bool], Bench] = {}
+_benches: dict[tuple[str, bool], ReadyDevice] = {}
 """Of this process: (device, whether ceilings are asked for)."""
 _served: list[str] = []
 """The points whose workloads this process has run."""
@@ -75,7 +75,7 @@ class Timings(Struct):
     """What the timer found; `own_process` says why the point needs one, and then nothing else holds."""
 
     own_process: str = ""
-    timed: Timed | None = None
+    timed: TimedSteps | None = None
     build_us: float = 0.0
     first_us: float | None = None
     notes: list[str] = []
@@ -164,7 +164,7 @@ def measure_point(asked: ToMeasure) -> Done:
 # ---- timing ----------------------------------------------------------------------------------------------------------
 
 
-def _timings(experiment: Experiment, bench: Bench, companions: int) -> Timings:
+def _timings(experiment: Experiment, bench: ReadyDevice, companions: int) -> Timings:
     from proftrack.capture.compilation import watched
     from proftrack.capture.measurement import opened, time_alone
     from proftrack.capture.profiling import no_other_profiler
@@ -197,7 +197,7 @@ def _without(gpu: GpuState | None, companions: int) -> GpuState | None:
 # ---- profiling -------------------------------------------------------------------------------------------------------
 
 
-def _captured(experiment: Experiment, bench: Bench, asked: ToProfile) -> Captured:
+def _captured(experiment: Experiment, bench: ReadyDevice, asked: ToProfile) -> Captured:
     from proftrack.capture import environment
     from proftrack.capture.measurement import opened, profiled, result
     from proftrack.capture.profiling import no_other_profiler
@@ -219,7 +219,7 @@ def _captured(experiment: Experiment, bench: Bench, asked: ToProfile) -> Capture
     return Captured(captured, environment.collect(captured.device, code=experiment.path.parent))
 
 
-def _as_timed(subject: Subject, timings: Timings) -> Subject:
+def _as_timed(subject: OpenWorkload, timings: Timings) -> OpenWorkload:
     """The subject with what the timer knows of its start, and its notes."""
     notes = list(dict.fromkeys([*timings.notes, *subject.notes]))
     return msgspec.structs.replace(subject, build_us=timings.build_us, first_us=timings.first_us, notes=notes)
@@ -228,7 +228,7 @@ def _as_timed(subject: Subject, timings: Timings) -> Subject:
 # ---- one process, many points ----------------------------------------------------------------------------------------
 
 
-def _bench(device: str, *, calibrate: bool) -> Bench:
+def _bench(device: str, *, calibrate: bool) -> ReadyDevice:
     from proftrack.capture.measurement import ready
     from proftrack.capture.profiling import refuse_running_profiler
 

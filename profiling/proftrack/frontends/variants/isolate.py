@@ -24,7 +24,7 @@ from proftrack.frontends.variants.names import Variant
 from proftrack.frontends.variants.result import Status
 from proftrack.record.compilation import Compilation
 from proftrack.report.progress import Lines
-from proftrack.rundir.layout import LOGS, PROCESSES
+from proftrack.rundir.layout import LOGS, PROCESSES, RECORD
 
 if TYPE_CHECKING:
     from proftrack.capture.measurement import Progress
@@ -108,6 +108,6 @@ def _take(each: Measured, answer: Answer, inner: Path, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(inner, folder)
-    each.folder, each.record = folder, records.load(folder / "record.json")
+    each.folder, each.record = folder, records.load(folder / RECORD)
     each.round_us = [*each.round_us, statistics.median(answer.round_us)]
     each.compilation = answer.compilation

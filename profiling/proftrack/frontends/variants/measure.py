@@ -29,8 +29,8 @@ from proftrack.recorder import keep
 
 if TYPE_CHECKING:
     from proftrack.capture.compilation import Counters
-    from proftrack.capture.in_turns import Turns
-    from proftrack.capture.measurement import Bench, Progress, Subject
+    from proftrack.capture.in_turns import RoundTimes
+    from proftrack.capture.measurement import OpenWorkload, Progress, ReadyDevice
     from proftrack.capture.result import Capture
     from proftrack.capture.timing import WarmUp
 
@@ -57,7 +57,7 @@ class _Open(Struct, kw_only=True):
     """One variant while it is open."""
 
     variant: Variant
-    subject: Subject
+    subject: OpenWorkload
     kept: list[Any]
     first: Counters
     later: Counters
@@ -128,7 +128,7 @@ class Named:
 
 
 def _open_one(
-    variant: Variant, bench: Bench, progress: Progress, stack: contextlib.ExitStack
+    variant: Variant, bench: ReadyDevice, progress: Progress, stack: contextlib.ExitStack
 ) -> tuple[_Open | None, Measured]:
     """Open one variant for as long as `stack` is, or say why not."""
     from proftrack.capture.step_transforms import Refused
@@ -148,7 +148,7 @@ def _open_one(
     return opened, Measured(variant=variant)
 
 
-def _opened(variant: Variant, bench: Bench, progress: Progress, stack: contextlib.ExitStack) -> _Open:
+def _opened(variant: Variant, bench: ReadyDevice, progress: Progress, stack: contextlib.ExitStack) -> _Open:
     from proftrack.capture import compilation, output_check
     from proftrack.capture.dtype import resolved
     from proftrack.capture.in_turns import FEWEST_ROUNDS
@@ -206,7 +206,7 @@ def _check_outputs(opened: Sequence[_Open], measured: dict[str, Measured]) -> No
 # ---- timing and profiling --------------------------------------------------------------------------------------------
 
 
-def _timed(opened: Sequence[_Open], base: Experiment, rounds: int, progress: Progress) -> list[Turns]:
+def _timed(opened: Sequence[_Open], base: Experiment, rounds: int, progress: Progress) -> list[RoundTimes]:
     from proftrack.capture.in_turns import plan, take_turns
     from proftrack.capture.timing import CPU_WARM_UP, GPU_WARM_UP, Stopwatch, warm_up
 
@@ -231,8 +231,8 @@ def _within(limits: WarmUp, seconds: float) -> WarmUp:
     return msgspec.structs.replace(limits, max_seconds=min(limits.max_seconds, seconds))
 
 
-def _profiled(each: _Open, turns: Turns, folder: Path, progress: Progress) -> Capture | CaptureError:
-    from proftrack.capture.measurement import Timed, profiled, result, state_of
+def _profiled(each: _Open, turns: RoundTimes, folder: Path, progress: Progress) -> Capture | CaptureError:
+    from proftrack.capture.measurement import TimedSteps, profiled, result, state_of
     from proftrack.capture.run import trace_folder
     from proftrack.capture.timing import timing_of
 
@@ -243,12 +243,12 @@ def _profiled(each: _Open, turns: Turns, folder: Path, progress: Progress) -> Ca
     named = Named(progress, each.variant.name)
     try:
         recorded = profiled(subject, trace_folder(folder, subject.experiment), timing.step_time_us, named)
-        return result(subject, Timed(timing, None, state, timing.step_time_us), recorded, each.started_ns)
+        return result(subject, TimedSteps(timing, None, state, timing.step_time_us), recorded, each.started_ns)
     except CaptureError as error:
         return error
 
 
-def _samples(turns: Turns, asked: Experiment) -> list[float]:
+def _samples(turns: RoundTimes, asked: Experiment) -> list[float]:
     """The step time of each round, of the kind that is compared."""
     if asked.timing.mode == "latency":
         return [statistics.median(each) for each in turns.single_us]
