@@ -107,8 +107,8 @@ class Table(Struct, frozen=True):
     """Whether the first column holds names of code."""
     below: int | None = None
     """A column of sentences, which in a terminal goes below its row where the columns do not fit."""
-    keys: int = 1
-    """The first columns that tell its rows apart: a terminal says them again where the others need another table."""
+    repeated: int = 1
+    """The first columns, which name a row: each part of a table that a terminal has to divide begins with them."""
     sortable: bool = False
     """Whether HTML sorts it by the column whose head is clicked."""
 

@@ -195,7 +195,7 @@ def _hanging(out: Console, text: str, first: str = "", below: str = "", style: s
 
 def _table(out: Console, block: Table) -> None:
     """Columns side by side. Where they do not fit, run ids are shortened, sentences go below their row, words give way
-    (never a number), and what still has no room is another table below, with its keys again.
+    (never a number), and what still has no room is another table below, with the first columns again.
     """
     columns = [replace(column, label=plain(column.label, _CELL)) for column in block.columns]
     shown = block.cells[: block.most]
@@ -209,7 +209,7 @@ def _table(out: Console, block: Table) -> None:
         texts = [_without(row, block.below) for row in texts]
     widths = _narrowed(columns, _widths(columns, texts), out.width)
     _heading(out, block.title)
-    for number, part in enumerate(_parts(widths, out.width, block.keys)):
+    for number, part in enumerate(_parts(widths, block.repeated, out.width)):
         if number:
             out.print()
         _rows(
@@ -262,12 +262,12 @@ def _narrowed(columns: Sequence[Column], widths: list[int], width: int) -> list[
     return widths
 
 
-def _parts(widths: Sequence[int], width: int, keys: int) -> list[list[int]]:
-    """The columns that fit beside each other; each part begins with the `keys` first ones."""
-    parts = [list(range(keys))]
-    for i in range(keys, len(widths)):
-        if len(parts[-1]) > keys and _total([widths[j] for j in (*parts[-1], i)]) > width:
-            parts.append(list(range(keys)))
+def _parts(widths: Sequence[int], repeated: int, width: int) -> list[list[int]]:
+    """The columns that fit beside each other; each part begins with those that are repeated."""
+    parts = [list(range(repeated))]
+    for i in range(repeated, len(widths)):
+        if len(parts[-1]) > repeated and _total([widths[j] for j in (*parts[-1], i)]) > width:
+            parts.append(list(range(repeated)))
         parts[-1].append(i)
     return parts
 

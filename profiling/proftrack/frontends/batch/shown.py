@@ -61,7 +61,7 @@ def page(
     rows = [_row(part, names, columns) for part in parts]
     blocks: list[Block] = [Lead(lead)] if lead else []
     blocks.append(Paragraph(caption))
-    blocks.append(Table("", heads, rows, keys=len(names), most=len(rows), folded=False))
+    blocks.append(Table("", heads, rows, repeated=len(names), most=len(rows), folded=False))
     blocks.append(Items("", sentences))
     return Document("", blocks)
 
