@@ -8,7 +8,6 @@ retry        how long a store is waited for
 errors       what a store raises, as one sentence
 connect      which store, made whole before anything writes to it; its experiments
 fields       record -> params, metrics and tags
-description  record -> the run's description
 runs         runs of a store: searched, read, tagged
 cache        an experiment's runs, kept on this machine
 ownership    the process that keeps a run, as its tags
