@@ -129,8 +129,8 @@ def _checked_step_time(value: Any) -> float | None:
     if is_number and 0 < value <= LONGEST_STEP_US:
         return float(value)
     raise UsageError(
-        f"step_time_us: {repr(value)[:60]} is no time of a step; give a number of microseconds above 0 and up to "
-        f"{LONGEST_STEP_US:.0e}"
+        f"step_time_us: {repr(value)[:60]} is no time of a step",
+        f"give a number of microseconds above 0 and up to {LONGEST_STEP_US:.0e}",
     )
 
 

@@ -52,7 +52,7 @@ def read_and_measure(
                 continue
             others += 1
             if others == len(files.paths):
-                raise UsageError(f"{path.parent}: no JSON in this folder is a trace; name a trace")
+                raise UsageError(f"{path.parent}: no JSON in this folder is a trace", "name a trace")
             on_left_out(path)
     return measured
 
@@ -76,7 +76,7 @@ def _in_processes(
         except BrokenProcessPool as error:
             folder = paths[0].parent
             raise TraceError(
-                f"{folder}: a process that read traces was ended (too little memory?); name fewer traces at once"
+                f"{folder}: a process that read traces was ended (too little memory?)", "name fewer traces at once"
             ) from error
 
 
@@ -91,7 +91,7 @@ def _read_and_measure(
             return None
         raise
     if not len(trace.table):
-        raise TraceError(f"{path}: holds no complete events ({trace.events} of other kinds); export the trace again")
+        raise TraceError(f"{path}: holds no complete events ({trace.events} of other kinds)", "export the trace again")
     return Measured(trace, measure(trace.table))
 
 

@@ -38,10 +38,10 @@ def find(given: Iterable[Path]) -> TraceFiles:
         else:
             paths.append(path)
     if not paths:
-        raise UsageError("no trace given; name at least one")
+        raise UsageError("no trace given", "name at least one")
     twice = sorted({path for path in paths if paths.count(path) > 1})
     if twice:
-        raise UsageError(f"{twice[0]}: given twice; name each trace once")
+        raise UsageError(f"{twice[0]}: given twice", "name each trace once")
     return TraceFiles(paths, frozenset(from_folders))
 
 
@@ -49,5 +49,5 @@ def _in_folder(folder: Path) -> list[Path]:
     """Smallest first: other JSON is small, and is found before much is read."""
     inside = {file for pattern in PATTERNS for file in folder.glob(pattern)}
     if not inside:
-        raise UsageError(f"{folder}: no .json or .json.gz file in this folder; name a trace or its folder")
+        raise UsageError(f"{folder}: no .json or .json.gz file in this folder", "name a trace or its folder")
     return sorted(inside, key=lambda file: (file.stat().st_size if file.is_file() else 0, file))

@@ -180,7 +180,7 @@ def open_device(wanted: str) -> tuple[Device, list[str]]:
                 f"the GPU cannot be used ({first_line(error)}): check nvidia-smi, or set device=cpu"
             ) from error
     if wanted == "cuda":
-        raise UsageError(f"device=cuda, but {obstacle}; or set device=cpu")
+        raise UsageError(f"device=cuda, but {obstacle}", "or set device=cpu")
     if shutil.which("nvidia-smi"):
         return CpuDevice(), [f"This machine has NVIDIA's driver, but {obstacle}. The run was made on the CPU."]
     return CpuDevice(), []

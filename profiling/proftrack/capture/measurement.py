@@ -307,7 +307,7 @@ def _check_result(result: Any, experiment: Experiment) -> None:
         kind = type(result).__name__
         result.close()
         raise WorkloadError(
-            f"{experiment.name}: the step returns a {kind} and so has done nothing; it must do its work"
+            f"{experiment.name}: the step returns a {kind} and so has done nothing", "it must do its work"
         )
 
 
@@ -344,7 +344,7 @@ def _whole(recorded: list[Recorded], experiment: Experiment, notes: list[str]) -
         text = f"the profiler recorded {found} of the {expected} steps that the schedule promised ({where})"
         if not whole:
             remedy = "a shorter schedule.active, or fewer operators a step, keeps its buffers from running over"
-            raise CaptureError(f"{experiment.name}: {text}; {remedy}")
+            raise CaptureError(f"{experiment.name}: {text}", f"{remedy}")
         kept = [cycle.trace.name for cycle in recorded if cycle not in whole]
         left = f"; kept, but left out of the figures: {', '.join(kept)}" if kept else ""
         notes.append(f"{text[0].upper()}{text[1:]}{left}.")

@@ -72,8 +72,8 @@ def refuse_running_profiler() -> None:
     """Raise CaptureError where a profiler is on already: torch would let both run and record nothing in one of them."""
     if compat.profiler_is_on():
         raise CaptureError(
-            "a torch profiler is already running in this process and two cannot record at once; "
-            "stop it (or take it out of the workload) before proftrack profiles"
+            "a torch profiler is already running in this process and two cannot record at once",
+            "stop it (or take it out of the workload) before proftrack profiles",
         )
 
 
@@ -87,8 +87,8 @@ def no_other_profiler(experiment: Experiment) -> Iterator[None]:
     def refuse_others() -> None:
         if not _ours.get():
             raise CaptureError(
-                f"{experiment.name}: the workload starts a torch profiler of its own and two cannot record at once; "
-                "take it out of the workload"
+                f"{experiment.name}: the workload starts a torch profiler of its own and two cannot record at once",
+                "take it out of the workload",
             )
 
     # A torch that cannot be asked so runs on; a cycle that was disturbed is found by its step count.

@@ -34,7 +34,8 @@ class Exchange:
         if os.environ.get(AGENT_STORE) != "True":
             raise CaptureError(
                 f"WORLD_SIZE is {os.environ.get('WORLD_SIZE')}, but this process was not started by torchrun, by whose "
-                "store ranks find each other; use `torchrun -m proftrack run ...`, or unset WORLD_SIZE"
+                "store ranks find each other",
+                "use `torchrun -m proftrack run ...`, or unset WORLD_SIZE",
             )
         import torch.distributed as dist
 

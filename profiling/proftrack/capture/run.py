@@ -60,9 +60,9 @@ def trace_folder(output: Path, experiment: Experiment, rank: int | None = None) 
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{folder}: cannot be made ({error.strerror}); name another output folder") from error
+        raise UsageError(f"{folder}: cannot be made ({error.strerror})", "name another output folder") from error
     for cycle in range(experiment.schedule.repeat):
         target = folder / file_name(experiment.name, cycle + 1, rank)
         if target.exists():
-            raise UsageError(f"{target}: is there already, from another run; name another output folder")
+            raise UsageError(f"{target}: is there already, from another run", "name another output folder")
     return folder

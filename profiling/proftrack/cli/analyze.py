@@ -61,7 +61,9 @@ def command(
     one. Without --step-time-us the verdict rests on the traces' own, inflated step times and says so.
     """
     if kernel is not None and json_to == "-":
-        raise UsageError("--kernel and --json - both write to stdout; name a file for --json, or leave one of them out")
+        raise UsageError(
+            "--kernel and --json - both write to stdout", "name a file for --json, or leave one of them out"
+        )
     files = trace_files.find(traces)
     if json_to is not None:
         _refuse_overwriting((p for p in files.paths if not (p in files.from_folders and _is_result(p))), json_to)
@@ -100,7 +102,7 @@ def _analyzed(files: TraceFiles, **options: Any) -> JointAnalysis:
 def _refuse_overwriting(read: Iterable[Path], target: str) -> None:
     """No trace that is read may be written over. What --json once wrote into a folder is none of its traces."""
     if any(_same_file(path, Path(target)) for path in read):
-        raise UsageError(f"--json {target}: is one of the traces to read; name another file")
+        raise UsageError(f"--json {target}: is one of the traces to read", "name another file")
 
 
 def _same_file(one: Path, other: Path) -> bool:
@@ -135,7 +137,7 @@ def _write_json(ranks: list[Analysis], joint: Joint | None, target: str) -> None
     try:
         Path(target).write_bytes(data + b"\n")
     except OSError as error:
-        raise UsageError(f"--json {target}: cannot be written ({error.strerror}); name another file") from error
+        raise UsageError(f"--json {target}: cannot be written ({error.strerror})", "name another file") from error
 
 
 def _show(ranks: list[Analysis], joint: Joint | None, kernel: str | None) -> None:
@@ -169,7 +171,7 @@ def _show_kernel(ranks: list[Analysis], wanted: str) -> None:
     if not shown:
         largest = sorted((k for each in ranks for k in each.record.kernels), key=lambda k: -k.total_us)
         names = ", ".join(brief(name, 80) for name in list(dict.fromkeys(k.name for k in largest))[:3])
-        raise UsageError(f"--kernel {wanted}: no GPU work of that name; the largest are {names or 'none at all'}")
+        raise UsageError(f"--kernel {wanted}: no GPU work of that name", f"the largest are {names or 'none at all'}")
 
 
 def _log(ranks: list[Analysis]) -> None:

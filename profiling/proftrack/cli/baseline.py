@@ -22,7 +22,9 @@ def command(run: str | None, remove: bool) -> None:
     if run is None and remove:
         raise UsageError("--remove needs the id of a run")
     if run is not None and not may_be_run_id(run):
-        raise UsageError(f"{run}: not a run id; a baseline is marked by its id (32 hex digits, or the first 8 or more)")
+        raise UsageError(
+            f"{run}: not a run id", "a baseline is marked by its id (32 hex digits, or the first 8 or more)"
+        )
     runs = Runs.connect()
     if run is None:
         found = baselines.marked(runs)
@@ -38,6 +40,6 @@ def command(run: str | None, remove: bool) -> None:
         click.echo(f"Run {chosen.run_id} is no longer a baseline")
         return
     if chosen.status != "FINISHED" or not chosen.fingerprint:
-        raise UsageError(f"{run}: is {chosen.status} or holds no profile; only a FINISHED run can be a baseline")
+        raise UsageError(f"{run}: is {chosen.status} or holds no profile", "only a FINISHED run can be a baseline")
     runs.tag(chosen, {keys.BASELINE_TAG: "true"})
     click.echo(f"Run {chosen.run_id} is a baseline for {plain(chosen.name)} (fingerprint {chosen.fingerprint})")

@@ -80,7 +80,7 @@ def command(
 
 def _names(given: tuple[str, ...], baseline_trace: str | None) -> tuple[str | None, str]:
     if len(given) > 2 or (len(given) == 2 and baseline_trace):
-        raise UsageError(f"{given[-1]}: one side too many; give BASELINE and CANDIDATE")
+        raise UsageError(f"{given[-1]}: one side too many", "give BASELINE and CANDIDATE")
     if baseline_trace is not None:
         return baseline_trace, given[0]
     return (given[0], given[1]) if len(given) == 2 else (None, given[0])

@@ -45,12 +45,12 @@ class Handover:
         self._fetched = threading.Event()
         self._sending = threading.Lock()
         if not trace.is_file():
-            raise UsageError(f"{trace}: no such file; name a trace (.json, .json.gz)")
+            raise UsageError(f"{trace}: no such file", "name a trace (.json, .json.gz)")
         server = None if by_page else self._listen(port)
         self.by_page = server is None
         self._server = server or self._listen(0)
         if self._server is None:
-            raise UsageError(f"no port of {LOOPBACK} can be listened on; open {trace} at {PERFETTO} by hand")
+            raise UsageError(f"no port of {LOOPBACK} can be listened on", f"open {trace} at {PERFETTO} by hand")
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 

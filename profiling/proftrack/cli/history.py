@@ -64,7 +64,7 @@ def _write(found: History, form: str, output: str | None) -> None:
 
     if form == "png":
         if output is None or output == "-":
-            raise UsageError("--format png needs a file; name one with -o history.png")
+            raise UsageError("--format png needs a file", "name one with -o history.png")
         history.write_png(found, Path(output))
     elif form == "csv":
         from proftrack.report.spreadsheet import as_csv

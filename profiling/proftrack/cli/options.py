@@ -84,7 +84,7 @@ class ParameterCommand(click.Command):
         close = difflib.get_close_matches(option, [*ours, *(f"--{name}" for name in names)], n=1, cutoff=0.75)
         if close and close[0] in ours:
             whole = f"{close[0]} {value}" if close[0] in valued else close[0]
-            raise UsageError(f"{option}: neither an option nor a parameter; did you mean {whole}?")
+            raise UsageError(f"{option}: neither an option nor a parameter", f"did you mean {whole}?")
 
     def _rewrite(self, ctx: click.Context, args: list[str]) -> _Arguments:
         """The arguments with -P before parameters, and flags without the `true` that `mlflow run` gives them."""
@@ -136,7 +136,7 @@ def _names(reference: str) -> list[str] | None:
 def _refuse_bare(pair: str, names: Iterable[str]) -> NoReturn:
     key, _, value = pair.partition("=")
     name = next((name for name in names if name.lower() == key.lower()), key)
-    raise UsageError(f"{pair}: a parameter needs -P before it; did you mean -P {name}={value}?")
+    raise UsageError(f"{pair}: a parameter needs -P before it", f"did you mean -P {name}={value}?")
 
 
 def _is_on(value: str | None, rest: deque[str]) -> bool:
@@ -151,7 +151,7 @@ def _value_of(option: str, rest: deque[str], flags: Iterable[str] = ()) -> str:
     value = rest.popleft() if rest else None
     if value is None or value.startswith("--"):
         how = f"write {option} VALUE, or {option}=VALUE for a value that starts with --"
-        raise UsageError(f"{option} has no value; {how}{meant(option, flags)}")
+        raise UsageError(f"{option} has no value", f"{how}{meant(option, flags)}")
     return value
 
 
@@ -165,7 +165,7 @@ def parameters(pairs: Iterable[str]) -> dict[str, str]:
         key, equals, value = pair.partition("=")
         key = key.strip()
         if not (key and equals):
-            raise UsageError(f"-P {pair}: not a parameter; write it as -P name=value")
+            raise UsageError(f"-P {pair}: not a parameter", "write it as -P name=value")
         if texts.setdefault(key, value) != value:
-            raise UsageError(f"{key} is given twice, as {texts[key]} and as {value}; give it once")
+            raise UsageError(f"{key} is given twice, as {texts[key]} and as {value}", "give it once")
     return texts

@@ -47,7 +47,7 @@ def write(text: str, output: str | None) -> None:
     try:
         Path(output).write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
-        raise UsageError(f"{output}: cannot be written ({error.strerror}); name another file with -o") from error
+        raise UsageError(f"{output}: cannot be written ({error.strerror})", "name another file with -o") from error
 
 
 def form_of(form: str | None, output: str | None, default: str) -> str:

@@ -35,7 +35,9 @@ def command(what: str, output: str | None, form: str | None, open_it: bool) -> N
 
     form = form or _form_of(output)
     if open_it and (form != "html" or output == "-"):
-        raise UsageError(f"--open shows html in the browser, not {form if form != 'html' else 'stdout'}; leave it out")
+        raise UsageError(
+            f"--open shows html in the browser, not {form if form != 'html' else 'stdout'}", "leave it out"
+        )
     with waiting(f"reading {what}"):
         found = References().read(what)
     to_stdout = output == "-" or (output is None and form != "html")
@@ -100,5 +102,5 @@ def _write(text: str, output: str | None, open_it: bool) -> Path:
     try:
         target.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
-        raise UsageError(f"{target}: cannot be written ({error.strerror}); name another file with -o") from error
+        raise UsageError(f"{target}: cannot be written ({error.strerror})", "name another file with -o") from error
     return target.absolute()

@@ -92,7 +92,7 @@ def command(
         os.environ[NO_DIFF_VARIABLE] = "1"
     script = ctx.obj["program"]
     if module is not None:
-        raise UsageError("-m has no module behind it; write proftrack run -m package.module ARGUMENTS")
+        raise UsageError("-m has no module behind it", "write proftrack run -m package.module ARGUMENTS")
     if script is not None:
         sys.exit(
             _run_program(
@@ -106,7 +106,7 @@ def command(
             )
         )
     if step is not None or stop:
-        raise UsageError("--step and --stop are about a program; name one with -m MODULE, or SCRIPT.py")
+        raise UsageError("--step and --stop are about a program", "name one with -m MODULE, or SCRIPT.py")
     # Before the slow imports: what happens to the parent meanwhile is seen.
     parent = process.Parent()
     with recorder.refusals_noted(mlflow=not no_mlflow):

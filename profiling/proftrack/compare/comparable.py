@@ -80,7 +80,7 @@ def _full_name(key: str, known: Collection[str]) -> str:
     if matching:
         return key if key in matching else matching[0]
     hint = meant(key, [name.removeprefix("params.") for name in known])
-    raise UsageError(f"--across {show(key)}: not a key of these results; keys: {', '.join(sorted(known))}{hint}")
+    raise UsageError(f"--across {show(key)}: not a key of these results", f"keys: {', '.join(sorted(known))}{hint}")
 
 
 def _text(keys: dict[str, Any], name: str) -> str | None:

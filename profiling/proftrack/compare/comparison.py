@@ -108,7 +108,7 @@ def step_samples(record: Record, basis: Basis, runs: int = 1) -> Samples:
     value = record.step_time_us if basis == "unprofiled" else record.times.step_time_profiled_us
     if not value:
         files = ", ".join(file.name for file in record.source.files)
-        raise ProftrackError(f"{files}: has no step time to compare; record steps with a schedule and step()")
+        raise ProftrackError(f"{files}: has no step time to compare", "record steps with a schedule and step()")
     return Samples(value, [step.host_us for step in record.per_step] if basis == "profiled" else [], runs, mean=True)
 
 

@@ -22,7 +22,7 @@ def find(reference: str) -> Path:
     Raises UsageError, with the names that are known there.
     """
     if not reference.strip():
-        raise UsageError("the experiment's name is empty; give a YAML file or a name under experiments/")
+        raise UsageError("the experiment's name is empty", "give a YAML file or a name under experiments/")
     given = Path(reference.strip()).expanduser()
     bare = len(given.parts) == 1
     for candidate in _candidates(given, bare):
@@ -75,14 +75,14 @@ def read(path: Path) -> dict[Any, Any]:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+        raise UsageError(f"{path}: not UTF-8 text (byte {error.start})", "save it as UTF-8") from error
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UsageError(f"{path}{line}: not valid YAML: {error.problem or error.context}") from error
     except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if document is None:
-        raise UsageError(f"{path}: empty; an experiment needs at least `workload: file.py:build`")
+        raise UsageError(f"{path}: empty", "an experiment needs at least `workload: file.py:build`")
     if not isinstance(document, dict):
         found = type(document).__name__
         raise UsageError(f"{path}: holds a {found}, not keys and values such as `workload: file.py:build`")

@@ -135,7 +135,7 @@ def failing(what: str) -> Iterator[None]:
     except SystemExit as error:
         if error.code:
             raise
-        raise WorkloadError(f"{what} ended the process with sys.exit({error.code or ''}); return instead") from error
+        raise WorkloadError(f"{what} ended the process with sys.exit({error.code or ''})", "return instead") from error
     except Exception as error:
         raise WorkloadError(f"{what} raised {type(error).__name__}: {first_line(error)}") from error
 
@@ -184,7 +184,7 @@ def _load_module(source: str, experiment: Experiment) -> ModuleType:
         cause = error.__cause__
         if isinstance(cause, ModuleNotFoundError) and cause.name and f"{source}.".startswith(f"{cause.name}."):
             problem = f"{experiment.path}: workload={experiment.workload}: there is no module {cause.name}"
-            raise UsageError(f"{problem}; install it, or name a file beside the YAML (file.py:build)") from error
+            raise UsageError(f"{problem}", "install it, or name a file beside the YAML (file.py:build)") from error
         raise
 
 
@@ -226,7 +226,7 @@ def _callable(module: ModuleType, name: str, experiment: Experiment) -> Callable
     own = sorted(key for key in own if getattr(vars(module)[key], "__module__", None) == module.__name__)
     problem = f"{name} is not a callable" if hasattr(module, name) else f"there is no callable {name}"
     given = f"{experiment.path}: workload={experiment.workload}"
-    raise UsageError(f"{given}: {problem}; callables there: {', '.join(own) or 'none'}{meant(name, own)}")
+    raise UsageError(f"{given}: {problem}", f"callables there: {', '.join(own) or 'none'}{meant(name, own)}")
 
 
 # ---- checking ------------------------------------------------------------------------------------------------------
@@ -244,10 +244,10 @@ def _check_signature(workload: Workload, params: Mapping[str, Any]) -> None:
     for key in ("device", *params):
         if key not in named and not open_ended:
             remedy = "build(device=..., **params) must take it" if key == "device" else f"it takes {takes}"
-            raise UsageError(f"{workload.reference} takes no parameter {key}; {remedy}{meant(key, named)}")
+            raise UsageError(f"{workload.reference} takes no parameter {key}", f"{remedy}{meant(key, named)}")
     for key, item in signature.parameters.items():
         if item.default is item.empty and item.kind not in _OPEN and key not in params and key != "device":
-            raise UsageError(f"{workload.reference} needs a parameter {key}; add it to the experiment's params")
+            raise UsageError(f"{workload.reference} needs a parameter {key}", "add it to the experiment's params")
 
 
 def _defaults(workload: Workload, given: Mapping[str, str]) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def _defaults(workload: Workload, given: Mapping[str, str]) -> dict[str, Any]:
         elif key in given or f"params.{key}" in given:
             defaults[key] = None
         else:
-            raise UsageError(f"{workload.reference} needs a parameter {key}; give it with -P {key}=...")
+            raise UsageError(f"{workload.reference} needs a parameter {key}", f"give it with -P {key}=...")
     return defaults
 
 
@@ -273,17 +273,17 @@ _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 def _check_step(step: Any, workload: Workload) -> None:
     if inspect.isgenerator(step):
         raise WorkloadError(
-            f"{workload.reference} yields without being a context manager; add @contextlib.contextmanager"
+            f"{workload.reference} yields without being a context manager", "add @contextlib.contextmanager"
         )
     if inspect.iscoroutinefunction(step) or inspect.iscoroutine(step):
         if inspect.iscoroutine(step):
             step.close()  # or Python warns that nobody awaited it
         raise WorkloadError(
-            f"{workload.reference} gives a coroutine; a step must be a plain function that does its work"
+            f"{workload.reference} gives a coroutine", "a step must be a plain function that does its work"
         )
     if not callable(step):
         kind = type(step).__name__
-        raise WorkloadError(f"{workload.reference} gives a {kind}; it must return a callable that does one step")
+        raise WorkloadError(f"{workload.reference} gives a {kind}", "it must return a callable that does one step")
 
 
 @contextlib.contextmanager

@@ -171,8 +171,8 @@ class Profile:
         if self._capture is None:
             if _active is not self:
                 raise CaptureError(
-                    f"{self.experiment.name}: step() was called after the profile had ended; make another with "
-                    "proftrack.profile(...)"
+                    f"{self.experiment.name}: step() was called after the profile had ended",
+                    "make another with proftrack.profile(...)",
                 )
             return
         try:
@@ -382,7 +382,8 @@ def _claim(wanted: Profile) -> None:
     if _active is not None:
         raise CaptureError(
             f"{wanted.experiment.name}: the profile {_active.experiment.name!r} is still open and two cannot record at "
-            "once; end it before another begins"
+            "once",
+            "end it before another begins",
         )
     _active = wanted
 

@@ -126,7 +126,7 @@ def _module_file(name: str) -> Path:
     except (ImportError, ValueError) as error:
         raise UsageError(f"-m {name}: cannot be imported ({error})") from error
     if spec is None or spec.origin is None:
-        raise UsageError(f"-m {name}: no such module; it is looked for in {here} and among what is installed")
+        raise UsageError(f"-m {name}: no such module", f"it is looked for in {here} and among what is installed")
     return Path(spec.origin)
 
 

@@ -36,27 +36,27 @@ def load(path: Path) -> Record:
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise ProftrackError(
-                f"{path}: {size} bytes, and no record is larger than {MAX_BYTES}; name a saved record.json"
+                f"{path}: {size} bytes, and no record is larger than {MAX_BYTES}", "name a saved record.json"
             )
         data = path.read_bytes()
     except OSError as error:
-        raise ProftrackError(f"{path}: cannot be read ({error.strerror}); name a saved record.json") from error
+        raise ProftrackError(f"{path}: cannot be read ({error.strerror})", "name a saved record.json") from error
     try:
         version = untrusted.decode(data, _Versioned).schema_version
         if version > SCHEMA_VERSION:
             raise ProftrackError(
-                f"{path}: record of schema version {version}, this proftrack knows up to {SCHEMA_VERSION}; upgrade it"
+                f"{path}: record of schema version {version}, this proftrack knows up to {SCHEMA_VERSION}", "upgrade it"
             )
         return msgspec.json.decode(data, type=Record)
     except untrusted.TooDeepError as error:
-        raise ProftrackError(f"{path}: nested deeper than any record; name a saved record.json") from error
+        raise ProftrackError(f"{path}: nested deeper than any record", "name a saved record.json") from error
     except msgspec.MsgspecError as error:
         if "Invalid enum value" in str(error):
             raise ProftrackError(
                 f"{path}: holds a word that this proftrack does not know ({plain(str(error))})",
                 "read it with the proftrack that wrote it, or a newer one",
             ) from error
-        raise ProftrackError(f"{path}: not a proftrack record ({error}); name a saved record.json") from error
+        raise ProftrackError(f"{path}: not a proftrack record ({error})", "name a saved record.json") from error
 
 
 class _Versioned(Struct):

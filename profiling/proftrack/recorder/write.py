@@ -42,7 +42,7 @@ def write(analysis: Analysis, folder: Path, *, diff: str | None = None, max_byte
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not _leave_out_largest(folder, left_out):
                 raise ProftrackError(
-                    f"{folder}: the run cannot be kept ({error.strerror}); free some space or name another --output"
+                    f"{folder}: the run cannot be kept ({error.strerror})", "free some space or name another --output"
                 ) from error
 
 
@@ -72,7 +72,7 @@ def _write(analysis: Analysis, folder: Path, diff: str | None, limit: int, left_
 def _max_bytes() -> int:
     text = os.environ.get(MAX_BYTES_VARIABLE, "")
     if text and not text.isdecimal():
-        raise UsageError(f"{MAX_BYTES_VARIABLE}={text}: not a number of bytes; write it like 2000000000")
+        raise UsageError(f"{MAX_BYTES_VARIABLE}={text}: not a number of bytes", "write it like 2000000000")
     return int(text) if text else DEFAULT_MAX_BYTES
 
 

@@ -181,7 +181,7 @@ def files(folder: Path) -> list[Path]:
         if names.leads_elsewhere(path.name):
             raise ProftrackError(f"{folder}: the file {relative.as_posix()!r} cannot be stored", "rename or remove it")
         if path.is_symlink():
-            raise ProftrackError(f"{path}: a symbolic link; a folder of runs holds plain files only")
+            raise ProftrackError(f"{path}: a symbolic link", "a folder of runs holds plain files only")
         if path.is_file():
             about_all.append(relative)
     return about_all

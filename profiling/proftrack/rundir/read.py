@@ -28,10 +28,10 @@ def find(folder: Path) -> list[Path]:
     Raises UsageError where there is none.
     """
     if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder; name one that `proftrack run --output` wrote")
+        raise UsageError(f"{folder}: no such folder", "name one that `proftrack run --output` wrote")
     found = sorted(_walk(folder.absolute(), _SEARCH_DEPTH))
     if not found:
-        raise UsageError(f"{folder}: no run folder (no {RECORD} in it); name one that `proftrack run --output` wrote")
+        raise UsageError(f"{folder}: no run folder (no {RECORD} in it)", "name one that `proftrack run --output` wrote")
     return found
 
 
@@ -51,12 +51,12 @@ def load(folder: Path) -> Record:
     """
     record = records.load(folder / RECORD)
     if record.run is None:
-        raise ProftrackError(f"{folder}: holds the record of a bare trace, not of a run; only runs are synced")
+        raise ProftrackError(f"{folder}: holds the record of a bare trace, not of a run", "only runs are synced")
     traces = [f"{TRACES}/{Path(file.name).name}" for file in record.source.files]
     wanted = [name for name in (*REQUIRED, *traces) if name not in record.source.left_out]
     missing = [name for name in wanted if not (folder / name).is_file()]
     if missing:
-        raise ProftrackError(f"{folder}: not whole, {missing[0]} is missing; copy the folder again or repeat the run")
+        raise ProftrackError(f"{folder}: not whole, {missing[0]} is missing", "copy the folder again or repeat the run")
     return record
 
 
@@ -70,9 +70,9 @@ def artifacts(folder: Path) -> list[Path]:
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
         if path.is_symlink():
-            raise ProftrackError(f"{path}: a symbolic link; a run folder holds plain files only")
+            raise ProftrackError(f"{path}: a symbolic link", "a run folder holds plain files only")
         if names.leads_elsewhere(path.name):
-            raise ProftrackError(f"{folder}: the file {relative.as_posix()!r} cannot be stored; rename or remove it")
+            raise ProftrackError(f"{folder}: the file {relative.as_posix()!r} cannot be stored", "rename or remove it")
         if path.is_file() and relative.name != LOGGED and not any(part.startswith(".") for part in relative.parts):
             found.append(relative)
     return found
@@ -88,5 +88,5 @@ def read_bounded(path: Path) -> bytes:
     with path.open("rb") as file:
         data = file.read(MAX_NOTE_BYTES + 1)
     if len(data) > MAX_NOTE_BYTES:
-        raise ProftrackError(f"{path}: more than {MAX_NOTE_BYTES} bytes, proftrack writes none so large; remove it")
+        raise ProftrackError(f"{path}: more than {MAX_NOTE_BYTES} bytes, proftrack writes none so large", "remove it")
     return data

@@ -49,7 +49,8 @@ def new_folder(output: Path | None, experiment: str) -> Path:
     except OSError as error:
         where = output or spool_root()
         raise UsageError(
-            f"{where}: cannot hold the run ({error.strerror}); name another folder with --output or ${SPOOL_VARIABLE}"
+            f"{where}: cannot hold the run ({error.strerror})",
+            f"name another folder with --output or ${SPOOL_VARIABLE}",
         ) from error
 
 
@@ -69,14 +70,14 @@ def _refuse_full_disk(folder: Path) -> None:
     free = shutil.disk_usage(standing).free
     if free < LEAST_FREE_BYTES:
         raise UsageError(
-            f"{standing}: {free // 2**20} MB are free, and a run wants {LEAST_FREE_BYTES // 2**20}; free some, or name "
-            f"another folder with --output or ${SPOOL_VARIABLE}"
+            f"{standing}: {free // 2**20} MB are free, and a run wants {LEAST_FREE_BYTES // 2**20}",
+            f"free some, or name another folder with --output or ${SPOOL_VARIABLE}",
         )
 
 
 def _empty_folder(folder: Path) -> Path:
     if folder.is_dir() and any(path.name != LOCK for path in folder.iterdir()):
-        raise UsageError(f"--output {folder}: the folder is not empty; name a new one, nothing is overwritten")
+        raise UsageError(f"--output {folder}: the folder is not empty", "name a new one, nothing is overwritten")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

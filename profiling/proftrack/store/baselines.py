@@ -38,7 +38,7 @@ def default_for(references: References, candidate: Named, *, branch: str) -> Nam
     like = candidate.like
     if like is None:
         label = candidate.subject.label
-        raise UsageError(f"{label}: a bare trace has no baseline in the store; name one before it: BASELINE {label}")
+        raise UsageError(f"{label}: a bare trace has no baseline in the store", f"name one before it: BASELINE {label}")
     runs = references.runs
     try:
         repeats = _choose(runs, like, branch)

@@ -46,11 +46,13 @@ def resolve() -> Store:
     # MLflow quotes its own default; whether SQLAlchemy takes the quotes off again depends on its version.
     database = _sqlite_path(uri) if mlflow.tracking.is_tracking_uri_set() else Path("mlflow.db").absolute()
     if database is None:
-        raise StoreError(f"{uri}: a store in memory is gone when proftrack ends; name a file: sqlite:////abs/mlflow.db")
+        raise StoreError(
+            f"{uri}: a store in memory is gone when proftrack ends", "name a file: sqlite:////abs/mlflow.db"
+        )
     if "?" in str(database):
         raise StoreError(
-            f"{database}: a sqlite store cannot lie in a folder with `?` in its name; work in another one, or set "
-            f"{TRACKING_VARIABLE}"
+            f"{database}: a sqlite store cannot lie in a folder with `?` in its name",
+            f"work in another one, or set {TRACKING_VARIABLE}",
         )
     absolute = _sqlite_uri(database)
     return Store(uri=absolute, public=absolute, given=uri, database=database)
@@ -94,16 +96,16 @@ def experiment_for(store: Store, client: MlflowClient, name: str) -> str:
             experiment = client.get_experiment(chosen_id)
         elif (why := names.problem(name, _NAME_CHARS)) is not None:
             raise StoreError(
-                f"the experiment's name {show(name)} cannot be stored, {why}; give another name, or set "
-                "MLFLOW_EXPERIMENT_NAME"
+                f"the experiment's name {show(name)} cannot be stored, {why}",
+                "give another name, or set MLFLOW_EXPERIMENT_NAME",
             )
         else:
             experiment = client.get_experiment_by_name(name) or make_experiment(store, client, name)
     if experiment.lifecycle_stage != "active":
         restore = f"mlflow experiments restore --experiment-id {experiment.experiment_id}"
         raise StoreError(
-            f"{store.public}: the experiment {experiment.name!r} is deleted; restore it ({restore}), or name another "
-            "one with MLFLOW_EXPERIMENT_NAME"
+            f"{store.public}: the experiment {experiment.name!r} is deleted",
+            f"restore it ({restore}), or name another one with MLFLOW_EXPERIMENT_NAME",
         )
     check_artifact_location(store, experiment.artifact_location, f"experiment {experiment.name!r}")
     return str(experiment.experiment_id)
@@ -120,21 +122,22 @@ def check_artifact_location(store: Store, location: str, owner: str) -> None:
     if location.startswith("mlflow-artifacts:") and not store.is_server:
         raise StoreError(
             f"{store.public}: artifacts of the {owner} go through a server ({location}), a client of the database "
-            f"cannot write them; set {TRACKING_VARIABLE} to that server (such as http://127.0.0.1:5000), or name a new "
-            "experiment with MLFLOW_EXPERIMENT_NAME"
+            f"cannot write them",
+            f"set {TRACKING_VARIABLE} to that server (such as http://127.0.0.1:5000), or name a new "
+            "experiment with MLFLOW_EXPERIMENT_NAME",
         )
     folder = compat.local_folder(location)
     if folder is not None and ".." in folder.parts:
         raise StoreError(
-            f"{store.public}: artifacts of the {owner} belong in {location}, which leads out of its folder; name "
-            "another experiment with MLFLOW_EXPERIMENT_NAME"
+            f"{store.public}: artifacts of the {owner} belong in {location}, which leads out of its folder",
+            "name another experiment with MLFLOW_EXPERIMENT_NAME",
         )
     if folder is not None and not store.is_server:
         standing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
         if not (standing.is_dir() and os.access(standing, os.W_OK | os.X_OK)):
             raise StoreError(
-                f"{store.public}: artifacts of the {owner} belong in {folder}, which cannot be written; make it "
-                "writable for this user, or name another experiment with MLFLOW_EXPERIMENT_NAME"
+                f"{store.public}: artifacts of the {owner} belong in {folder}, which cannot be written",
+                "make it writable for this user, or name another experiment with MLFLOW_EXPERIMENT_NAME",
             )
 
 

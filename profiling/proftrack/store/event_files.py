@@ -54,7 +54,7 @@ def kernels(experiment: str, *, like: str = "") -> pd.DataFrame:
     found = cache.runs_of(Runs.connect(), experiment)
     files = locate(found)
     if not files:
-        raise NotFoundError(f"{experiment}: no run whose events.parquet can be read from here; see docs/team.md")
+        raise NotFoundError(f"{experiment}: no run whose events.parquet can be read from here", "see docs/team.md")
     frame = read_kernels(files, like)
     known = pd.DataFrame(
         {"run_id": run.run_id, "started": pd.Timestamp(run.started_ms, unit="ms", tz="UTC"), "commit": run.commit}
@@ -71,7 +71,7 @@ def read_kernels(files: Mapping[str, str], like: str = "") -> pd.DataFrame:
         import duckdb
     except ImportError as error:
         raise UsageError(
-            "kernels across runs are read by DuckDB; install it: pip install 'proftrack[query]'"
+            "kernels across runs are read by DuckDB", "install it: pip install 'proftrack[query]'"
         ) from error
     import pandas as pd
 
@@ -87,8 +87,9 @@ def _location(run: StoredRun) -> str:
         root = os.environ.get(ARTIFACTS_VARIABLE)
         if not root:
             raise UsageError(
-                f"run {run.run_id}: its artifacts lie where the server keeps them; set {ARTIFACTS_VARIABLE} to that "
-                "folder, as it is mounted here, or bucket (the server's --artifacts-destination)"
+                f"run {run.run_id}: its artifacts lie where the server keeps them",
+                f"set {ARTIFACTS_VARIABLE} to that "
+                "folder, as it is mounted here, or bucket (the server's --artifacts-destination)",
             )
         return "/".join([root.rstrip("/"), *_parts(uri.path), keys.EVENTS])
     if uri.scheme in ("", "file"):
@@ -102,5 +103,7 @@ def _parts(path: str) -> list[str]:
     """Of a path below the root; a store that others write to must not lead out of it."""
     parts = [part for part in path.split("/") if part]
     if ".." in parts:
-        raise UsageError(f"{path}: leads out of {ARTIFACTS_VARIABLE}; the run's artifact location is not MLflow's own")
+        raise UsageError(
+            f"{path}: leads out of {ARTIFACTS_VARIABLE}", "the run's artifact location is not MLflow's own"
+        )
     return parts

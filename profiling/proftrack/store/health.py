@@ -149,7 +149,9 @@ def _try_artifact(store: Store, experiment: Experiment, stays: list[str]) -> Non
         repository.log_artifact(str(file))
         listed = {item.path: item.file_size for item in repository.list_artifacts()}
         if listed.get("probe.txt", -1) not in (file.stat().st_size, None):
-            raise StoreError(f"{store.public}: an artifact was taken and is not there afterwards; see the server's log")
+            raise StoreError(
+                f"{store.public}: an artifact was taken and is not there afterwards", "see the server's log"
+            )
     with _left(stays, f"{PROBE_FOLDER}/probe.txt among the artifacts"):
         repository.delete_artifacts()
 

@@ -89,7 +89,7 @@ def collect(
     """
     if metric not in keys.METRICS:
         raise UsageError(
-            f"--metric {metric}: no such metric; metrics: {', '.join(keys.METRICS)}{meant(metric, keys.METRICS)}"
+            f"--metric {metric}: no such metric", f"metrics: {', '.join(keys.METRICS)}{meant(metric, keys.METRICS)}"
         )
     found = [run for run in cache.runs_of(runs, experiment) if run.fingerprint]
     if branch is not None:
@@ -97,8 +97,8 @@ def collect(
     if not found:
         where = f" on branch {branch}" if branch is not None else ""
         raise NotFoundError(
-            f"{runs.store.public}: no FINISHED run of {experiment}{where}; run `proftrack run {experiment}`, or set "
-            "MLFLOW_TRACKING_URI to the store that holds its runs"
+            f"{runs.store.public}: no FINISHED run of {experiment}{where}",
+            f"run `proftrack run {experiment}`, or set MLFLOW_TRACKING_URI to the store that holds its runs",
         )
     order = _order(found) if not dirty else None
     series = [_series(experiment, group, order, metric, dirty=dirty) for group in _grouped(found)]
@@ -106,7 +106,8 @@ def collect(
     if not series:
         raise NotFoundError(
             f"{runs.store.public}: all {len(found)} runs of {experiment} were made with uncommitted changes (untracked "
-            "files are such), so that their commits do not say what ran; --dirty takes them in by time"
+            "files are such), so that their commits do not say what ran",
+            "--dirty takes them in by time",
         )
     series.sort(key=lambda each: (-len(each.runs), each.title))
     by_id = {run.run_id: run for run in found}

@@ -74,7 +74,7 @@ def _of_repeats(records: Sequence[Record]) -> dict[str, Floor]:
     found = {name: floor for name, floor in floors.items() if floor is not None}
     if keys.STEP_TIME_US not in found:
         raise UsageError(
-            f"--repeat-runs: {len(records)} runs of the baseline's code with a step time are too few to measure noise; "
-            "give two or more beside the baseline"
+            f"--repeat-runs: {len(records)} runs of the baseline's code with a step time are too few to measure noise",
+            "give two or more beside the baseline",
         )
     return found

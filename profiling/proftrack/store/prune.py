@@ -30,7 +30,7 @@ def age_ms(text: str) -> int:
     """`90d`, `12h`, `4w`, `6m` (of 30 days), `1y` in milliseconds. Raises UsageError for anything else."""
     match = _AGE.fullmatch(text.strip().lower())
     if match is None:
-        raise UsageError(f"{text}: not an age; write it as 90d, 12h, 4w, 6m (of 30 days) or 1y")
+        raise UsageError(f"{text}: not an age", "write it as 90d, 12h, 4w, 6m (of 30 days) or 1y")
     return round(float(match[1]) * _HOURS[match[2]] * 3_600_000)
 
 

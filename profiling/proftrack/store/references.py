@@ -158,7 +158,7 @@ class References:
 
     def _run_of(self, reference: str) -> StoredRun:
         if not may_be_run_id(reference):
-            raise UsageError(f"{reference}: no such file, and no run id; {_FORMS}")
+            raise UsageError(f"{reference}: no such file, and no run id", f"{_FORMS}")
         return self.runs.get(reference)
 
 
@@ -187,7 +187,7 @@ def record_in(folder: str) -> Path:
     """The record of a run folder. Raises UsageError where it holds none."""
     path = Path(folder) / keys.RECORD
     if not path.is_file():
-        raise UsageError(f"{folder}: no run folder (no {keys.RECORD} in it); {_FORMS}")
+        raise UsageError(f"{folder}: no run folder (no {keys.RECORD} in it)", f"{_FORMS}")
     return path
 
 
@@ -209,7 +209,7 @@ def _subject_at(reference: str, kind: Kind, step_time_us: float | None = None) -
     if kind == "trace":
         record = _analyzed(Path(reference), step_time_us).record
     elif step_time_us is not None:
-        raise UsageError(f"{reference}: a record has its own step time; --step-time-us is for traces")
+        raise UsageError(f"{reference}: a record has its own step time", "--step-time-us is for traces")
     else:
         record = records.load(record_in(reference) if kind == "folder" else Path(reference))
     return Named(subject=Subject(record=record, label=reference))
@@ -217,7 +217,7 @@ def _subject_at(reference: str, kind: Kind, step_time_us: float | None = None) -
 
 def _of_cycle(found: list[Path], cycle: int | None, reference: str) -> Path:
     if not found:
-        raise UsageError(f"{reference}: holds no trace; {_FORMS}")
+        raise UsageError(f"{reference}: holds no trace", f"{_FORMS}")
     number = 1 if cycle is None else cycle
     if number > len(found):
         raise UsageError(f"--cycle {number}: {reference} has {len(found)}")
@@ -242,7 +242,9 @@ def by_name(runs: Runs, name: str, *, experiment: str | None = None, like: Store
     clean = [run for run in profiled if not run.dirty]
     alike = _alike(clean or profiled[-1:], experiment, like)
     if not alike:
-        raise NotFoundError(f"{name} (commit {commit[:12]}): no FINISHED run in {runs.store.public}; profile it first")
+        raise NotFoundError(
+            f"{name} (commit {commit[:12]}): no FINISHED run in {runs.store.public}", "profile it first"
+        )
     return _one_kind(name, alike)
 
 

@@ -120,8 +120,8 @@ class Runs:
         store = stores.resolve()
         if store.database is not None and not store.database.is_file():
             raise StoreError(
-                f"{store.public}: no such store; set {TRACKING_VARIABLE} to the one that holds the runs, or work in "
-                "the folder that they were made in"
+                f"{store.public}: no such store",
+                f"set {TRACKING_VARIABLE} to the one that holds the runs, or work in the folder that they were made in",
             )
         return cls(store, stores.connect(store, create=False))
 
@@ -147,8 +147,8 @@ class Runs:
                     raise
         if run is None or run.deleted:
             raise NotFoundError(
-                f"{self.store.public}: no run {run_id} that can be read here; is MLFLOW_TRACKING_URI the store that "
-                "holds it, and may this user read it?"
+                f"{self.store.public}: no run {run_id} that can be read here",
+                "is MLFLOW_TRACKING_URI the store that holds it, and may this user read it?",
             )
         return run
 
@@ -163,7 +163,7 @@ class Runs:
         found = self.search(finished=False, more=begins)
         if len(found) > 1:
             ids = ", ".join(run.run_id for run in found[:5])
-            raise UsageError(f"{digits}: {len(found)} run ids begin so ({ids}); give more digits")
+            raise UsageError(f"{digits}: {len(found)} run ids begin so ({ids})", "give more digits")
         return found[0] if found else None
 
     def search(
@@ -208,7 +208,7 @@ class Runs:
     def download(self, run: StoredRun, name: str, folder: Path) -> Path:
         """One artifact (record.json, trace/...) into `folder`. Raises NotFoundError where the run has none."""
         if name not in self.names(run, name.rpartition("/")[0] or None):
-            raise NotFoundError(f"run {run.run_id}: holds no {name}; it was not logged by proftrack, or not whole")
+            raise NotFoundError(f"run {run.run_id}: holds no {name}", "it was not logged by proftrack, or not whole")
         with explained(self.store, f"asked for {name} of run {run.run_id}"), quiet():
             return Path(self.client.download_artifacts(run.run_id, name, str(folder)))
 

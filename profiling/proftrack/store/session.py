@@ -196,9 +196,11 @@ def _given_run(store: Store, client: MlflowClient, run_id: str) -> StoredRun:
                 raise
             raise StoreError(_lost_run(store, run_id)) from error
     if run.deleted:
-        raise StoreError(f"{store.public}: run {run_id} is deleted; unset {RUN_ID_VARIABLE}, or restore the run")
+        raise StoreError(f"{store.public}: run {run_id} is deleted", f"unset {RUN_ID_VARIABLE}, or restore the run")
     if keys.RECORD_TAG in run.tags:
-        raise StoreError(f"{store.public}: run {run_id} holds a profile already; unset {RUN_ID_VARIABLE} for a new run")
+        raise StoreError(
+            f"{store.public}: run {run_id} holds a profile already", f"unset {RUN_ID_VARIABLE} for a new run"
+        )
     stores.check_artifact_location(store, run.artifact_uri, f"run {run_id}")
     return run
 

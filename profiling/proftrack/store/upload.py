@@ -53,8 +53,8 @@ def log_folder(session: Session, folder: Path) -> Record:
         _upload(session, folder, _not_whole(session, folder, files))
         if missing := _not_whole(session, folder, files):
             raise StoreError(
-                f"{session.store.public}: {missing[0]} of run {session.run_id} did not arrive whole, twice; look at "
-                "the server's log and the space where it keeps artifacts, then: proftrack sync"
+                f"{session.store.public}: {missing[0]} of run {session.run_id} did not arrive whole, twice",
+                "look at the server's log and the space where it keeps artifacts, then: proftrack sync",
             )
         _log_figures(session, record)
     columns.prepare(session.store, session.client, session.experiment_id, record)

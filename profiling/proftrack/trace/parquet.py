@@ -101,11 +101,11 @@ def read_events(path: Path) -> list[EventTable]:
         _refuse_bomb(path, pq.read_metadata(path))
         whole = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
-        raise TraceError(f"{path}: cannot be read ({error}); name the trace itself") from error
+        raise TraceError(f"{path}: cannot be read ({error})", "name the trace itself") from error
     missing = [name for name in COLUMNS if name not in whole.column_names]
     if missing:
         raise TraceError(
-            f"{path}: no events.parquet of proftrack, it has no column {missing[0]}; name the trace itself"
+            f"{path}: no events.parquet of proftrack, it has no column {missing[0]}", "name the trace itself"
         )
     cycle = whole["cycle"].to_numpy()
     whole = whole.combine_chunks()
@@ -118,8 +118,8 @@ def _refuse_bomb(path: Path, meta: Any) -> None:
     size = path.stat().st_size
     if inside > MAX_BYTES or (meta.num_rows > ROWS_ALWAYS and meta.num_rows > MAX_ROWS_PER_BYTE * size):
         raise TraceError(
-            f"{path}: {size} bytes that unfold to {meta.num_rows} rows and {inside} bytes, which no trace's events do; "
-            "name the trace itself"
+            f"{path}: {size} bytes that unfold to {meta.num_rows} rows and {inside} bytes, which no trace's events do",
+            "name the trace itself",
         )
 
 

@@ -49,14 +49,14 @@ def _by_pattern(path: Path, pattern: str) -> int:
         match = re.search(pattern, path.name)
         if match is None:
             raise UsageError(
-                f"--rank-from {pattern!r} does not match {path.name}; give a pattern that matches all files"
+                f"--rank-from {pattern!r} does not match {path.name}", "give a pattern that matches all files"
             )
         rank = int(match[1])
     except (re.error, IndexError, ValueError) as error:
         problem = f"--rank-from {pattern!r} is not a regular expression with one group of digits ({error})"
-        raise UsageError(f"{problem}; for example 'rank(\\d+)'") from error
+        raise UsageError(f"{problem}", "for example 'rank(\\d+)'") from error
     if not 0 <= rank <= LARGEST_RANK:
-        raise UsageError(f"--rank-from {pattern!r} takes {rank} from {path.name}; give a pattern that matches a rank")
+        raise UsageError(f"--rank-from {pattern!r} takes {rank} from {path.name}", "give a pattern that matches a rank")
     return rank
 
 

@@ -64,13 +64,13 @@ def _size_on_disk(path: Path) -> int:
     try:
         status = path.stat()
     except OSError as error:
-        raise TraceError(f"{path}: cannot be read ({error.strerror}); name a trace file") from error
+        raise TraceError(f"{path}: cannot be read ({error.strerror})", "name a trace file") from error
     if stat.S_ISDIR(status.st_mode):
-        raise TraceError(f"{path}: is a folder; name a trace file in it")
+        raise TraceError(f"{path}: is a folder", "name a trace file in it")
     if not stat.S_ISREG(status.st_mode):
-        raise TraceError(f"{path}: is a pipe or a device, and a trace is read more than once; write it to a file")
+        raise TraceError(f"{path}: is a pipe or a device, and a trace is read more than once", "write it to a file")
     if status.st_size == 0:
-        raise TraceError(f"{path}: is empty; export the trace again")
+        raise TraceError(f"{path}: is empty", "export the trace again")
     return status.st_size
 
 
@@ -307,7 +307,7 @@ class _Parser:
             return
         text = f"{self._at(self.buffer.offset + start)}: {_shown(self.buffer.data[start:end])} is {why}"
         if not self.salvage:
-            raise TraceError(f"{text}; --salvage reads {others}")
+            raise TraceError(f"{text}", f"--salvage reads {others}")
         self.partial = text
         self.skipped += 1
 
@@ -316,7 +316,7 @@ class _Parser:
         at = self._at(self.buffer.offset + len(self.buffer.data))
         why = f"{at}: {what or f'the file ends {where}{self._fault()}'}"
         if not self.salvage:
-            raise TraceError(f"{why}; copy it again, or --salvage reads the events that are whole")
+            raise TraceError(f"{why}", "copy it again, or --salvage reads the events that are whole")
         self.partial = self.partial or why
         self.skipped += 1
 

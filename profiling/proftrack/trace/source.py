@@ -107,11 +107,11 @@ def _bounded(path: Path, chunks: Iterator[bytes], max_bytes: int | None) -> Iter
     for data in chunks:
         total += len(data)
         if total > limit:
-            raise TraceError(f"{path}: more than {limit} bytes of JSON inside; --max-bytes allows more")
+            raise TraceError(f"{path}: more than {limit} bytes of JSON inside", "--max-bytes allows more")
         if max_bytes is None and total > RATIO_FROM_BYTES and total > MAX_RATIO * on_disk:
             raise TraceError(
-                f"{path}: {on_disk} bytes on disk inflate to over {MAX_RATIO} times as many, which no trace does; "
-                f"--max-bytes allows it"
+                f"{path}: {on_disk} bytes on disk inflate to over {MAX_RATIO} times as many, which no trace does",
+                "--max-bytes allows it",
             )
         yield data
 

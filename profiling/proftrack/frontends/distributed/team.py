@@ -94,8 +94,8 @@ class Team:
         folder = Path(said["folder"])
         if not (folder / RANKS).is_dir():
             raise CaptureError(
-                f"rank {self.rank} ({socket.gethostname()}) cannot see {folder}, where rank 0 keeps the run; name a "
-                "folder that all machines share with --output"
+                f"rank {self.rank} ({socket.gethostname()}) cannot see {folder}, where rank 0 keeps the run",
+                "name a folder that all machines share with --output",
             )
         return folder, said["run_id"]
 
@@ -117,8 +117,8 @@ class Team:
         """Raise CaptureError where rank 0, which keeps and logs what all measure, does not take part."""
         if not self._exchange.wait("member/0", self.look, _JOIN_S):
             raise CaptureError(
-                f"rank {self.rank} profiles and rank 0 does not: what ranks measure is kept and logged by rank 0; "
-                "profile on all ranks, or on rank 0 alone"
+                f"rank {self.rank} profiles and rank 0 does not: what ranks measure is kept and logged by rank 0",
+                "profile on all ranks, or on rank 0 alone",
             )
 
     # ---- failures

@@ -42,7 +42,7 @@ def plan(reference: str, given: Mapping[str, str]) -> Plan:
     lists = [key for key in axes if isinstance(whole.params.get(key), list)]
     if lists:
         raise UsageError(
-            f"{lists[0]} takes lists, a comma would not tell its points apart; put them into the experiment's `sweep`"
+            f"{lists[0]} takes lists, a comma would not tell its points apart", "put them into the experiment's `sweep`"
         )
     if not axes:
         axes = {key: [_text(v) for v in values] for key, values in whole.sweep.items() if key not in fixed}
@@ -51,7 +51,7 @@ def plan(reference: str, given: Mapping[str, str]) -> Plan:
         raise UsageError(f"nothing to sweep: give a parameter several values, such as -P n=64,512,4096{own}")
     combinations = list(itertools.product(*axes.values()))
     if len(combinations) > MOST_POINTS:
-        raise UsageError(f"{len(combinations)} points are more than {MOST_POINTS}; give fewer values")
+        raise UsageError(f"{len(combinations)} points are more than {MOST_POINTS}", "give fewer values")
     points = [experiment.load(reference, {**fixed, **dict(zip(axes, c, strict=True))}) for c in combinations]
     names = {key: _param(key) for key in axes}
     values = {name: list(dict.fromkeys(_value(point, name) for point in points)) for name in names.values()}
@@ -61,7 +61,7 @@ def plan(reference: str, given: Mapping[str, str]) -> Plan:
 def check_crossover(asked: Plan, *, find_crossover: bool) -> None:
     """Raise UsageError where a crossover is asked for along more than one parameter."""
     if find_crossover and len(asked.axes) > 1:
-        raise UsageError(f"--find-crossover goes along one parameter; {len(asked.axes)} are swept")
+        raise UsageError("--find-crossover goes along one parameter", f"{len(asked.axes)} are swept")
 
 
 def at(reference: str, asked: Plan, values: Mapping[str, Any]) -> Experiment:
@@ -87,7 +87,7 @@ def overrides(point: Experiment, asked: Plan) -> dict[str, str]:
 def _split(key: str, text: str) -> list[str]:
     values = [value.strip() for value in text.split(",")]
     if not all(values):
-        raise UsageError(f"-P {key}={text}: one of its values is empty; write it as {key}=64,512")
+        raise UsageError(f"-P {key}={text}: one of its values is empty", f"write it as {key}=64,512")
     return list(dict.fromkeys(values))
 
 
@@ -107,7 +107,7 @@ def _value(point: Experiment, key: str) -> Any:
     for holder in [getattr(point, section)] if section else [point.schedule, point.profiler, point.timing, point]:
         if hasattr(holder, name):
             return getattr(holder, name)
-    raise UsageError(f"{key} cannot be swept; give a parameter of the workload several values")
+    raise UsageError(f"{key} cannot be swept", "give a parameter of the workload several values")
 
 
 def _distinct(points: list[Experiment]) -> list[Experiment]:

@@ -80,7 +80,7 @@ def variants(reference: str, names: str, given: Mapping[str, str], sets: Sequenc
     if double:
         raise UsageError(f"--variants {names}: {double[0]} is there twice")
     if not wanted:
-        raise UsageError("--variants is empty; name at least two, such as eager,compile,cuda-graph")
+        raise UsageError("--variants is empty", "name at least two, such as eager,compile,cuda-graph")
     return [_variant(name, base, own, reference, given) for name in wanted]
 
 
@@ -94,7 +94,7 @@ def _variant(
         if part not in own and part not in BUILT_IN:
             all_names = [*BUILT_IN, *own]
             raise UsageError(
-                f"no variant {part!r}; known: {', '.join(dict.fromkeys(all_names))}{meant(part, all_names)}"
+                f"no variant {part!r}", f"known: {', '.join(dict.fromkeys(all_names))}{meant(part, all_names)}"
             )
         changes |= own.get(part, {})
         if part == CUDA_GRAPH:
@@ -122,7 +122,7 @@ def _own(base: Experiment, reference: str, given: Mapping[str, str], sets: Seque
         name, colon, pairs = text.partition(":")
         values = dict(pair.partition("=")[::2] for pair in pairs.split(",") if pair)
         if not (name and colon and values and all(key and "=" in pairs for key in values)):
-            raise UsageError(f"--set {text}: not a named set; write it as --set NAME:key=value,key=value")
+            raise UsageError(f"--set {text}: not a named set", "write it as --set NAME:key=value,key=value")
         loaded = experiment.load(reference, {**given, **values})
         unknown = [key for key in values if key not in loaded.params]
         if unknown:

@@ -145,12 +145,14 @@ def write_png(history: History, path: Path) -> None:
     Raises ProftrackError without matplotlib, UsageError where the file cannot be written.
     """
     if not plots.available():
-        raise ProftrackError("--format png needs matplotlib, which is not installed; use --format html, or install it")
+        raise ProftrackError(
+            "--format png needs matplotlib, which is not installed", "use --format html, or install it"
+        )
     charts = [chart for series in history.series if (chart := chart_of(series)) is not None]
     try:
         plots.write(charts[:_MOST_PLOTS], path)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror}); name another file with -o") from error
+        raise UsageError(f"{path}: cannot be written ({error.strerror})", "name another file with -o") from error
 
 
 def chart_of(series: Series) -> Chart | None:
