@@ -143,7 +143,7 @@ def test_noise_is_given_or_measured_from_repeats(
     [
         (["no-such.json", "x.json"], 1, ".json: no such file"),
         (["a", "b", "c"], 2, "one side too many"),
-        (["no-such-ref", "other-ref"], 1, "no file, no run id, and no git ref"),
+        (["no-such-ref", "other-ref"], 1, "not a file, not a run id, and not a git ref"),
     ],
 )
 def test_sides_that_are_not_there(

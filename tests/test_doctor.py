@@ -161,8 +161,8 @@ def test_the_teams_server(alice: Server, profiler: Callable[..., None], monkeypa
     as_user(monkeypatch, alice.url, BOB)
     check = worst(findings()["store"])
     assert check.status == "failed"
-    assert "this user may not do that (HTTP 403)" in check.text
-    assert "can give EDIT" in (check.remedy or "")
+    assert "this user does not have permission (HTTP 403)" in check.text
+    assert "for EDIT" in (check.remedy or "")
     alice.permit(BOB, experiment, "EDIT")
     check = findings()["store"][-1]
     assert check.status == "ok"

@@ -103,7 +103,7 @@ def test_no_baseline_says_how_to_make_one(logged: Logged, capsys: pytest.Capture
     alone = main_run(logged, branch="feature")
     code, shown = call(capsys, "gate", alone)
     assert code == INCONCLUSIVE
-    assert "branch main has no FINISHED run of another commit" in flat(shown)
+    assert "branch main has no earlier FINISHED run of another commit" in flat(shown)
     assert "proftrack run matmul_add" in shown
     assert tags(alone)["gate.outcome"] == "inconclusive"
 
@@ -379,9 +379,9 @@ def test_threads_that_are_unknown_or_feed_a_gpu_are_a_caveat(
 @pytest.mark.parametrize(
     ("marked", "why"),
     [
-        ({"params": {"n": 128}}, "it is not comparable (params.n: 128 and 64; the candidate's last)."),
-        ({"params": {"compile": "default"}}, "it was run with other parameters (compile: default and none; "),
-        ({"commit": B}, "it is of the candidate's own commit; to compare them all the same: --baseline "),
+        ({"params": {"n": 128}}, "it is not comparable (params.n: 128, candidate 64)."),
+        ({"params": {"compile": "default"}}, "it was run with other parameters (compile: default, candidate none)."),
+        ({"commit": B}, "it has the candidate's own commit; to compare anyway, pass --baseline "),
     ],
 )
 @pytest.mark.parametrize("other", [False, True], ids=["nothing else", "another baseline"])
