@@ -40,6 +40,7 @@ class Probe(Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     """Of the whole probe; the first profiler of a process loads CUPTI."""
     error: str | None = None
+    remedy: str | None = None
     has_clocks: bool = True
     """Whether NVML tells clocks and throttling; True on a CPU, which has none to tell."""
     injected: list[str] = []
@@ -53,7 +54,9 @@ def probe() -> Probe:
     try:
         device, notes = open_device("auto")
     except ProftrackError as error:
-        return Probe(device="cuda", name="unknown", notes=[], error=str(error), injected=injected)
+        return Probe(
+            device="cuda", name="unknown", notes=[], error=error.problem, remedy=error.remedy, injected=injected
+        )
     seen = Probe(device=device.type, name=device.name, notes=notes, injected=injected)
     try:
         throw_away_session(device)
