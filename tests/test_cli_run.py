@@ -177,7 +177,8 @@ def test_a_short_id_that_two_runs_begin_with_is_refused(store_uri: str, monkeypa
     facts = {"name": "a", "status": "FINISHED", "started_ms": 0, "ended_ms": None, "artifact_uri": ""}
     one = StoredRun(run_id="0123456789", experiment_id="1", **facts)  # type: ignore[arg-type]
     monkeypatch.setattr(found, "search", lambda **_: [one, one])
-    with pytest.raises(UsageError, match=r"2 run ids begin with these digits \(0123456789, 0123456789\); give more digits"):
+    message = r"01234567: 2 run ids begin with these digits \(0123456789, 0123456789\); give more digits"
+    with pytest.raises(UsageError, match=message):
         found.get("01234567")
     monkeypatch.setattr(found, "search", lambda **_: [])
     with pytest.raises(NotFoundError, match=r"01234567 \(commit 01234567\): no FINISHED run"):

@@ -162,7 +162,7 @@ def test_noise_that_would_hide_the_limit(logged: Logged, capsys: pytest.CaptureF
     candidate = logged(record_of(small, 29.3, commit=B, started_s=60))
     code, found = gate(capsys, candidate)
     assert code == INCONCLUSIVE
-    assert "noise would hide more than is allowed" in found["reason"]
+    assert "noise could hide more than the limit allows" in found["reason"]
     assert call(capsys, "gate", candidate, "--noise-floor", "2")[0] == PASS
 
 
@@ -353,9 +353,9 @@ def test_other_threads_on_a_cpu_are_not_comparable(
         (
             of_threads("cpu"),
             of_threads("cpu", 2),
-            "The baseline does not say how many threads torch used, the",
+            "The baseline does not say how many threads torch used; the",
         ),
-        (of_threads("cpu", 2), of_threads("cpu"), "The candidate does not say how many threads torch used, the"),
+        (of_threads("cpu", 2), of_threads("cpu"), "The candidate does not say how many threads torch used; the"),
         (of_threads("cpu"), of_threads("cpu"), "Neither run says how many threads torch used"),
         (of_threads("cuda", 8), of_threads("cuda", 8), None),
     ],
