@@ -6,6 +6,7 @@ import builtins
 import contextlib
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -234,7 +235,7 @@ def test_runs_of_dead_processes(store_uri: str, profiler: Callable[..., None]) -
 
 def test_a_full_disk(store_uri: str, profiler: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     for free, status in ((1 << 20, "failed"), (1 << 30, "warning"), (1 << 40, "ok")):
-        monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _, free=free: type("Usage", (), {"free": free}))
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: type("Usage", (), {"free": free}))
         assert {check.status for check in findings()["disk"]} == {status}
 
 
