@@ -209,7 +209,7 @@ def test_a_run_without_a_record(logged: Callable[[Record], str], capsys: pytest.
     runs = Runs.connect()
     empty = runs.client.create_run(runs.get(good).experiment_id).info.run_id
     code, shown = call(capsys, "compare", good, empty)
-    assert (code, f"run {empty}: holds no record.json" in shown) == (1, True)
+    assert (code, f"run {empty}: has no record.json" in shown) == (1, True)
     runs.client.delete_run(empty)
     code, shown = call(capsys, "compare", good, empty)
     assert (code, f"no run {empty}" in shown) == (1, True)
