@@ -128,7 +128,7 @@ def test_more_kernels_than_are_shown(tmp_path: Path, capsys: pytest.CaptureFixtu
     path = trace(names=tuple(f"gemm_{i:02}" for i in range(15))).write(tmp_path / "t.json")
     _, shown, _ = call(capsys, path, "--kernel", "GEMM")
     assert shown.count("50.0 us in 1 call,") == 10
-    assert "and 5 more kernels of that name" in shown
+    assert "and 5 more kernels with that name" in shown
     assert "more kernel" not in call(capsys, path, "--kernel", "gemm_0")[1]
 
 
@@ -147,7 +147,7 @@ def test_cycles_are_one_block(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     _, shown, _ = call(capsys, first, second, "--kernel", "gemm")
     assert shown.count("150 us in 3 calls") == 1
     assert "aten::mm" in shown
-    assert "so launched for 66.7 % of its time; 2 ways in all" in shown
+    assert "launched like this for 66.7 % of its time; 2 ways in total" in shown
 
 
 def test_a_kernel_and_json_do_not_share_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

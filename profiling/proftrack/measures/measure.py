@@ -88,7 +88,7 @@ class Measures:
     @property
     def per(self) -> str:
         """What figures "per step" are per, in words: a trace without steps counts as one."""
-        return "a step" if self.steps else "in all"
+        return "per step" if self.steps else "in total"
 
     @property
     def launches_per_step(self) -> float:
