@@ -230,7 +230,9 @@ def test_gaps_launches_and_devices_are_told(tmp_path: Path, monkeypatch: pytest.
     text = shown(analyze_trace(trace.write(tmp_path / "t.json")).record, monkeypatch, 100)
     assert "Longest idle gaps (profiled):\n    90.0 us  dispatch        during aten::slow\n" in text
     assert "Launch to start: median 0 us, p95 1.80 us; queue depth at most 1." in text
-    assert "2 devices (1 busy 60.0 us, 0 busy 20.0 us): B, idle time and split are those of device 1." in " ".join(text.split())
+    assert "2 devices (1 busy 60.0 us, 0 busy 20.0 us): B, idle time and split are those of device 1." in " ".join(
+        text.split()
+    )
 
 
 def test_kernels_that_differ_in_their_middle_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

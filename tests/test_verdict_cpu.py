@@ -191,7 +191,7 @@ def test_ceilings_of_a_busy_machine_are_doubted() -> None:
 
 
 def test_operators_that_do_not_fit_into_the_step() -> None:
-    is_inconclusive(case(traced=1400, working=1300).verdict, "1.3 ms a step) does not fit into a step of 1 ms")
+    is_inconclusive(case(traced=1400, working=1300).verdict, "1.3 ms per step) does not fit into a step of 1 ms")
     is_unsure(case(traced=1400, working=1100).verdict, "does not fit")
 
 
@@ -209,7 +209,9 @@ def test_a_step_that_is_much_longer_in_the_trace() -> None:
 def test_what_lies_between_operators_may_be_the_freeing_of_their_results() -> None:
     """Of 1000 us, 300 move memory and 690 lie between operators: over twice as long, and the host's own. 400: not."""
     assert case(working=300, limit="bandwidth").verdict.regime == "host-bound"
-    is_inconclusive(case(working=400, limit="bandwidth").verdict, "590 us between operators", "freeing their results", "400 us")
+    is_inconclusive(
+        case(working=400, limit="bandwidth").verdict, "590 us between operators", "freeing their results", "400 us"
+    )
     assert case(working=400, limit="arithmetic").verdict.regime == "host-bound"
 
 

@@ -270,7 +270,7 @@ def _split_section(record: Record) -> Section | None:
         "collectives count only where no kernel hides them."
     )
     idle = Shares("Idle time per step, by cause", idle_parts(record))
-    return Section("Where the recorded window went", [Paragraph(about, "muted"), Shares("", split), idle], "split")
+    return Section("Where the recorded time went", [Paragraph(about, "muted"), Shares("", split), idle], "split")
 
 
 def _tables_section(record: Record) -> Section:
