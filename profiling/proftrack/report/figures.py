@@ -85,7 +85,7 @@ def _durations(label: str, high_us: float) -> Axis:
 
 
 def roofline_chart(record: Record) -> Chart | None:
-    """The device's attainable rates, and the large kernels below them (Williams et al., 2009). None without ceilings."""
+    """The device's attainable rates and the large kernels below them (Williams et al., 2009). None without ceilings."""
     ceilings, kernels = record.ceilings, _plotted(record.kernels)
     if ceilings is None or not kernels:
         return None

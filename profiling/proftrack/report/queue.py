@@ -1,4 +1,4 @@
-"""Launch delay and queue depth over the window: whether the host runs ahead of the GPU or the GPU waits for the host."""
+"""Launch delay and queue depth over the window: does the host run ahead of the GPU, or does the GPU wait for it?"""
 
 from __future__ import annotations
 
