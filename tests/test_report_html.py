@@ -170,7 +170,7 @@ def test_a_roofline_has_the_devices_rates_and_the_kernels() -> None:
     assert "bfloat16 100 TFLOP/s" in section
     assert "1.00 TB/s" in section
     hints = re.findall(r"<circle[^>]*><title>([^<]*)</title>", section)
-    assert hints == ["matmul: 1,000 FLOPs per byte, 100 TFLOP/s", "add: 0.1 FLOPs a byte, 50.0 GFLOP/s"]
+    assert hints == ["matmul: 1,000 FLOPs per byte, 100 TFLOP/s", "add: 0.1 FLOPs per byte, 50.0 GFLOP/s"]
 
 
 def _kernel(name: str, *, total_us: float, flops: int | None, size: int | None) -> Kernel:

@@ -18,6 +18,7 @@ from proftrack.record import Record
 from proftrack.record.figures import Flag, Kernel, Op
 from proftrack.report import html, markdown, terminal
 from proftrack.report.pages import run
+from proftrack.report.pages.note import note
 from proftrack.report.pages.times import bars as time_bars
 from proftrack.report.pages.times import schedule
 
@@ -177,6 +178,19 @@ def test_times_as_bars_and_what_could_be_won() -> None:
     ]
     assert bars[0].text == "If everything but the GPU's work vanished: at most 2.5x faster"
     assert bars[1].text == "If every kernel reached the roofline: at most 8.0x faster"
+
+
+def test_the_letters_are_explained_once_per_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = make_record()
+    legend = "T = step time, B = GPU busy time, R = roofline time (the least this device could need), u = B / T."
+    pages = [
+        shown(record, monkeypatch, None),
+        terminal.text(run.result(record)),
+        markdown.render(run.summary(record)),
+        html.render(run.report(record, None)),
+        note(record),
+    ]
+    assert [" ".join(page.split()).count(legend) for page in pages] == [1] * 5
 
 
 def test_a_busy_gpu_leaves_nothing_to_win() -> None:

@@ -44,13 +44,8 @@ class Wait(Struct, frozen=True, kw_only=True):
     """The part of it in which the GPU was busy."""
 
 
-def chains(seen: View, kernels: list[Kernel]) -> list[Chain]:
-    """One chain for each of the largest kernels in the trace."""
-    return chains_of_cycles([seen], kernels)
-
-
 def chains_of_cycles(cycles: Iterable[View], kernels: list[Kernel]) -> list[Chain]:
-    """The same over several cycles: one chain per kernel, with the time of all cycles."""
+    """One chain for each of the largest kernels, by the time of all cycles."""
     ways: dict[str, Counter[tuple[str, ...]]] = {kernel.name: Counter() for kernel in kernels[:LARGE]}
     for seen in cycles:
         table, links = seen.table, seen.links

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -49,7 +50,7 @@ def charts(
     x = _x_axis(x_label, ticks, numeric=numeric)
     shade: list[Mark] = [Band(style="crossing", left=span[0], right=span[1])] if span is not None else []
     levels = [Line(style="threshold", points=[(x.low, level), (x.high, level)]) for level in _THRESHOLDS]
-    fractions = [mark for i, each in enumerate(curves) for mark in _lines(f"curve-{i}", i, each.x, each.fraction)]
+    fractions = [mark for i, curve in enumerate(curves) for mark in _lines(f"curve-{i}", i, curve.x, curve.fraction)]
     highest = max([1.05, *(u for curve in curves for u in curve.fraction if u is not None)])
     return [
         Chart(
@@ -71,21 +72,12 @@ def charts(
     ]
 
 
-def write(
-    path: Path,
-    curves: Sequence[Curve],
-    *,
-    title: str,
-    x_label: str,
-    ticks: Sequence[tuple[float, str]],
-    numeric: bool,
-    span: tuple[float, float] | None = None,
-) -> bool:
-    """Draw `charts` as a PNG; False if matplotlib is not installed. Raises OSError if it cannot be written."""
-    if not plots.available():
-        return False
-    plots.write(charts(curves, title=title, x_label=x_label, ticks=ticks, numeric=numeric, span=span), path)
-    return True
+def write(path: Path, curves: Sequence[Curve], **options: Any) -> bool:
+    """Draw `charts(curves, **options)` as a PNG; False without matplotlib. Raises OSError if it cannot be written."""
+    if plots.available():
+        plots.write(charts(curves, **options), path)
+        return True
+    return False
 
 
 def _x_axis(label: str, ticks: Sequence[tuple[float, str]], *, numeric: bool) -> Axis:
@@ -99,8 +91,8 @@ def _x_axis(label: str, ticks: Sequence[tuple[float, str]], *, numeric: bool) ->
 
 
 def _time_axis(curves: Sequence[Curve]) -> Axis:
-    known = [us for curve in curves for us in (*curve.time_us, *curve.busy_us) if us] or [1.0]
-    low, high = min(known) / _ROOM, max(known) * _ROOM
+    times = [us for curve in curves for us in (*curve.time_us, *curve.busy_us) if us] or [1.0]
+    low, high = min(times) / _ROOM, max(times) * _ROOM
     return Axis(
         label="per step", low=low, high=high, ticks=[Tick(us, duration(us)) for us in log_ticks(low, high)], log=True
     )
@@ -109,7 +101,8 @@ def _time_axis(curves: Sequence[Curve]) -> Axis:
 def _times(curves: Sequence[Curve]) -> Iterator[Line]:
     for i, curve in enumerate(curves):
         yield from _lines(f"curve-{i}", i, curve.x, curve.time_us)
-        yield from _lines(_busy_style(i, curves), _busy_color(i, curves), curve.x, curve.busy_us)
+        color = _busy_color(i, curves)
+        yield from _lines(f"curve-{color}-busy", color, curve.x, curve.busy_us)
 
 
 def _busy_color(i: int, curves: Sequence[Curve]) -> int:
@@ -117,15 +110,11 @@ def _busy_color(i: int, curves: Sequence[Curve]) -> int:
     return 1 if len(curves) == 1 else i
 
 
-def _busy_style(i: int, curves: Sequence[Curve]) -> str:
-    return f"curve-{_busy_color(i, curves)}-busy"
-
-
 def _lines(style: str, color: int, xs: Sequence[float], ys: Sequence[float | None]) -> Iterator[Line]:
     """A line for each stretch of known points."""
     points = list(zip(xs, ys, strict=True))
-    for known, stretch in groupby(points, key=lambda point: point[1] is not None):
-        if known:
+    for has_value, stretch in groupby(points, key=lambda point: point[1] is not None):
+        if has_value:
             yield Line(style=style, points=[(x, y or 0.0) for x, y in stretch], points_style=f"point-{color}")
 
 
@@ -133,5 +122,6 @@ def _key(curves: Sequence[Curve]) -> list[Key]:
     key = []
     for i, curve in enumerate(curves):
         name = "" if len(curves) == 1 else f", {plain(curve.name, 40)}"
-        key += [Key(f"curve-{i}", f"T step time{name}"), Key(_busy_style(i, curves), f"B busy{name}")]
+        key += [Key(f"curve-{i}", f"T step time{name}")]
+        key += [Key(f"curve-{_busy_color(i, curves)}-busy", f"B busy{name}")]
     return key

@@ -39,7 +39,7 @@ class Paragraph(Struct, frozen=True):
     """Sentences."""
 
     text: str
-    style: Literal["plain", "muted", "note"] = "plain"
+    style: Literal["plain", "muted"] = "plain"
 
 
 class Chips(Struct, frozen=True):

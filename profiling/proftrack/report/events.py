@@ -10,7 +10,7 @@ from proftrack.measures.idle import find_gaps
 from proftrack.measures.view import View, view
 from proftrack.measures.window import find_windows
 from proftrack.record.figures import Kernel
-from proftrack.report.chains import Chain, Wait, chains, waits
+from proftrack.report.chains import Chain, Wait, chains_of_cycles, waits
 from proftrack.report.queue import Queue, queue
 from proftrack.report.timeline.lanes import Lanes, lanes
 from proftrack.trace.table import EventTable
@@ -42,7 +42,7 @@ def details(tables: list[EventTable], kernels: list[Kernel]) -> EventDetails | N
     return EventDetails(
         lanes=lanes(seen, windows, gaps, kernels),
         queue=queue(seen, windows),
-        chains=chains(seen, kernels),
+        chains=chains_of_cycles([seen], kernels),
         waits=waits(seen),
         cycle=cycle,
         cycles=len(tables),

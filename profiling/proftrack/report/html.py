@@ -38,12 +38,10 @@ def render(document: Document) -> str:
     """The page; it has a script only if a block needs one."""
     style = palette.css() + _asset("report.css")
     script = "".join(_asset(name) for name in _scripts(document))
-    page: str = (
-        _engine()
-        .get_template("page.html.jinja")
-        .render(document=document, style=style, script=script, policy=_policy(style, script), version=__version__)
+    template = _engine().get_template("page.html.jinja")
+    return template.render(
+        document=document, style=style, script=script, policy=_policy(style, script), version=__version__
     )
-    return page
 
 
 def _scripts(document: Document) -> list[str]:

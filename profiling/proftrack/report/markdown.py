@@ -59,18 +59,13 @@ def _escaped(line: str) -> str:
 
 def render(document: Document, *, most_chars: int | None = None) -> str:
     """The document. Blocks that do not fit into `most_chars` are left out whole, since half a table shows as text."""
-    parts = [_title(document), sentence(document.origin), *_blocks(document.blocks, comment=document.comment)]
+    title = f"{'###' if document.comment else '#'} {escape(document.title, _SENTENCE)}" if document.title else ""
+    parts = [title, sentence(document.origin), *_blocks(document.blocks, comment=document.comment)]
     text = ""
     for part in filter(None, parts):
         if most_chars is None or len(text) + len(part) + 3 <= most_chars:
             text += ("\n\n" if text else "") + part
     return text + "\n"
-
-
-def _title(document: Document) -> str:
-    if not document.title:
-        return ""
-    return f"{'###' if document.comment else '#'} {escape(document.title, _SENTENCE)}"
 
 
 def _blocks(blocks: Sequence[Block], *, comment: bool) -> Iterator[str]:
@@ -123,10 +118,9 @@ def _facts(block: Facts) -> str:
 
 
 def _bars(block: Bars) -> str:
-    rows = [(f"{bar.key}: {bar.label}" if bar.key.strip() else bar.label, bar.value, bar.text) for bar in block.bars]
-    return "\n\n".join(
-        [_rows(("time", "", "what could be saved"), rows, numbers=3), *filter(None, [sentence(block.note)])]
-    )
+    rows = [(f"{bar.key}: {bar.label}" if bar.key else bar.label, bar.value, bar.text) for bar in block.bars]
+    table = _rows(("time", "", "what could be saved"), rows, numbers=3)
+    return f"{table}\n\n{sentence(block.note)}" if block.note else table
 
 
 def _shares(block: Shares) -> str:

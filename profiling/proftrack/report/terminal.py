@@ -174,10 +174,6 @@ def _section(out: Console, block: Section) -> None:
     _show(out, block.blocks)
 
 
-def _beside(out: Console, block: Beside) -> None:
-    _show(out, block.blocks)
-
-
 def _heading(out: Console, title: str) -> None:
     if title:
         out.print(Text(f"{plain(title, _SENTENCE)}:"))
@@ -204,9 +200,9 @@ def _table(out: Console, block: Table) -> None:
     shown = block.cells[: block.most]
     below = [""] * len(shown)
     texts = [[_full_text(cell, column) for cell, column in zip(row, columns, strict=True)] for row in shown]
-    if not _fits(columns, texts, out.width):
+    if _total(_widths(columns, texts)) > out.width:
         texts = [[cell[:_SHORT_ID] if _RUN_ID.fullmatch(cell) else cell for cell in row] for row in texts]
-    if block.below is not None and not _fits(columns, texts, out.width):
+    if block.below is not None and _total(_widths(columns, texts)) > out.width:
         below = [plain(row[block.below].text, _SENTENCE) for row in shown]
         columns = _without(columns, block.below)
         texts = [_without(row, block.below) for row in texts]
@@ -247,10 +243,6 @@ def _widths(columns: Sequence[Column], texts: Sequence[Sequence[str]]) -> list[i
 
 def _total(widths: Sequence[int]) -> int:
     return sum(widths) + _GAP * (len(widths) - 1)
-
-
-def _fits(columns: Sequence[Column], texts: Sequence[Sequence[str]], width: int) -> bool:
-    return _total(_widths(columns, texts)) <= width
 
 
 def _narrowed(columns: Sequence[Column], widths: list[int], width: int) -> list[int]:
@@ -338,5 +330,5 @@ _SHOW: dict[type, Callable[[Console, Any], None]] = {
     Strip: _strip,
     Ways: _ways,
     Section: _section,
-    Beside: _beside,
+    Beside: lambda out, block: _show(out, block.blocks),
 }

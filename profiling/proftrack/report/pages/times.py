@@ -47,17 +47,17 @@ def bars(record: Record) -> list[Bar]:
 
 
 _LEGEND = {
-    "T": "T: step time",
-    "B": "B: GPU busy time",
-    "W": "W: the operators' working time",
-    "R": "R: roofline, the least time this device could need",
-    "u": "u = B / T",
+    "T": "step time",
+    "B": "GPU busy time",
+    "W": "the operators' working time",
+    "R": "roofline time (the least this device could need)",
+    "u": "B / T",
 }
 
 
 def legend(letters: Sequence[str]) -> str:
     """One line that says what these letters (T, B, W, R, u) stand for."""
-    return "; ".join(_LEGEND[letter] for letter in letters) + "."
+    return ", ".join(f"{letter} = {_LEGEND[letter]}" for letter in letters) + "."
 
 
 def legend_of(record: Record) -> str:
