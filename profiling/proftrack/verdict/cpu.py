@@ -106,14 +106,14 @@ class _Reading(NamedTuple):
 
 
 def _judged(measures: Measures, cpu: CpuWork, context: Context, time: float, limits: Thresholds) -> Verdict:
-    own, dearest = _readings(measures, cpu, context, time, limits)
+    own, costliest = _readings(measures, cpu, context, time, limits)
     regime, cause = own.regime(limits)
     unfit = misfits(measures, cpu, context, time, limits)
     against = [misfit.text for misfit in unfit if misfit.level == "inconclusive"]
-    against += _undecided(regime, own, dearest, context, measures, limits)
+    against += _undecided(regime, own, costliest, context, measures, limits)
     doubts = [misfit.text for misfit in unfit if misfit.level == "low"]
     if not against:
-        doubts += _doubts(regime, own, dearest, context, limits)
+        doubts += _doubts(regime, own, costliest, context, limits)
     name = "inconclusive" if against else regime
     return Verdict(
         regime=name,
@@ -138,22 +138,22 @@ def _readings(
     host_work = limits.host_work_dispatches * (dispatch or 1.0)
     inside, calls = cpu.operators_us / steps, cpu.operators / steps
     loading = sum(op.self_cpu_time_us for op in measures.ops if LOADING.search(op.name)) / steps
-    own, dearest = (
+    own, costliest = (
         _Reading({k: v / steps for k, v in working.items()}, time, inside, calls, host_work, loading)
         for working in (cpu.working_us, cpu.least_working_us)
     )
-    return own, dearest
+    return own, costliest
 
 
 def _undecided(
-    regime: str, own: _Reading, dearest: _Reading, context: Context, measures: Measures, limits: Thresholds
+    regime: str, own: _Reading, costliest: _Reading, context: Context, measures: Measures, limits: Thresholds
 ) -> list[str]:
     """Why consistent figures still name no regime."""
-    other = dearest.regime(limits)[0]
+    other = costliest.regime(limits)[0]
     if other != regime:
         return [
             f"The cost of a call decides: {short_time(own.busy)} of the step is work if each call costs what it does "
-            f"with nothing to compute ({regime}), but {short_time(dearest.busy)} if each costs as much as this "
+            f"with nothing to compute ({regime}), but {short_time(costliest.busy)} if each costs as much as this "
             f"machine's most expensive call ({other})."
         ]
     if regime == "inconclusive":
@@ -185,12 +185,12 @@ def _undecided(
     return []
 
 
-def _doubts(regime: str, own: _Reading, dearest: _Reading, context: Context, limits: Thresholds) -> list[str]:
+def _doubts(regime: str, own: _Reading, costliest: _Reading, context: Context, limits: Thresholds) -> list[str]:
     """Why the regime could be a different one."""
     out = []
     bounds = {limits.gpu_bound_from, *((limits.overhead_bound_to,) if regime in ("overhead-bound", "mixed") else ())}
     for limit in sorted(bounds):
-        near = [reading.u for reading in (own, dearest) if abs(reading.u - limit) < limits.near]
+        near = [reading.u for reading in (own, costliest) if abs(reading.u - limit) < limits.near]
         out += [f"{near[0]:.2f} of the step is work: close to the limit of {limit}."] if near else []
     if regime in ("host-bound", "overhead-bound") and own.outside(limits):
         ratio = own.between_each / own.host_work_us

@@ -131,11 +131,11 @@ class _Outcome:
         self.regime = regime(facts, limits)
 
     def verdict(self, basis: Basis) -> Verdict:
-        undermined = self._undermined(basis)
+        blockers = self._blocking_reasons(basis)
         doubts = self._doubts(basis)
-        name = "inconclusive" if undermined else self.regime
-        if name == "inconclusive" and not undermined:
-            undermined = ["Most GPU time is in kernels with names that do not reveal their kind."]
+        name = "inconclusive" if blockers else self.regime
+        if name == "inconclusive" and not blockers:
+            blockers = ["Most GPU time is in kernels with names that do not reveal their kind."]
         levels = [level for level, _ in doubts]
         confidence: Confidence = "low" if name == "inconclusive" or "low" in levels else "medium" if levels else "high"
         return Verdict(
@@ -147,17 +147,17 @@ class _Outcome:
             summary=evidence.summary(name, self.facts, what="step" if self.measures.steps else "recording"),
             evidence=evidence.collect(self.measures, self.facts, self.context, self.roofline, self.limits),
             advice=advise(name, self.measures, self.facts, self.roofline),
-            reasons=[*undermined, *(text for _, text in doubts)],
+            reasons=[*blockers, *(text for _, text in doubts)],
             thresholds=self.limits.as_dict(),
         )
 
     # -- what makes it inconclusive
 
-    def _undermined(self, basis: Basis) -> list[str]:
+    def _blocking_reasons(self, basis: Basis) -> list[str]:
         """Reasons why the data does not support a verdict."""
         limits, u = self.limits, self.facts.busy_fraction
-        undermining = ("gpu_not_measured", "partial_file", "several_processes")
-        reasons = [self.flags[c].message for c in undermining if c in self.flags]
+        codes = ("gpu_not_measured", "partial_file", "several_processes")
+        reasons = [self.flags[c].message for c in codes if c in self.flags]
         if self.facts.waits_for_device(limits) and self.regime == "inconclusive":
             reasons.append(
                 "Most of the GPU's idle time precedes work that was launched in time: it waits for another device, "
