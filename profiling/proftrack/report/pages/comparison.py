@@ -28,7 +28,7 @@ def page(comparison: Comparison) -> Document:
         _host(comparison),
         _changed(comparison.changed),
         *_commits(comparison.commits),
-        Items("Compared despite these differences", [_difference(each) for each in comparison.across]),
+        Items("Compared despite these differences", [f"{d.name}: {d.before} and {d.after}" for d in comparison.across]),
         Items("Notes", comparison.notes),
     ]
     return Document(f"proftrack compare: {comparison.word}", blocks)
@@ -175,12 +175,8 @@ def _host(comparison: Comparison) -> Table:
 
 
 def _changed(changed: list[Different]) -> Table:
-    rows = [(each.name, each.before or "-", each.after or "-") for each in changed]
+    rows = [(d.name, d.before or "-", d.after or "-") for d in changed]
     return Table("Other differences", ("name", "before", "after"), rows, numbers=3, most=20)
-
-
-def _difference(each: Different) -> str:
-    return f"{each.name}: {each.before} and {each.after}"
 
 
 def _commits(span: CommitRange | None) -> list[Block]:

@@ -184,7 +184,7 @@ def report(record: Record, details: EventDetails | None) -> Document:
         _roofline_section(record),
         _steps_section(record),
         _regions_section(record),
-        Section("Who launched the large kernels", _chains(details), "chains"),
+        Section("Who launched the large kernels", [Ways(list(map(_way, details.chains if details else ())))], "chains"),
         Section("Environment", [Facts("", environment(record))], "environment"),
         Section("What to do next", [Items("", record.verdict.advice, ordered=True)], "next"),
     ]
@@ -336,14 +336,8 @@ def _steps_section(record: Record) -> Section | None:
 
 
 def _regions_section(record: Record) -> Section:
-    modules = [Section("Modules", [tables.regions(record.modules, "module")])] if record.modules else []
-    regions = [tables.regions(record.regions, "region")] if record.regions else []
-    return Section("Regions", [*regions, *modules], "regions")
-
-
-def _chains(details: EventDetails | None) -> list[Block]:
-    ways = [_way(chain) for chain in details.chains] if details else []
-    return [Ways(ways)] if ways else []
+    modules = Section("Modules", [tables.regions(record.modules, "module")])
+    return Section("Regions", [tables.regions(record.regions, "region"), modules], "regions")
 
 
 def _way(chain: Chain) -> Way:
