@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import NamedTuple
 import psutil
 
 from proftrack.record.timing import Load
+from proftrack.threads import usable_cpus
 
 _TASKS = Path("/proc/self/task")
 _TICK_NS = 10_000_000
@@ -45,7 +45,7 @@ class Reading(NamedTuple):
 
 def read_load() -> Reading:
     """Read all counters: about a millisecond on a machine with many threads."""
-    cores = _cores()
+    cores = usable_cpus()
     current = threading.current_thread()
     started = (t for t in threading.enumerate() if t is not current and not isinstance(t, threading._DummyThread))
     return Reading(
@@ -113,13 +113,6 @@ def _tasks() -> dict[int, Task]:
     with contextlib.suppress(psutil.Error, OSError):
         return {t.id: Task(int((t.user_time + t.system_time) * 1e9), None) for t in psutil.Process().threads()}
     return {}
-
-
-def _cores() -> set[int]:
-    """Numbers of the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
 
 
 def _busy(cores: set[int]) -> int | None:

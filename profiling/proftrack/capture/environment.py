@@ -18,6 +18,7 @@ from pathlib import Path
 
 from proftrack.git import git_state
 from proftrack.record.environment import DeviceFacts, Environment
+from proftrack.threads import usable_cpus
 
 PACKAGES = (
     "accelerate",
@@ -83,7 +84,7 @@ def collect(device_type: str, *, code: Path) -> Environment:
         python=platform.python_version(),
         platform=platform.platform(),
         cpu=cpu_model(),
-        cpu_count=_usable_cpus(),
+        cpu_count=len(usable_cpus()),
         threads=torch.get_num_threads(),
         hostname=platform.node() or None,
         packages=_packages(torch.version.hip),
@@ -127,13 +128,6 @@ def cpu_model() -> str | None:
         if name:
             return name.strip()
     return platform.processor() or platform.machine() or None
-
-
-def _usable_cpus() -> int | None:
-    """Those this process may run on: containers and batch systems give fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
 
 
 def driver_version() -> str | None:

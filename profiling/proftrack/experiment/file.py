@@ -90,9 +90,12 @@ def read(path: Path) -> dict[Any, Any]:
 
 
 def scalar(text: str) -> Any:
-    """One value as YAML would read it; text where YAML cannot."""
+    """One value from the command line, read as in the file except that 010 is ten and 1:30 is text.
+
+    Text that is not valid YAML is returned unchanged.
+    """
     try:
-        return yaml.load(text, Loader=_Loader)
+        return yaml.load(text, Loader=_CommandLineLoader)
     except (yaml.YAMLError, ValueError):
         return text
 
@@ -125,7 +128,25 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-# YAML 1.1, which PyYAML reads, takes 1e-3 for text; everybody who writes it means the number.
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_FIRST_CHARACTERS = list("-+0123456789")
+# PyYAML implements YAML 1.1, where 1e-3 is text. Anyone who writes it means the number.
+_Loader.add_implicit_resolver(_FLOAT, re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), _FIRST_CHARACTERS)
+
+
+class _CommandLineLoader(_Loader):
+    """Numbers as a person types them: YAML 1.1 reads 010 as octal (8), 08 as text and 1:30 in base 60 (90)."""
+
+    def construct_typed_int(self, node: yaml.ScalarNode) -> int | str:
+        if ":" in node.value:
+            return str(node.value)
+        digits = node.value.replace("_", "")
+        return int(digits, 0 if digits.lstrip("+-")[:2] in ("0x", "0b") else 10)
+
+    def construct_typed_float(self, node: yaml.ScalarNode) -> float | str:
+        return str(node.value) if ":" in node.value else self.construct_yaml_float(node)
+
+
+_CommandLineLoader.add_implicit_resolver(_INT, re.compile(r"^[-+]?[0-9]+$"), _FIRST_CHARACTERS)
+_CommandLineLoader.add_constructor(_INT, _CommandLineLoader.construct_typed_int)
+_CommandLineLoader.add_constructor(_FLOAT, _CommandLineLoader.construct_typed_float)

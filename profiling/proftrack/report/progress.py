@@ -12,27 +12,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 from proftrack.threads import beside
 
+if TYPE_CHECKING:
+    from proftrack.capture.measurement import Progress
+
 _REDRAW_SECONDS = 0.1
 _PATIENCE_SECONDS = 2.0
-
-
-class Progress(Protocol):
-    """Phases, one after the other; `advance` says that some more of the present one is done."""
-
-    def phase(
-        self, text: str, total: int | None = None, *, live: bool = False
-    ) -> contextlib.AbstractContextManager[None]:
-        """A stretch of work, of `total` parts where that is known. `live`: no step is timed in it."""
-
-    def expect(self, seconds: float) -> None:
-        """All of it will be over in about so many seconds."""
-
-    def advance(self, amount: int = 1) -> None:
-        """`amount` more parts are done. Cheap: it is called between steps that are timed."""
 
 
 class Silent:
