@@ -1,4 +1,4 @@
-"""Finding an experiment's YAML file and reading it into plain keys and values."""
+"""Find an experiment's YAML file and read its keys and values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SUFFIXES = (".yaml", ".yml")
 def find(reference: str) -> Path:
     """The file that `reference` names: a path, or a bare name under experiments/.
 
-    Raises UsageError, with the names that are known there.
+    Raises UsageError that lists the available names.
     """
     if not reference.strip():
         raise UsageError("the experiment's name is empty", "give a YAML file or a name under experiments/")
@@ -28,28 +28,32 @@ def find(reference: str) -> Path:
     for candidate in _candidates(given, bare):
         if candidate.is_file():
             return candidate
-    raise UsageError(_not_found(reference, given, bare))
+    raise UsageError(*_not_found(reference, given, bare))
 
 
-def _not_found(reference: str, given: Path, bare: bool) -> str:
-    """The sentence about a reference that names no experiment, and what to write instead."""
+def _not_found(reference: str, given: Path, bare: bool) -> tuple[str, str]:
+    """Why `reference` names no experiment, and what to write instead."""
     if given.is_dir():
-        inside = sorted(str(path) for path in given.glob("*") if path.suffix in _SUFFIXES)
-        return f"{reference}: a folder, not an experiment; name a YAML file, such as {(inside or ['my_model.yaml'])[0]}"
+        examples = sorted(str(path) for path in given.glob("*") if path.suffix in _SUFFIXES) or ["my_model.yaml"]
+        return f"{reference}: a folder, not an experiment", f"name a YAML file, such as {examples[0]}"
     if given.is_file():
-        if given.suffix in (".json", ".gz"):
-            return f"{reference}: not a YAML file; to judge a trace, write proftrack analyze {reference}"
-        return f"{reference}: not a YAML file; an experiment is a .yaml file that names its workload"
+        is_trace = given.suffix in (".json", ".gz")
+        return f"{reference}: not a YAML file", (
+            f"to analyze a trace, run proftrack analyze {reference}"
+            if is_trace
+            else "an experiment is a .yaml file that names its workload"
+        )
     names = [path.stem for path in catalog()]
-    have = f"known: {', '.join(names)}" if names else "there is no experiments/ folder with YAML files here"
+    available = f"known: {', '.join(names)}" if names else "there is no experiments/ folder with YAML files here"
+    is_yaml = given.suffix in _SUFFIXES
     if not bare:
-        return f"{no_such_file(given)}; {have}" if given.suffix in _SUFFIXES else f"no experiment {reference!r}; {have}"
-    what = f"{reference}: no such file, here or" if given.suffix in _SUFFIXES else f"no experiment {reference!r}"
-    return f"{what} under experiments/; {have}{meant(given.stem, names)}"
+        return no_such_file(given) if is_yaml else f"no experiment {reference!r}", available
+    what = f"{reference}: no such file, here or" if is_yaml else f"no experiment {reference!r}"
+    return f"{what} under experiments/", f"{available}{meant(given.stem, names)}"
 
 
 def catalog() -> list[Path]:
-    """The experiments that a bare name can mean, by name; those of the working directory hide the project's."""
+    """The experiments that a bare name can mean, sorted by name. Those in ./experiments/ hide the project's."""
     by_name: dict[str, Path] = {}
     for folder in reversed(_folders()):
         by_name |= {path.stem: path for path in folder.glob("*") if path.suffix in _SUFFIXES}
@@ -57,7 +61,7 @@ def catalog() -> list[Path]:
 
 
 def _folders() -> list[Path]:
-    """Where bare names are looked for; the project's own folder lies beside the source root `profiling/`."""
+    """The folders where bare names are looked up; the project's own is next to the source root `profiling/`."""
     return [Path("experiments"), Path(__file__).resolve().parents[3] / "experiments"]
 
 
@@ -69,7 +73,7 @@ def _candidates(given: Path, bare: bool) -> list[Path]:
 
 
 def read(path: Path) -> dict[Any, Any]:
-    """The document's keys and values. Raises UsageError naming file and line where it is not a YAML mapping."""
+    """The document's keys and values. Raises UsageError with file and line if it is not a YAML mapping."""
     try:
         document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:
@@ -84,8 +88,8 @@ def read(path: Path) -> dict[Any, Any]:
     if document is None:
         raise UsageError(f"{path}: empty", "an experiment needs at least `workload: file.py:build`")
     if not isinstance(document, dict):
-        found = type(document).__name__
-        raise UsageError(f"{path}: holds a {found}, not keys and values such as `workload: file.py:build`")
+        kind = type(document).__name__
+        raise UsageError(f"{path}: holds a {kind}, not keys and values", "write lines like `workload: file.py:build`")
     return document
 
 
@@ -101,7 +105,7 @@ def scalar(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, which also refuses a key that is given twice: one of the values would be lost in silence."""
+    """The safe loader, which also rejects duplicate keys: one of the values would be lost silently."""
 
     level = 0
 
