@@ -111,12 +111,12 @@ def _self_times(call: Callable[[], Any]) -> dict[str, list[float]]:
 def _nested(events: list[Any]) -> list[tuple[str, int]]:
     """Name and self time of each event; all are on one thread."""
     rows = sorted((e.start_ns(), -e.duration_ns(), e.name()) for e in events)
-    own = [-negative for _, negative, _ in rows]
+    self_times = [-negative for _, negative, _ in rows]
     running: list[int] = []
     for i, (start, negative, _) in enumerate(rows):
         while running and rows[running[-1]][0] - rows[running[-1]][1] <= start:
             running.pop()
         if running:
-            own[running[-1]] += negative
+            self_times[running[-1]] += negative
         running.append(i)
-    return [(name, max(ns, 0)) for (_, _, name), ns in zip(rows, own, strict=True)]
+    return [(name, max(ns, 0)) for (_, _, name), ns in zip(rows, self_times, strict=True)]

@@ -56,5 +56,5 @@ class PacedStopwatch(Stopwatch):
         times_us = [seconds * 1e6 for seconds in self.own]
         first_single = len(times_us) - singles
         block_us = [us / agreed.steps_per_block for us in times_us[first_single - blocks : first_single]]
-        own = timing_of(agreed.mode, block_us, agreed.steps_per_block, times_us[first_single:], load=agreed.load)
-        return msgspec.structs.replace(own, warmup_steps=agreed.warmup_steps)
+        timing = timing_of(agreed.mode, block_us, agreed.steps_per_block, times_us[first_single:], load=agreed.load)
+        return msgspec.structs.replace(timing, warmup_steps=agreed.warmup_steps)

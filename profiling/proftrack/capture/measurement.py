@@ -336,7 +336,7 @@ def _unrecorded_steps(experiment: Experiment) -> int:
 
 
 def _whole(recorded: list[Recorded], experiment: Experiment, notes: list[str]) -> list[Cycle]:
-    """The cycles whose traces have every step of their window, with a note about the others; raises if none has."""
+    """The cycles whose traces have every step of their window. The others get a note; raises if none is complete."""
     expected = sum(len(window.steps) for window in windows(experiment.schedule))
     steps = sum(len(cycle.counts.steps & cycle.window.steps) for cycle in recorded)
     complete = [cycle for cycle in recorded if cycle.window.steps <= cycle.counts.steps]

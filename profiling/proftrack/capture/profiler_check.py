@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+import msgspec
 from msgspec import Struct
 
 from proftrack.capture.ceilings import ceilings_of
@@ -59,10 +60,12 @@ def probe() -> Probe:
         throw_away_session(device)
         operators, launches, kernels = _recorded(device)
     except Exception as error:
-        return _with(seen, error=first_line(error))
+        return msgspec.structs.replace(seen, error=first_line(error))
     clocks = device.type != "cuda" or gpu_state(device.torch_device.index) is not None
     seconds = time.monotonic() - begin
-    return _with(seen, operators=operators, launches=launches, kernels=kernels, seconds=seconds, has_clocks=clocks)
+    return msgspec.structs.replace(
+        seen, operators=operators, launches=launches, kernels=kernels, seconds=seconds, has_clocks=clocks
+    )
 
 
 def ceilings(*, fresh: bool) -> Ceilings:
@@ -84,9 +87,3 @@ def _recorded(device: Device) -> tuple[int, int, int]:
     names = [event.name() for event in events if event.device_type() != torch.autograd.DeviceType.CUDA]
     launches = sum(name.startswith(_LAUNCHES) for name in names)
     return sum(name == "aten::mm" for name in names), launches, len(on_gpu)
-
-
-def _with(seen: Probe, **changes: object) -> Probe:
-    import msgspec
-
-    return msgspec.structs.replace(seen, **changes)

@@ -7,7 +7,7 @@ unchanged.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_origin
 
 import msgspec
 from msgspec import structs
@@ -16,7 +16,7 @@ from proftrack.errors import UsageError
 from proftrack.experiment.file import scalar
 from proftrack.experiment.model import SECTIONS, Experiment
 from proftrack.experiment.params import check_choice, kind_of
-from proftrack.experiment.validate import Refusal
+from proftrack.experiment.validate import Refusal, bare_type
 from proftrack.text import show
 
 SETTINGS: dict[str, Any] = {
@@ -78,7 +78,7 @@ def _from_text(text: str, kind: Any, current: Any, refuse: Refusal, key: str) ->
 
 
 def _parsed(text: str, kind: Any) -> Any:
-    bare = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    bare = bare_type(kind)
     is_text = bare is str or get_origin(bare) is Literal
     # Lax for booleans only, which may be written 1 and 0.
     return msgspec.convert(text.strip() if is_text else scalar(text.strip()), kind, strict=bare is not bool)

@@ -74,7 +74,7 @@ def convert(value: Any, kind: Any, refuse: Refusal, key: str = "", *, between: s
     except UsageError as error:  # raised by a struct's __post_init__: its fields contradict each other
         refuse(error.problem, error.remedy)
     except msgspec.ValidationError:
-        for part in _parts(value, _bare(kind), key, refuse):
+        for part in _parts(value, bare_type(kind), key, refuse):
             convert(part.value, part.kind, refuse, part.key, between=part.between)
         refuse.value(f"{key}{between}", value, kind)
 
@@ -85,7 +85,7 @@ def allowed(kind: Any) -> str:
     for meta in reversed(metas):
         if meta.description:
             return meta.description
-    bare = _bare(kind)
+    bare = bare_type(kind)
     if _is_union(bare):
         return allowed(next(member for member in get_args(bare) if member is not NoneType))
     if get_origin(bare) is Literal:
@@ -104,7 +104,7 @@ class _Part(Struct):
 def _parts(value: Any, kind: Any, key: str, refuse: Refusal) -> Iterator[_Part]:
     """The parts of a value, each with its required type. `kind` has no annotations."""
     if _is_union(kind):
-        fitting = [member for member in map(_bare, get_args(kind)) if isinstance(value, _container(member))]
+        fitting = [member for member in map(bare_type, get_args(kind)) if isinstance(value, _container(member))]
         if fitting:
             yield from _parts(value, fitting[0], key, refuse)
     elif isinstance(value, list) and get_origin(kind) is list:
@@ -129,7 +129,8 @@ def _fields(value: Mapping[Any, Any], kind: type[Struct], key: str, refuse: Refu
             refuse(f"{name} is missing", f"add `{name}: {example}`")
 
 
-def _bare(kind: Any) -> Any:
+def bare_type(kind: Any) -> Any:
+    """The type without its annotations."""
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
