@@ -46,7 +46,7 @@ TRIES: list[tuple[str, int, str]] = [
     ("run matmul_ad", 2, f"no experiment 'matmul_ad' under experiments/; {KNOWN}; did you mean matmul_add?"),
     ("run nosuch.yaml", 2, f"nosuch.yaml: no such file, here or under experiments/; {KNOWN}"),
     ("run nosuch.py", 2, "nosuch.py: no such file"),
-    ("run trace.json", 2, "trace.json: not a YAML file; to judge a trace, write proftrack analyze trace.json"),
+    ("run trace.json", 2, "trace.json: not a YAML file; to analyze a trace, run proftrack analyze trace.json"),
     ("run mine", 2, "mine: a folder, not an experiment; name a YAML file, such as mine/model.yaml"),
     ("matmul_add", 2, "matmul_add: an experiment, not a command; did you mean proftrack run matmul_add?"),
     ("train.py", 2, "train.py: an experiment, not a command; did you mean proftrack run train.py?"),

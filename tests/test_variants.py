@@ -369,7 +369,7 @@ def test_the_norm_counts_and_not_a_value_near_zero() -> None:
         ([1, 2, 3, 4], [1, 2, 3, 5], False, "25.0% of the values differ"),
         ([1.0, math.nan], [1.0, math.nan], True, "within"),
         ([1.0, 2.0], [1.0, math.nan], False, "NaN or infinity"),
-        ([1.0, 2.0], [1.0], False, "other shapes or types"),
+        ([1.0, 2.0], [1.0], False, "different shapes or types"),
         ([0.0], [0.0], True, "within"),
         ([], [], True, "all values equal"),
     ],

@@ -1,10 +1,18 @@
-"""Work in a thread beside a block of code."""
+"""Work in a thread beside a block of code, and the CPUs that threads may run on."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator
+
+
+def usable_cpus() -> set[int]:
+    """The CPUs that this process may run on, by number: containers and batch systems give fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ import click
 
 from proftrack.analysis import trace_files
 from proftrack.errors import ProftrackError, UsageError
+from proftrack.threads import usable_cpus
 
 if TYPE_CHECKING:
     from proftrack.analysis.pipeline import Analysis, JointAnalysis
@@ -73,7 +73,7 @@ def command(
         salvage=salvage,
         max_bytes=max_bytes,
         rank_from=rank_from,
-        processes=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        processes=len(usable_cpus()),
     )
     if json_to is not None:
         _refuse_overwriting((path for each in ranks for path in each.paths), json_to)

@@ -12,27 +12,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 from proftrack.threads import beside
 
+if TYPE_CHECKING:
+    from proftrack.capture.measurement import Progress
+
 _REDRAW_SECONDS = 0.1
 _PATIENCE_SECONDS = 2.0
-
-
-class Progress(Protocol):
-    """Phases, one after the other; `advance` reports progress in the current one."""
-
-    def phase(
-        self, text: str, total: int | None = None, *, live: bool = False
-    ) -> contextlib.AbstractContextManager[None]:
-        """A phase of work, of `total` parts if that is known. `live`: no step is timed in it."""
-
-    def expect(self, seconds: float) -> None:
-        """All phases together should end in about this many seconds."""
-
-    def advance(self, amount: int = 1) -> None:
-        """`amount` more parts are done. Cheap, since it is called between timed steps."""
 
 
 class Silent:
