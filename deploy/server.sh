@@ -5,7 +5,7 @@
 #   DATABASE_URL          postgresql+psycopg://user:password@host:5432/mlflow
 #   AUTH_DATABASE_URL     database of the users and their permissions (default: the same URL, database mlflow_auth)
 #   ARTIFACTS             where the server puts artifacts: a folder, s3://bucket/path, gs://..., wasbs://...
-#   ADMIN_PASSWORD        of the user `admin`, created at the first start (12 characters or more); later starts ignore it
+#   ADMIN_PASSWORD        of the user `admin`, created at the first start (at least 12 characters); later starts ignore it
 #   SECRET_KEY            signs the UI's forms: any long random text, the same for every start
 #   HOST, PORT, WORKERS   default 127.0.0.1, 5000, 4
 #   ALLOWED_HOSTS         names under which browsers and clients reach the server, such as mlflow.example.org
@@ -33,8 +33,8 @@ cat > "$state/basic_auth.ini" <<INI
 default_permission = ${DEFAULT_PERMISSION:-READ}
 database_uri = ${auth_url//%/%%}
 admin_username = admin
-# Password hashing is slow on purpose, so a successful check is cached for a minute. A changed password or a deleted user
-# is refused after that minute at the latest.
+# Password hashing is slow on purpose, so a successful check is cached for a minute. After that minute at the latest, a
+# changed password or a deleted user is refused.
 auth_cache_ttl_seconds = 60
 INI
 # Artifacts require a password: because of the umask other accounts of this machine cannot read them without the server.
