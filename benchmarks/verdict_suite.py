@@ -262,7 +262,7 @@ def main() -> int:
         return int(any(line["flips_at_high"] for line in found))
     part, parts = map(int, options.part.split("/"))
     chosen = [c for i, c in enumerate(CASES) if i % parts == part - 1 and (not options.only or c.name in options.only)]
-    print("| workload | T us | B us | u | R us | verdict | confidence | argued beforehand |\n" + "|---" * 8 + "|")
+    print("| workload | T us | B us | u | R us | verdict | confidence | reason given beforehand |\n" + "|---" * 8 + "|")
     for case in chosen:
         begin = time.perf_counter()
         try:
