@@ -15,7 +15,6 @@ from proftrack import __version__
 from proftrack.analysis.pool import Measured, read_and_measure
 from proftrack.analysis.ranks import Part, join_ranks
 from proftrack.analysis.trace_files import TraceFiles
-from proftrack.capture.result import Capture
 from proftrack.errors import UsageError
 from proftrack.measures import Measures, combine, measure
 from proftrack.measures.collectives import Collective
@@ -31,6 +30,7 @@ from proftrack.verdict.context import Context
 from proftrack.verdict.judge import Judgement, judge
 
 if TYPE_CHECKING:
+    from proftrack.capture.result import Capture  # not at run time: it loads YAML, which traces do not need
     from proftrack.experiment import Experiment
 
 _COSTLY_OPTIONS = ("record_shapes", "with_stack", "profile_memory")
