@@ -57,8 +57,8 @@ class Lenient:
 
     def whole(self) -> Any:
         """The value that the whole text holds. Raises NotJson if its meaning is unclear."""
-        value, end = self.value(_blank(self.text, 0), 0)
-        if _blank(self.text, end) != len(self.text):
+        value, end = self.value(skip_blank(self.text, 0), 0)
+        if skip_blank(self.text, end) != len(self.text):
             raise NotJson("more than one value")
         if self._has_twice and self.faults:
             raise NotJson("a key occurs twice")  # a string may have ended too early
@@ -165,6 +165,7 @@ def number(word: str) -> int | Decimal | None:
         return None
 
 
-def _blank(text: str, position: int) -> int:
+def skip_blank(text: str, position: int) -> int:
+    """Where the whitespace that may begin at `position` ends."""
     match = _BLANK.match(text, position)
     return match.end() if match else position

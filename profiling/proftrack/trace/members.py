@@ -7,14 +7,13 @@ import math
 import re
 from typing import Any, NamedTuple
 
-from proftrack.trace.lenient import Lenient
+from proftrack.trace.lenient import Lenient, skip_blank
 from proftrack.untrusted import is_too_deep
 
 EVENTS = "traceEvents"
 MAX_MEMBERS = 10_000
 """Of the root object; torch writes some thirty."""
 
-_BLANK = re.compile(r"[ \t\r\n]*")
 _KEY = re.compile(r'"((?:[^"\\\x00-\x1f]|\\.){0,1024})"[ \t\r\n]*:[ \t\r\n]*')
 _EVENTS_KEY = re.compile(rf'"{EVENTS}"[ \t\r\n]*:[ \t\r\n]*\[')
 _SCANNER = json.JSONDecoder(strict=False)
@@ -87,7 +86,7 @@ def _member(text: str, here: int, at_end: bool) -> tuple[str, int, int | None]:
         raise _NoMember(False) from error
     if _is_too_deep(text[start:end]):
         raise _NoMember(False)
-    behind = _blank(text, end)
+    behind = skip_blank(text, end)
     if behind == len(text) and not at_end:
         raise _NoMember(True)  # a number may continue
     if text[behind : behind + 1] not in (",", "}", "") and not _KEY.match(text, behind):
@@ -118,15 +117,10 @@ def find_events(data: bytes, position: int) -> tuple[int, int] | None:
 def _separator(text: str, position: int) -> tuple[int, int]:
     """Where the next member begins, and how many commas precede it."""
     commas = 0
-    position = _blank(text, position)
+    position = skip_blank(text, position)
     while text.startswith(",", position):
-        commas, position = commas + 1, _blank(text, position + 1)
+        commas, position = commas + 1, skip_blank(text, position + 1)
     return position, commas
-
-
-def _blank(text: str, position: int) -> int:
-    match = _BLANK.match(text, position)
-    return match.end() if match else position
 
 
 def _value(piece: bytes, faults: list[str]) -> Any:
