@@ -91,7 +91,7 @@ def test_json_that_is_no_trace_fails_where_it_is_named(tmp_path: Path, capsys: p
     assert "JSON of another kind" in error
     code, _, error = call(capsys, tmp_path)
     assert code == 2
-    assert error == f"proftrack: {tmp_path}: no JSON in this folder is a trace; name a trace\n"
+    assert error == f"proftrack: {tmp_path}: no JSON file in this folder is a trace; name a trace\n"
     (tmp_path / "cut.json").write_text('{"traceEvents": [{"ph"')
     code, _, error = call(capsys, tmp_path)  # a broken trace is none that may be left out
     assert (code, error.count("\n")) == (1, 2)
@@ -108,15 +108,15 @@ def test_no_time_of_a_step(given: str, tmp_path: Path, capsys: pytest.CaptureFix
     path = trace().write(tmp_path / "t.json")
     code, _, error = call(capsys, path, "--step-time-us", given)
     assert (code, error.count("\n")) == (2, 1)
-    assert f"{float(given)} is no time of a step" in error
-    with pytest.raises(UsageError, match="is no time of a step"):
+    assert f"{float(given)} is not a valid step time" in error
+    with pytest.raises(UsageError, match="is not a valid step time"):
         proftrack.analyze(path, step_time_us=float(given))
 
 
 def test_a_step_time_from_python_is_a_number(tmp_path: Path) -> None:
     path = trace().write(tmp_path / "t.json")
     for given in ("12", True, 10**400, [1.0]):
-        with pytest.raises(UsageError, match="is no time of a step"):
+        with pytest.raises(UsageError, match="is not a valid step time"):
             proftrack.analyze(path, step_time_us=given)  # type: ignore[arg-type]
     assert proftrack.analyze(path, step_time_us=2000).record.times.step_time_us == 2000.0
 

@@ -183,12 +183,12 @@ INCONCLUSIVE: dict[str, tuple[Callable[[], TraceBuilder], float | None, str]] = 
     "a third of the launches without kernels": (
         lambda: steps(each=lambda t, at: t.launch(at=at + 5, correlation=int(at) + 50)),
         1000,
-        "Launch calls without",
+        "launch calls have no recorded GPU work",
     ),
     "a kernel in ten without usable times": (
         lambda: steps(each=lambda t, at: t.work(int(at) + 50, launch=at + 200, at=at + 210, dur=-1)),
         1000,
-        "times that cannot be",
+        "impossible timestamps",
     ),
     "another program's step time": (steps, 70, "not of the same work"),
     "compilation in a bare trace": (
