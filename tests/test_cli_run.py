@@ -289,13 +289,13 @@ def test_sync_of_several_folders(
     assert re.findall(r"^logged: (\S+) as run", shown.out, re.MULTILINE) == [str(folders[0]), str(folders[2])]
     assert len(all_runs()) == 2
     assert call("sync", str(folders[0])) == 0
-    assert f"in this store already: {folders[0]} as run" in capsys.readouterr().out
+    assert f"already in this store: {folders[0]} as run" in capsys.readouterr().out
     assert len(all_runs()) == 2
 
 
 def test_with_nothing_to_log_sync_says_so_and_is_done(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("sync") == 0
-    assert capsys.readouterr().out.startswith("Nothing waits to be logged in ")
+    assert capsys.readouterr().out.startswith("There is nothing to log in ")
 
 
 def test_sync_of_what_is_no_run_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -157,7 +157,7 @@ def test_a_sync_of_the_same_changes_nothing(store_uri: str, tmp_path: Path, caps
     capsys.readouterr()
     assert call("sync", str(tmp_path)) == 0
     said = [line for line in capsys.readouterr().out.splitlines() if " as run " in line]
-    assert len(said) == 6 and all(line.startswith("in this store already") for line in said)
+    assert len(said) == 6 and all(line.startswith("already in this store") for line in said)
     assert {run.info.run_id: (run.info.status, run.info.end_time, run.data.tags) for run in all_runs()} == before
 
 
@@ -398,7 +398,7 @@ def test_sweeps_stay_together_when_a_store_moves(
     capsys.readouterr()
     assert call("sync", mlruns) == 0
     said = [line for line in capsys.readouterr().out.splitlines() if " as run " in line]
-    assert len(said) == 7 and all(line.startswith("in this store already") for line in said)
+    assert len(said) == 7 and all(line.startswith("already in this store") for line in said)
     assert {run.info.run_id: (run.info.status, run.info.end_time, run.data.tags) for run in all_runs()} == before
     # And points are found there by what they were measured under.
     asked.clear()
