@@ -209,7 +209,7 @@ def test_a_group_with_another_id_is_refused(
     group_folder(tmp_path / "hostile", 1, id=named)
     assert call("sync", str(tmp_path / "hostile")) == 1
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "is not one of proftrack's (32 hex digits)" in said
+    assert said.count("\n") == 1 and "is not 32 hex digits" in said
     assert all_runs() == []
 
 
@@ -425,7 +425,7 @@ def test_notes_have_a_largest_size_and_the_others_are_logged(
     assert call("sync", str(tmp_path / "all")) == 1
     said = capsys.readouterr()
     assert said.err == (
-        f"proftrack: {hostile / name}: more than 16777216 bytes, proftrack writes none so large; remove it\n"
+        f"proftrack: {hostile / name}: more than 16777216 bytes, which proftrack never writes; remove it\n"
     )
     assert [len(children) for children in by_parent().values()] == [1]
 
@@ -437,7 +437,7 @@ def test_a_group_nested_without_end_is_one_sentence(
     (tmp_path / "a" / "group.json").write_text('{"x":' + "[" * 200_000)
     assert call("sync", str(tmp_path / "a")) == 1
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "not the file of a sweep or of variants" in said
+    assert said.count("\n") == 1 and "not a valid group.json of a sweep or of variants" in said
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), MemoryError(), ProftrackError("no")])
