@@ -14,7 +14,7 @@ from proftrack.text import meant
 
 @contextlib.contextmanager
 def aside(path: Path) -> Iterator[Path]:
-    """A hidden file beside `path` to write to. It becomes `path` at the end of the block; if that raises, it is removed.
+    """A hidden file beside `path` to write to. It becomes `path` when the block ends, or is removed if it raises.
 
     Raises OSError if it cannot be moved into place.
     """

@@ -41,7 +41,7 @@ def problem(name: str, most: int) -> str | None:
     if not name.strip():
         return "it is empty"
     if len(name) > most:
-        return f"it has {len(name)} characters, the limit is {most}"
+        return f"it has {len(name)} characters, and the limit is {most}"
     if not name.isprintable():
         return "it has a character that cannot be printed, such as a line break or NUL"
     return None

@@ -10,12 +10,12 @@ _SECRET_QUERY = re.compile(
     r"([?&][\w.-]*(?:token|secret|sig|signature|password|passwd|pwd|key|credential)=)[^&\s'\"]+", re.I
 )
 _USER_AND_PASSWORD = re.compile(r"^(?:[^/@:]*:.*|[^/]*)@", re.DOTALL)
-"""The part before the host, up to the last @: a password in a careless URL may contain any unencoded character."""
+"""The part before the host, up to the last @: a password in a careless URL may have any character."""
 _SECRET_OPTION = re.compile(r"^-{1,2}(?:\w+[-_])*(?:key|token|secret|password|passwd|pwd|credentials?)$", re.IGNORECASE)
 
 
 def without_credentials(url: str, *, fragment: bool = False) -> str:
-    """The URL without user, password and query, with `fragment` if requested; `git@host:path` has no secret and stays."""
+    """The URL without user, password and query, with its `fragment` if wanted; `git@host:path` is kept: no secret."""
     match = re.match(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<rest>.*)", url, re.DOTALL)
     if match is None:
         return url
@@ -24,7 +24,7 @@ def without_credentials(url: str, *, fragment: bool = False) -> str:
 
 
 def scrub(text: str) -> str:
-    """The text without the users and passwords of URLs, and without query values named key, token, signature or so."""
+    """The text without users and passwords in URLs, and without query values named like a key, token or signature."""
     text = re.sub(r"(\w[\w+.-]*://)(?:[^/\s@:]*:\S*|[^/\s'\"]*)@", r"\1", text)
     return _SECRET_QUERY.sub(r"\1...", text)
 
@@ -39,7 +39,7 @@ def scrub_all(value: Any) -> Any:
 
 
 def without_secrets(arguments: Sequence[str]) -> list[str]:
-    """The arguments, with blanks for the values of options named key, token, secret, password or credentials."""
+    """The arguments, with `...` for the values of options named like a key, token, secret or password."""
     shown: list[str] = []
     secret = False
     for argument in arguments:

@@ -1,4 +1,4 @@
-"""Work in a thread beside a block of code."""
+"""Run work in a thread during a block of code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def beside(work: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Run `work` in a thread beside the block. The event that it gets is set at the block's end, where it is joined."""
+    """Run `work` in a thread during the block. At the end its event argument is set, and the thread is joined."""
     over = threading.Event()
     thread = threading.Thread(target=work, args=(over,), name="proftrack-beside", daemon=True)
     thread.start()

@@ -100,7 +100,7 @@ class Training:
             self.profile.__exit__(type(error) if error else None, error, None)
 
     def _interpreter_ends(self) -> None:
-        """Some libraries do not report that an exception ended a training; Python keeps the one that ended the program."""
+        """Some libraries do not report the exception that ends a training; Python keeps the one that ends a program."""
         last_exception = getattr(sys, "last_value", None)
         self.end(last_exception or CaptureError("the program ended before the training did"))
 
