@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from proftrack.cli import browser
+from proftrack.cli import output as out
 from proftrack.errors import UsageError
 from proftrack.store.references import Readable, References
+
+if TYPE_CHECKING:
+    from proftrack.report.document import Document
 
 
 @click.command("report")
@@ -40,18 +43,12 @@ def command(what: str, output: str | None, form: str | None, open_it: bool) -> N
         )
     with waiting(f"reading {what}"):
         readable = References().read(what)
-    to_stdout = output == "-" or (output is None and form != "html")
-    if to_stdout and form == "text":
-        from proftrack.report import terminal
-        from proftrack.report.pages.run import overview
-
-        terminal.show(overview(readable.record))  # in the width and colours of the terminal
+    document = _document(readable, form)
+    if output == "-" or (output is None and form != "html"):
+        out.show(document, form, readable.record, None)
         return
-    text = _RENDER[form](readable)
-    if to_stdout:
-        sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
-        return
-    target = _write(text, output, open_it)
+    target = _target(output, open_it)
+    out.write(out.render(document, form, readable.record), str(target))
     click.echo(f"Report  {target}")
     if open_it and not browser.show(target.as_uri()):
         click.echo("There is no browser here: open the file elsewhere", err=True)
@@ -62,45 +59,18 @@ def _form_of(output: str | None) -> str:
     return {".txt": "text", ".md": "markdown", ".json": "json"}.get(ending, "html")
 
 
-def _html(readable: Readable) -> str:
-    from proftrack.report import html
-    from proftrack.report.events import details
-    from proftrack.report.pages.run import report
+def _document(readable: Readable, form: str) -> Document:
+    from proftrack.report.pages import run
 
-    return html.render(report(readable.record, details(readable.tables, readable.record.kernels)))
+    record = readable.record
+    if form == "html":
+        from proftrack.report.events import details
 
-
-def _text(readable: Readable) -> str:
-    from proftrack.report import terminal
-    from proftrack.report.pages.run import overview
-
-    return terminal.text(overview(readable.record))
+        return run.report(record, details(readable.tables, record.kernels))
+    return run.summary(record) if form == "markdown" else run.overview(record)
 
 
-def _markdown(readable: Readable) -> str:
-    from proftrack.report import markdown
-    from proftrack.report.pages.run import summary
-
-    return markdown.render(summary(readable.record))
-
-
-def _json(readable: Readable) -> str:
-    from proftrack.record import dump
-
-    return dump(readable.record).decode() + "\n"
-
-
-_RENDER: dict[str, Callable[[Readable], str]] = {"html": _html, "text": _text, "markdown": _markdown, "json": _json}
-
-
-def _write(text: str, output: str | None, open_it: bool) -> Path:
-    """Write to `output`, else to report.html: in a temporary folder if it is only to be shown, else here."""
-    if output is None and open_it:
-        target = Path(tempfile.mkdtemp(prefix="proftrack-")) / "report.html"
-    else:
-        target = Path(output or "report.html")
-    try:
-        target.write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise UsageError(f"{target}: cannot be written ({error.strerror})", "name another file with -o") from error
-    return target.absolute()
+def _target(output: str | None, open_it: bool) -> Path:
+    """The file that was named, else report.html: in a temporary folder if it is only to be shown, else here."""
+    folder = Path(tempfile.mkdtemp(prefix="proftrack-")) if output is None and open_it else Path()
+    return (folder / (output or "report.html")).absolute()

@@ -146,9 +146,11 @@ def load(folder: Path) -> Group:
     try:
         group: Group = untrusted.decode(read_bounded(path), Group)
     except OSError as error:
-        raise ProftrackError(f"{path}: cannot be read ({error.strerror})") from error
+        raise ProftrackError(f"{path}: cannot be read ({error.strerror})", "copy the folder again") from error
     except msgspec.MsgspecError as error:
-        raise ProftrackError(f"{path}: not a valid {BATCH} of a sweep or of variants ({error})") from error
+        raise ProftrackError(
+            f"{path}: not a valid {BATCH} of a sweep or of variants ({error})", "copy the folder again"
+        ) from error
     if not is_id(group.id):
         raise ProftrackError(f"{path}: the id {group.id[:80]!r} is not 32 hex digits", "copy the folder again")
     _refuse_parts_elsewhere(folder, group)
@@ -183,7 +185,7 @@ def files(folder: Path) -> list[Path]:
         if names.leads_elsewhere(path.name):
             raise ProftrackError(f"{folder}: the file {relative.as_posix()!r} cannot be stored", "rename or remove it")
         if path.is_symlink():
-            raise ProftrackError(f"{path}: is a symbolic link", "replace it with the file itself, or remove it")
+            raise ProftrackError(f"{path}: is a symbolic link", "remove it: only plain files are allowed here")
         if path.is_file():
             batch_files.append(relative)
     return batch_files

@@ -74,7 +74,7 @@ def artifacts(folder: Path) -> list[Path]:
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
         if path.is_symlink():
-            raise ProftrackError(f"{path}: is a symbolic link", "replace it with the file itself, or remove it")
+            raise ProftrackError(f"{path}: is a symbolic link", "remove it: only plain files are allowed here")
         if names.leads_elsewhere(path.name):
             raise ProftrackError(f"{folder}: the file {relative.as_posix()!r} cannot be stored", "rename or remove it")
         if path.is_file() and relative.name != LOGGED and not any(part.startswith(".") for part in relative.parts):
