@@ -26,14 +26,8 @@ _WITHOUT_OUTPUTS = (
     ".",
     *(f":(exclude,glob)**/{output}" for output in ("mlflow.db*", "mlruns/**", "proftrack-runs/**")),
 )
-_REDIRECTING_VARIABLES = (
-    "GIT_DIR",
-    "GIT_WORK_TREE",
-    "GIT_INDEX_FILE",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_NAMESPACE",
-    "GIT_PREFIX",
-)
+# These would point git at another repository.
+_REDIRECTING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE", "GIT_PREFIX")
 
 
 def git_state(code: Path) -> Git | None:
@@ -42,8 +36,8 @@ def git_state(code: Path) -> Git | None:
     None without Git, without a repository, or before its first commit.
     """
     root = _root(code)
-    commit = _ask(root, "rev-parse", "--verify", "--quiet", "HEAD") if root else None
-    if root is None or not commit:
+    commit = _ask(root, "rev-parse", "--verify", "--quiet", "HEAD")
+    if not commit:
         return None
     status = _ask(root, "status", "--porcelain", "--untracked-files=all", *_WITHOUT_OUTPUTS)
     changes = None if status is None else _changes(status)
@@ -87,9 +81,8 @@ def git_diff(code: Path, max_bytes: int) -> str | None:
 
 def resolve_commit(code: Path, ref: str) -> str | None:
     """The commit of a branch, tag or (short) hash in the repository around `code`; None if there is none."""
-    root = _root(code)
-    answer = _ask(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}") if root else None
-    return answer.strip() if answer and answer.strip() else None
+    answer = _ask(_root(code), "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+    return (answer or "").strip() or None
 
 
 def commits_between(code: Path, before: str, after: str, limit: int) -> tuple[list[tuple[str, str]], int] | None:
@@ -109,18 +102,16 @@ def commits_between(code: Path, before: str, after: str, limit: int) -> tuple[li
 
 def diff_summary(code: Path, before: str, after: str) -> str:
     """`3 files changed, 10 insertions(+)` between two commits; empty if unknown."""
-    root = _root(code)
-    answer = _ask(root, "diff", "--shortstat", "--no-ext-diff", "--end-of-options", before, after) if root else None
+    answer = _ask(_root(code), "diff", "--shortstat", "--no-ext-diff", "--end-of-options", before, after)
     return (answer or "").strip()
 
 
 def commit_order(code: Path, commits: set[str]) -> dict[str, int]:
     """Position of each commit in the repository around `code`, ancestors first; unknown commits are left out."""
-    root = _root(code)
     hashes = sorted(commit for commit in commits if _HASH.fullmatch(commit))
-    if root is None or not hashes:
+    if not hashes:
         return {}
-    answer = _ask(root, "rev-list", "--topo-order", "--reverse", "--ignore-missing", "--end-of-options", *hashes)
+    answer = _ask(_root(code), "rev-list", "--topo-order", "--reverse", "--ignore-missing", "--end-of-options", *hashes)
     order = {commit: position for position, commit in enumerate((answer or "").split())}
     return {commit: order[commit] for commit in hashes if commit in order}
 
@@ -141,7 +132,10 @@ def _capped(root: Path, max_bytes: int) -> str:
     return text if size <= max_bytes else f"{text}\n# diff cut here: {max_bytes} of {size} bytes"
 
 
-def _ask(folder: Path, *arguments: str) -> str | None:
+def _ask(folder: Path | None, *arguments: str) -> str | None:
+    """What git prints in `folder`; None without a folder, or if git fails."""
+    if folder is None:
+        return None
     with tempfile.TemporaryFile() as output:
         if not _run(folder, arguments, output):
             return None
@@ -151,7 +145,7 @@ def _ask(folder: Path, *arguments: str) -> str | None:
 
 def _run(folder: Path, arguments: tuple[str, ...], output: IO[bytes]) -> bool:
     """Run git in `folder`; False if it is missing, fails or takes too long."""
-    variables = {key: value for key, value in os.environ.items() if key not in _REDIRECTING_VARIABLES}
+    variables = {key: value for key, value in os.environ.items() if key not in _REDIRECTING}
     variables |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", "GIT_EXTERNAL_DIFF": ""}
     try:
         done = subprocess.run(

@@ -44,7 +44,7 @@ _FORMS = click.Choice(["text", "markdown", "html", "json"])
     help="More runs of the baseline's code, to measure the noise.",
 )
 @click.option("--experiment", metavar="NAME", help="The experiment to compare, if a git ref has runs of several.")
-@click.option("--branch", metavar="NAME", default="main", show_default=True, help="Branch to look for a baseline on.")
+@click.option("--branch", default="main", show_default=True, help="Branch to look for a baseline on.")
 @click.option(
     "--baseline-step-time-us",
     type=click.FloatRange(0, min_open=True),

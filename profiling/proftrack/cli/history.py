@@ -20,7 +20,7 @@ _FORMS = click.Choice(["text", "markdown", "html", "csv", "json", "png"])
 
 @click.command("history", context_settings=out.UNDERSCORES)
 @click.argument("experiment")
-@click.option("--metric", default="step_time_us", show_default=True, metavar="NAME", help="The metric to show.")
+@click.option("--metric", default="step_time_us", show_default=True, help="The metric to show.")
 @click.option("--format", "form", type=_FORMS, help="Default: from the ending of the file's name, else text.")
 @click.option("-o", "--output", metavar="FILE", help="Write to this file instead of stdout.")
 @click.option("--branch", metavar="NAME", help="Only runs on this branch.")
