@@ -21,11 +21,8 @@ _HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _GIT = ("git", "--no-optional-locks", "--no-pager", "-c", "core.fsmonitor=false", "-c", "core.quotepath=off")
 _DIFF = ("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color", "--submodule=short")
 # Files that a run itself leaves in the working directory do not change the code.
-_WITHOUT_OUTPUTS = (
-    "--",
-    ".",
-    *(f":(exclude,glob)**/{output}" for output in ("mlflow.db*", "mlruns/**", "proftrack-runs/**")),
-)
+_OUTPUTS = ("mlflow.db*", "mlruns/**", "proftrack-runs/**")
+_WITHOUT_OUTPUTS = ("--", ".", *(f":(exclude,glob)**/{output}" for output in _OUTPUTS))
 # These would point git at another repository.
 _REDIRECTING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE", "GIT_PREFIX")
 

@@ -28,9 +28,7 @@ _FORMS = click.Choice(["text", "markdown", "html", "json"])
 @click.option("--baseline-trace", type=click.Path(exists=True, dir_okay=False), help="Use this trace as the baseline.")
 @click.option("--format", "form", type=_FORMS, help="Default: from the ending of the file's name, else text.")
 @click.option("-o", "--output", metavar="FILE", help="Write to this file instead of stdout.")
-@click.option(
-    "--across", multiple=True, metavar="KEY", help="Compare even though this key differs; the result says so."
-)
+@click.option("--across", multiple=True, metavar="KEY", help="Compare although this key differs; the result says so.")
 @click.option(
     "--noise-floor",
     type=click.FloatRange(0, 1000),
@@ -50,11 +48,7 @@ _FORMS = click.Choice(["text", "markdown", "html", "json"])
     type=click.FloatRange(0, min_open=True),
     help="Step time of a baseline trace without the profiler, in microseconds.",
 )
-@click.option(
-    "--step-time-us",
-    type=click.FloatRange(0, min_open=True),
-    help="The same for a candidate trace.",
-)
+@click.option("--step-time-us", type=click.FloatRange(0, min_open=True), help="The same for a candidate trace.")
 @click.option(
     "--log/--no-log", default=None, help="Store the page with the candidate's run (default: only with --format html)."
 )

@@ -23,9 +23,7 @@ _FORMS = click.Choice(["markdown", "text", "html", "json"])
 )
 @click.argument("candidate")
 @click.option("--baseline", metavar="REF", help="Run id, git ref or path [default: the last comparable run].")
-@click.option(
-    "--policy", "policy_file", type=click.Path(path_type=Path), metavar="FILE", help="YAML file with the limits."
-)
+@click.option("--policy", "policy_file", type=click.Path(path_type=Path), metavar="FILE", help="YAML file of limits.")
 @click.option(
     "--format", "form", type=_FORMS, help="Default: from the ending of the file's name, else text (markdown in a pipe)."
 )
@@ -38,9 +36,7 @@ _FORMS = click.Choice(["markdown", "text", "html", "json"])
 )
 @click.option("--experiment", metavar="NAME", help="The experiment to check, if a git ref has runs of several.")
 @click.option("--branch", metavar="NAME", help="Branch to look for a baseline on [default: the policy's, else main].")
-@click.option(
-    "--across", multiple=True, metavar="KEY", help="Compare even though this key differs; the result says so."
-)
+@click.option("--across", multiple=True, metavar="KEY", help="Compare although this key differs; the result says so.")
 @click.option("--tag/--no-tag", default=True, help="Set the outcome as tags on the candidate's run.")
 def command(
     candidate: str,

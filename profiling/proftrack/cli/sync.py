@@ -15,11 +15,7 @@ from proftrack.store import folders, lifecycle, links
 from proftrack.store.folders import Failure
 from proftrack.store.sync import Outcome
 
-_OUTCOMES = {
-    "logged": "logged",
-    "finished": "logged (the rest of an earlier attempt)",
-    "known": "already in this store",
-}
+_OUTCOMES = {"logged": "logged", "finished": "logged (rest of an earlier attempt)", "known": "already in this store"}
 
 
 @click.command("sync", epilog="Without FOLDER, the runs kept in ./proftrack-runs (or $PROFTRACK_SPOOL) are logged.")
@@ -52,10 +48,7 @@ def command(folder: Path | None) -> None:
             for last in done:
                 click.echo(f"{_OUTCOMES[last.did]}: {last.folder} as run {last.run_id}")
             if folder is None and last is not None and not last.whole:
-                click.echo(
-                    f"kept: {last.folder} has files that its run lacks or has in another version; remove it if you do "
-                    "not need them"
-                )
+                click.echo(f"kept: {last.folder} has files that its run lacks or that differ; remove it if not needed")
     except Interrupted as stop:
         click.echo(f"proftrack: stopped by {stop.reason}; run sync again to continue", err=True)
         sys.exit(stop.exit_code)

@@ -55,7 +55,7 @@ class Life:
         """The run is FINISHED: note that nothing is missing."""
 
     def leftovers(self, error: BaseException) -> str | None:
-        """What there is after a failure, in a sentence; a temporary folder with nothing in it is removed."""
+        """A sentence about what is left after a failure, or None. Removes a temporary folder with nothing in it."""
         return None
 
     # ---- its life
@@ -101,7 +101,7 @@ class Life:
             self.release()
 
     def leave(self) -> list[str]:
-        """Lines that say where everything is. Removes a temporary folder, since all of it is logged."""
+        """Lines that say where everything is. Removes a temporary folder if the run was logged."""
         run = self.session
         if run is None:
             return links.kept(self.folder, profile=self.has_profile)

@@ -111,7 +111,7 @@ def gathered(peers: Peers, analysis: Analysis, folder: Path, *, joined: bool) ->
     (first, *others), joint = ranks.join_ranks(all_parts)
     parts.write_joint(folder, joint, {part.rank: each for part, each in zip(all_parts[1:], others, strict=True)})
     assert first.run is not None  # a capture's record has one
-    recorded = "" if len(all_parts) == peers.size else f", of which {len(all_parts)} were recorded"
+    recorded = "" if len(all_parts) == peers.size else f" ({len(all_parts)} recorded)"
     note = f"One of {peers.size} ranks{recorded}; the figures are those of rank 0."
     run = msgspec.structs.replace(first.run, notes=[*first.run.notes, note, *joint.findings])
     return analysis._replace(record=msgspec.structs.replace(first, run=run)), joint
