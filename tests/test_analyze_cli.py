@@ -49,7 +49,7 @@ def test_a_trace_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixtu
         (tmp_path / "x").mkdir(exist_ok=True)
         code, _, error = call(capsys, path, "--json", target)
         assert (code, error.count("\n")) == (2, 1)
-        assert error == f"proftrack: --json {target}: is one of the traces to read; name another file\n"
+        assert error == f"proftrack: --json {target}: would overwrite a trace that is read; name another file\n"
     folder = ranks(tmp_path / "ranks")
     assert call(capsys, folder, "--json", folder / "r1.json")[0] == 2
     assert path.read_bytes() == before
@@ -68,7 +68,7 @@ def test_a_result_in_the_folder_is_no_trace_of_it(tmp_path: Path, capsys: pytest
     assert call(capsys, folder, "--json", target)[::2] == (0, "")
     first = target.read_bytes()
     code, shown, error = call(capsys, folder)
-    assert (code, error) == (0, f"proftrack: {target}: left out, for it is no trace\n")
+    assert (code, error) == (0, f"proftrack: {target}: skipped, not a trace\n")
     assert "of the 2 ranks" in shown
     assert call(capsys, folder, "--json", target)[0] == 0
     assert target.read_bytes() == first

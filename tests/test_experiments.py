@@ -314,7 +314,7 @@ def test_a_program_that_fails_shows_its_own_traceback(package: Path, store_uri: 
         (["nothing.py"], 2, "nothing.py: no such file"),
         (["--step", "mypkg.train:none", "-m", "mypkg.train"], 2, "mypkg.train has no function none"),
         (["--step", "mypkg.train", "-m", "mypkg.train"], 2, "write it as package.module:function"),
-        (["--stop"], 2, "--step and --stop are about a program"),
+        (["--stop"], 2, "--step and --stop need a program"),
         (["-m"], 2, "-m has no value"),
         (["--n", "3", "-m", "mypkg.train"], 2, "unknown parameter n=3"),
     ],

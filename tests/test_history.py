@@ -299,11 +299,11 @@ def test_prune_drops_old_traces_and_nothing_else(logged: Callable[..., str], cap
     before = [item.path for item in runs.client.list_artifacts(old)]
     code, shown = call(capsys, "prune", "--older-than", "90d", "--dry-run")
     assert (code, old in shown, marked in shown, young in shown) == (0, True, False, False)
-    assert "Traces of 1 run would be dropped" in shown
+    assert "Traces of 1 run would be deleted" in shown
     assert [traces(run) for run in (old, marked, young)] == [1, 1, 1]
 
     code, shown = call(capsys, "prune", "--older-than", "90d")
-    assert (code, "Traces of 1 run dropped" in shown) == (0, True)
+    assert (code, "Traces of 1 run deleted" in shown) == (0, True)
     assert [traces(run) for run in (old, marked, young)] == [0, 1, 1]
     assert [item.path for item in runs.client.list_artifacts(old)] == [path for path in before if path != "trace"]
     assert runs.record(runs.get(old)).run is not None

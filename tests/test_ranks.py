@@ -316,7 +316,7 @@ def test_two_ranks_are_one_run_with_both_in_it(torchrun: Any, store_uri: str, tm
     assert own.timing.steps_per_block == other.timing.steps_per_block
     assert own.timing.warmup_steps == other.timing.warmup_steps
     assert own.timing.block_step_times_us != other.timing.block_step_times_us
-    assert "One of 2 ranks, rank 0's figures." in own.run.notes
+    assert "One of 2 ranks; the figures are those of rank 0." in own.run.notes
     assert done.stdout.count("Run     ") == 1
     assert not (tmp_path / "proftrack-runs").exists()
 

@@ -223,7 +223,7 @@ def test_a_record_that_names_files_elsewhere(name: str, run_folder: Callable[...
     folder = run_folder(
         "odd", msgspec.structs.replace(record, source=msgspec.structs.replace(record.source, files=[file]))
     )
-    with pytest.raises(ProftrackError, match="not whole, trace/"):
+    with pytest.raises(ProftrackError, match="incomplete, trace/"):
         rundir.load(folder)
     assert all(not path.is_absolute() and ".." not in path.parts for path in rundir.artifacts(folder))
 

@@ -339,7 +339,7 @@ def test_other_code_or_parameters_are_another_sweep(
     assert call(*arguments, "-P", "kind=b") == 2
     assert "holds another sweep (its code, machine or parameters differ)" in capsys.readouterr().err
     assert call(*arguments, "--fresh") == 2
-    assert "name a new folder to measure it --fresh" in capsys.readouterr().err
+    assert "name a new folder to measure it again with --fresh" in capsys.readouterr().err
     workload = project / "experiments" / "small.py"
     workload.write_text(workload.read_text() + "# faster now\n")
     assert call(*arguments) == 2

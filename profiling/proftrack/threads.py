@@ -17,7 +17,7 @@ def usable_cpus() -> set[int]:
 
 @contextlib.contextmanager
 def beside(work: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Run `work` in a thread beside the block. The event that it gets is set at the block's end, where it is joined."""
+    """Run `work` in a thread during the block. At the end its event argument is set, and the thread is joined."""
     over = threading.Event()
     thread = threading.Thread(target=work, args=(over,), name="proftrack-beside", daemon=True)
     thread.start()
