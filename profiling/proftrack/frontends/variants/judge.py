@@ -93,10 +93,9 @@ def _winner(measured: Sequence[Entry]) -> tuple[str | None, str]:
     correct = [entry for entry in measured if entry.outputs is None or entry.outputs.equal is not False]
     ranked = sorted(correct, key=lambda entry: entry.step_time_us or math.inf)
     if len(ranked) < 2:
-        return (
-            None,
-            f"Only {ranked[0].name} was measured, so there is nothing to compare it with." if ranked else "None.",
-        )
+        if not ranked:
+            return None, "No measured variant has the same results as the first."
+        return None, f"Only {ranked[0].name} was measured, so there is nothing to compare it with."
     best, following = ranked[0], ranked[1]
     comparison = versus(best.round_us, following.round_us)
     times = f"{duration(best.step_time_us)} per step, against {duration(following.step_time_us)} for {following.name}"
