@@ -28,11 +28,11 @@ sys.path[:0] = [str(ROOT / "profiling"), str(ROOT / "tests")]
 WRITER = """
 import sys, time
 from pathlib import Path
-from proftrack.tracking import runs, store, sync
+from proftrack.store import connect, lifecycle, sync
 begin = time.monotonic()
-found = store.resolve()
-client = store.connect(found)
-runs.close_dead_runs(found, client)
+found = connect.resolve()
+client = connect.connect(found)
+lifecycle.close_dead_runs(found, client)
 for folder in sorted(Path(sys.argv[1]).iterdir()):
     assert sync.sync_folder(found, client, folder).did == "logged"
 print(time.monotonic() - begin)

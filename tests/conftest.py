@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,7 +36,8 @@ LONG = (
     "test_sweep",
     "test_experiments",
     "test_ranks",
-    "test_tracking_signals",
+    "test_signals",
+    "test_goldens",
 )
 
 
@@ -43,6 +45,10 @@ def cores() -> int:
     """Processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
+
+# A shell has its background jobs ignore Ctrl-C, and what they start inherits that; tests send it to themselves.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if WORKERS > 1:
     # Before torch, numpy and what they start: threads of several workers on the same cores wait for each other.

@@ -133,7 +133,7 @@ def test_runs_without_the_metric_are_passed_over() -> None:
     runs[3:3] = [run(99, launches_per_step=2.0)]
     (change,) = detect(runs, "step_time_us")
     assert (change.before.run_id, change.after.run_id) == (runs[6].run_id, runs[7].run_id)
-    assert levels(Series(experiment="x", fingerprint="f", variant={}, runs=runs, changes=[change]), "step_time_us") == [
+    assert levels(Series(experiment="x", fingerprint="f", variant={}, runs=runs, changes=[change])) == [
         (0, 7, change.point.before),
         (7, 13, change.point.after),
     ]
@@ -163,7 +163,7 @@ def test_of_very_many_runs_a_picture_shows_the_newest(monkeypatch: pytest.Monkey
     ]
     shown = compared.newest(Series(experiment="x", fingerprint="f", variant={}, runs=runs, changes=found))
     assert (len(shown.runs), [change.metric for change in shown.changes]) == (12, ["step_time_us"])
-    assert [(first, last) for first, last, _ in levels(shown, "step_time_us")] == [(0, 6), (6, 12)]
+    assert [(first, last) for first, last, _ in levels(shown)] == [(0, 6), (6, 12)]
 
 
 def test_a_real_change_vouches_for_no_other() -> None:

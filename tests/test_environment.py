@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from proftrack import git as repositories
 from proftrack.capture import environment
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
@@ -121,11 +122,11 @@ def test_a_clean_repository(repository: Path) -> None:
     git(repository, "remote", "add", "origin", "https://u:secret@host.org/x.git")
     (repository / "ignored").write_text("output of a run\n")
     for code in (repository, repository / "deep", repository / "code.py"):
-        state = environment.git_state(code)
+        state = repositories.git_state(code)
         assert state is not None
         assert state.commit == git(repository, "rev-parse", "HEAD")
         assert (state.branch, state.dirty, state.remote) == ("trunk", False, "https://host.org/x.git")
-    assert environment.git_diff(repository, 10_000) is None
+    assert repositories.git_diff(repository, 10_000) is None
 
 
 @needs_git
@@ -134,9 +135,9 @@ def test_a_dirty_repository_is_told_with_its_diff(repository: Path) -> None:
     (repository / "new.py").write_text("contents that are not recorded\n")
     (repository / "ignored").write_text("neither is this\n")
     git(repository, "add", "code.py")
-    state = environment.git_state(repository / "deep")
+    state = repositories.git_state(repository / "deep")
     assert state is not None and state.dirty
-    diff = environment.git_diff(repository / "deep", 10_000)
+    diff = repositories.git_diff(repository / "deep", 10_000)
     assert diff is not None
     assert "-one\n+two\n" in diff
     assert "#   new.py\n" in diff
@@ -147,22 +148,22 @@ def test_a_dirty_repository_is_told_with_its_diff(repository: Path) -> None:
 @needs_git
 def test_the_report_of_a_run_does_not_make_it_dirty(repository: Path) -> None:
     (repository / "report.html").write_text("what `proftrack report RUN` writes")
-    state = environment.git_state(repository)
+    state = repositories.git_state(repository)
     assert state is not None and not state.dirty
 
 
 def test_an_untracked_file_alone_makes_it_dirty(repository: Path) -> None:
     (repository / "new.py").write_text("")
-    state = environment.git_state(repository)
+    state = repositories.git_state(repository)
     assert state is not None and state.dirty and state.untracked_only
-    assert environment.git_diff(repository, 10_000) == "# untracked files, contents not recorded:\n#   new.py\n"
+    assert repositories.git_diff(repository, 10_000) == "# untracked files, contents not recorded:\n#   new.py\n"
 
 
 @needs_git
 def test_a_long_diff_is_cut_and_says_so(repository: Path) -> None:
     (repository / "code.py").write_text("line\n" * 5000)
-    whole = environment.git_diff(repository, 10**6)
-    cut = environment.git_diff(repository, 1000)
+    whole = repositories.git_diff(repository, 10**6)
+    cut = repositories.git_diff(repository, 1000)
     assert whole is not None and cut is not None
     assert f"# diff cut here: 1000 of {len(whole)} bytes\n" in cut
     assert len(cut) < 1100
@@ -171,7 +172,7 @@ def test_a_long_diff_is_cut_and_says_so(repository: Path) -> None:
 @needs_git
 def test_a_detached_head_has_no_branch(repository: Path) -> None:
     git(repository, "checkout", "--detach")
-    state = environment.git_state(repository)
+    state = repositories.git_state(repository)
     assert state is not None
     assert state.branch is None
 
@@ -184,28 +185,28 @@ def test_programs_that_the_repository_configures_are_not_run(repository: Path, t
     git(repository, "config", "diff.trap.textconv", f"touch {trap}; cat")
     (repository / ".gitattributes").write_text("*.py diff=trap\n")
     (repository / "code.py").write_text("two\n")
-    state = environment.git_state(repository)
+    state = repositories.git_state(repository)
     assert state is not None and state.dirty
-    assert "+two" in (environment.git_diff(repository, 10_000) or "")
+    assert "+two" in (repositories.git_diff(repository, 10_000) or "")
     assert not trap.exists()
 
 
 @needs_git
 def test_no_repository_and_no_commit_are_none(tmp_path: Path, capfd: Any) -> None:
-    assert environment.git_state(tmp_path) is None
-    assert environment.git_diff(tmp_path, 1000) is None
+    assert repositories.git_state(tmp_path) is None
+    assert repositories.git_diff(tmp_path, 1000) is None
     git(tmp_path, "init")
-    assert environment.git_state(tmp_path) is None
+    assert repositories.git_state(tmp_path) is None
     assert capfd.readouterr() == ("", "")
 
 
 def test_without_git_there_is_no_state(repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert environment.git_state(repository) is None
-    assert environment.git_diff(repository, 1000) is None
+    assert repositories.git_state(repository) is None
+    assert repositories.git_diff(repository, 1000) is None
 
 
 @needs_git
 def test_variables_of_a_hook_do_not_lead_elsewhere(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_DIR", "/nowhere")
-    assert environment.git_state(repository) is not None
+    assert repositories.git_state(repository) is not None

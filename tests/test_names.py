@@ -22,7 +22,7 @@ from proftrack.names import file_name, leads_elsewhere
 from proftrack.record import Record
 from proftrack.rundir import batch as groups
 from proftrack.rundir.batch import Group, Part
-from proftrack.store import connect, links, sync
+from proftrack.store import compat, connect, links, sync
 from proftrack.store.runs import Runs
 
 STORED = [
@@ -202,7 +202,7 @@ def test_other_names_of_files_are_taken(root: Path, name: str) -> None:
     folder = write_folder(root / "foreign", make_record())
     (folder / "trace" / name).write_text("x")
     done = sync.sync_folder(found := connect.resolve(), connect.connect(found), folder)
-    assert (connect.local_folder(done.artifact_uri) or Path()).joinpath("trace", name).read_text() == "x"
+    assert (compat.local_folder(done.artifact_uri) or Path()).joinpath("trace", name).read_text() == "x"
 
 
 @pytest.fixture

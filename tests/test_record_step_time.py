@@ -8,11 +8,14 @@ from run_folders import make_record
 
 from proftrack.compare.comparison import compare
 from proftrack.compare.subjects import Subject
-from proftrack.frontends.sweep.result import Point, fill
+from proftrack.frontends.batch.result import fill
+from proftrack.frontends.sweep.result import Point
 from proftrack.record import Record
 from proftrack.record.figures import CpuWork
-from proftrack.report import figures, sections
+from proftrack.report import figures
+from proftrack.report.charts import Words
 from proftrack.report.pages import note as description
+from proftrack.report.pages import times
 from proftrack.store import fields
 
 BLOCKS, LATENCIES = [99.0, 100.0, 101.0], [118.0, 120.0, 122.0]
@@ -53,15 +56,17 @@ def test_without_timed_steps_t_is_what_the_verdict_took(latency: Record) -> None
 
 
 def test_every_reader_shows_the_same_t(latency: Record) -> None:
-    bars = {bar.key: bar.us for bar in sections.time_bars(latency)}
+    bars = {bar.key: bar.value for bar in times.bars(latency)}
     chart = figures.steps_chart(latency)
-    assert bars["T"] == 120.0
-    assert chart is not None and "T 120 us" in [shape.text for shape in chart.shapes]
+    assert bars["T"] == "120 us"
+    assert chart is not None and "T 120 us" in [mark.text for mark in chart.marks if isinstance(mark, Words)]
     assert "| step time T | 120 us |" in description.note(latency)
     side = Subject(record=latency, label="a")
     found = compare(side, side)
     assert (found.step_time.before_us, found.baseline.step_time_us) == (120.0, 120.0)
-    assert fill(Point(key="", label="", values={}), latency).step_time_us == 120.0
+    point = Point(key="", label="", values={})
+    fill(point, latency)
+    assert point.step_time_us == 120.0
 
 
 def test_the_metrics_are_what_was_measured(latency: Record) -> None:

@@ -405,7 +405,7 @@ def test_a_sweep_without_a_crossover_names_inconclusive_points_as_well(
     inconclusive.add(64)
     assert call("sweep", "small", "-P", "n=8,64", "--no-mlflow") == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "n=64 is inconclusive: The timed blocks differ by more than a third. Close other programs" in shown
+    assert "- n=64 is inconclusive: The timed blocks differ by more than a third. - Close other programs" in shown
 
 
 # ---- the command, with a store ---------------------------------------------------------------------------------------
