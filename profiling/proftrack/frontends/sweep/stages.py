@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from proftrack import experiment as experiments
 from proftrack.capture.device import Device, open_device
-from proftrack.capture.measurement import OpenWorkload, ReadyDevice, TimedSteps
+from proftrack.capture.measurement import ReadyDevice, TimedSteps
 from proftrack.capture.result import Capture
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment import Experiment, workload
@@ -209,20 +209,20 @@ def _captured(experiment: Experiment, bench: ReadyDevice, request: ToProfile) ->
     build = workload.load(experiment)
     folder = trace_folder(request.folder, experiment)
     opening = opened(build, experiment, bench, Lines(), on_overrun=end_call)
-    with opening as opened_again, no_other_profiler(experiment):
-        subject = _as_timed(opened_again, request.timings)
+    with opening as workload_here, no_other_profiler(experiment):
+        # The result has the timer's build time and first step, and the notes of both processes.
+        subject = msgspec.structs.replace(
+            workload_here,
+            build_us=request.timings.build_us,
+            first_us=request.timings.first_us,
+            notes=list(dict.fromkeys([*request.timings.notes, *workload_here.notes])),
+        )
         # A short warm-up is enough: on a GPU the profiler brings the clocks up before each window.
         with Lines().phase("warm-up"), workload.failing(f"{experiment.name}: warm-up: the step"):
             warm_up(Stopwatch(subject.step, subject.device), CPU_WARM_UP)
         recorded = profiled(subject, folder, timed.agreed_step_us, Lines())
     captured = result(subject, timed, recorded, request.timings.started_ns)
     return Captured(captured, environment.collect(captured.device, code=experiment.path.parent))
-
-
-def _as_timed(subject: OpenWorkload, timings: Timings) -> OpenWorkload:
-    """The subject with the timer's build time, first step and notes."""
-    notes = list(dict.fromkeys([*timings.notes, *subject.notes]))
-    return msgspec.structs.replace(subject, build_us=timings.build_us, first_us=timings.first_us, notes=notes)
 
 
 # ---- one process, many points ----------------------------------------------------------------------------------------
