@@ -209,14 +209,14 @@ def _timed(opened: Sequence[_Open], base: Experiment, rounds: int, progress: Pro
     from proftrack.capture.timing import CPU_WARM_UP, GPU_WARM_UP, Stopwatch, warm_up
 
     device = opened[0].subject.device
-    watches = [Stopwatch(each.subject.step, device) for each in opened]
+    watches = [Stopwatch(one.subject.step, device) for one in opened]
     limits = GPU_WARM_UP if device.is_gpu else CPU_WARM_UP
     with progress.phase("warm-up"), workload.failing(f"{base.name}: warm-up: the step"):
         seconds = [
-            warm_up(watch, _within(limits, each.subject.plan.warm_up_seconds)).step_seconds
-            for watch, each in zip(watches, opened, strict=True)
+            warm_up(watch, _within(limits, one.subject.plan.warm_up_seconds)).step_seconds
+            for watch, one in zip(watches, opened, strict=True)
         ]
-    affordable = min(each.subject.plan.timing_seconds for each in opened)
+    affordable = min(one.subject.plan.timing_seconds for one in opened)
     options = msgspec.structs.replace(base.timing, max_seconds=min(base.timing.max_seconds, affordable))
     rounds, per_block = plan(seconds, options, rounds)
     text = f"timing in {rounds} rounds"
@@ -229,19 +229,19 @@ def _within(limits: WarmUp, seconds: float) -> WarmUp:
     return msgspec.structs.replace(limits, max_seconds=min(limits.max_seconds, seconds))
 
 
-def _profiled(each: _Open, turns: RoundTimes, folder: Path, progress: Progress) -> Capture | CaptureError:
+def _profiled(one: _Open, turns: RoundTimes, folder: Path, progress: Progress) -> Capture | CaptureError:
     from proftrack.capture.measurement import TimedSteps, profiled, result, state_of
     from proftrack.capture.run import trace_folder
     from proftrack.capture.timing import timing_of
 
-    subject = each.subject
+    subject = one.subject
     singles = [us for of_round in turns.single_us for us in of_round]
     timing = timing_of(subject.experiment.timing.mode, turns.block_us, turns.per_block, singles)
     state = state_of(subject.device)
-    named = Named(progress, each.variant.name)
+    named = Named(progress, one.variant.name)
     try:
         recorded = profiled(subject, trace_folder(folder, subject.experiment), timing.step_time_us, named)
-        return result(subject, TimedSteps(timing, None, state, timing.step_time_us), recorded, each.started_ns)
+        return result(subject, TimedSteps(timing, None, state, timing.step_time_us), recorded, one.started_ns)
     except CaptureError as error:
         return error
 
@@ -249,13 +249,13 @@ def _profiled(each: _Open, turns: RoundTimes, folder: Path, progress: Progress) 
 def _samples(turns: RoundTimes, experiment: Experiment) -> list[float]:
     """The step time of each round, in the timing mode of the experiment."""
     if experiment.timing.mode == "latency":
-        return [statistics.median(each) for each in turns.single_us]
+        return [statistics.median(of_round) for of_round in turns.single_us]
     return turns.block_us
 
 
-def _keep(each: _Open, captured: Capture | CaptureError, folder: Path, measured: Measured) -> None:
+def _keep(one: _Open, captured: Capture | CaptureError, folder: Path, measured: Measured) -> None:
     if isinstance(captured, CaptureError):
         measured.status, measured.error = "failed", str(captured)
         return
-    measured.record = keep(captured, each.variant.recorded, folder)
+    measured.record = keep(captured, one.variant.recorded, folder)
     measured.folder = folder
