@@ -100,6 +100,7 @@ def test_a_script_without_steps_says_what_a_step_is(
     assert show(capsys, "run", "--no-mlflow", "--device", "cpu", "train.py") == (
         1,
         "6\n",
-        "proftrack: train: no step was seen, so nothing was recorded; steps are those of the program's optimizers, "
-        "or the calls of --step MODULE:FUNCTION, or mark them with proftrack.profile in the program\n",
+        "proftrack: train: no step was seen, so nothing was recorded: steps are those of the program's optimizers, "
+        "or the calls of --step MODULE:FUNCTION; name such a function, or mark the steps with proftrack.profile in the "
+        "program\n",
     )
