@@ -9,7 +9,7 @@ EXPERIMENT ?= matmul_add
 PARAMS ?=
 PORT ?= 5000
 TESTS ?= tests
-# A file a worker, as many workers as cores; a part of the tests runs in this process, where a debugger works.
+# One test file per worker, as many workers as cores. With TESTS everything runs in this process, so a debugger works.
 PARALLEL = $(if $(filter tests,$(TESTS)),--numprocesses auto --dist loadfile --no-loadscope-reorder)
 
 ifeq ($(EXPERIMENT),matmul_add)
@@ -21,7 +21,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
-# Quoted for the shell: the folder may have blanks in its name.
+# Quoted for the shell: the folder's name may contain spaces.
 WITH_VENV := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)"
 ASKED = $(if $(filter-out matmul_add,$(EXPERIMENT)),-P experiment='$(EXPERIMENT)') $(if $(N),-P n=$(N)) \
   $(foreach pair,$(PARAMS),-P '$(pair)')
@@ -30,9 +30,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: profile test test-pythons check audit bench ui setup store clean
 .DEFAULT_GOAL := profile
 
-# The store is made by us, whole, before anything writes to it: runs that touch a new one at once would break it.
-# `mlflow run` alone would put every run into the experiment Default. It takes a name from the environment beside an id
-# for a contradiction; that name was heeded when the id was asked for.
+# proftrack creates the whole store before anything writes to it: runs that access a new one at once would break it.
+# `mlflow run` alone would put every run into the experiment Default. It rejects an experiment name in the environment
+# together with an id; that name was already used to determine the id.
 profile: $(RUNTIME)
 	@id=$$($(BIN)/python -m proftrack.cli.store --experiment-id '$(EXPERIMENT)') && \
 	  env -u MLFLOW_EXPERIMENT_NAME $(WITH_VENV) $(BIN)/mlflow run . --env-manager local --experiment-id "$$id" $(ASKED)
@@ -43,12 +43,12 @@ store: $(RUNTIME)
 ui: $(RUNTIME)
 	@$(WITH_VENV) $(BIN)/python -m proftrack.cli.store --serve $(PORT)
 
-# Compiled once: hundreds of the tests' processes would else do it again, each for itself, where none may write bytecode.
+# Compiled once: otherwise, if bytecode cannot be written, each of hundreds of test processes would compile it again.
 test: $(DEV)
 	@$(BIN)/python -m compileall -q profiling
 	@$(BIN)/python -m pytest $(TESTS) -q $(PARALLEL)
 
-# On Python 3.10 and 3.13, where they are: PYTHONS="3.12 3.14" for others.
+# On Python 3.10 and 3.13, if they are installed; PYTHONS="3.12 3.14" for others.
 test-pythons: $(RUNTIME)
 	@scripts/test-other-pythons.sh
 
@@ -58,7 +58,7 @@ check: $(DEV)
 	@$(BIN)/mypy
 	@$(BIN)/python scripts/audit.py
 
-# Known vulnerabilities of what is installed. In `check` it passes where the advisory service cannot be reached; here not.
+# Known vulnerabilities of installed packages. If the advisory service cannot be reached, `check` passes and this fails.
 audit: $(DEV)
 	@$(BIN)/python scripts/audit.py --required
 
@@ -67,7 +67,7 @@ bench: $(DEV)
 
 setup: $(DEV)
 
-# The stamps make the second call start at once. The pins are those of conda.yaml: the lines with `==`.
+# The stamp files make later calls start at once. The pins come from conda.yaml: the lines with `==`.
 $(RUNTIME): conda.yaml pyproject.toml
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "proftrack needs Python 3.10 or newer; name one with PYTHON=python3.12" >&2; exit 1; }

@@ -1,15 +1,16 @@
-"""`proftrack analyze` beside other readers, on the same file and in one run: ratios of time and peak memory.
+"""`proftrack analyze` compared with other readers, on the same file and in one run: ratios of time and peak memory.
 
     python benchmarks/bench_analyze.py [TRACE] [--hta-python PYTHON] [--repeats 3] [--growth 10]
 
-TRACE: a trace of your own (default: one made here, of the shape that torch writes). Compared with
+TRACE: your own trace (default: a generated one with the structure that torch writes). It is compared with
 
-- json.load(gzip.open(TRACE)): what a reader in plain Python pays before it has done anything,
-- HolisticTraceAnalysis (pip install HolisticTraceAnalysis, in an environment of its own: --hta-python): temporal, idle
-  time and kernel breakdown; left out where it is not installed,
-- torch's key_averages() on a profile recorded here, an event's price.
+- json.load(gzip.open(TRACE)): what a plain Python reader costs before it has done anything,
+- HolisticTraceAnalysis (pip install HolisticTraceAnalysis, in a separate environment: --hta-python): temporal, idle
+  time and kernel breakdown; left out if it is not installed,
+- torch's key_averages() on a profile recorded here, as the cost per event.
 
-Every reader is a process of its own, its start included. Growth: the same trace ten times over (times and ids shifted).
+Every reader runs in its own process, and its start is included. Growth: the same trace ten times over (times and ids
+shifted).
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ def price_of_key_averages() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", nargs="?", type=Path)
-    parser.add_argument("--hta-python", default=sys.executable, help="a Python that has HolisticTraceAnalysis")
+    parser.add_argument("--hta-python", default=sys.executable, help="a Python with HolisticTraceAnalysis installed")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--growth", type=int, default=10)
     options = parser.parse_args()

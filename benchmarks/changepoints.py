@@ -1,14 +1,14 @@
-"""How well changes are found in known series, and how often noise is taken for one.
+"""How well changes are found in series with known changes, and how often noise is mistaken for a change.
 
     python benchmarks/changepoints.py [--series 200]
 
-Compared are what `proftrack history` uses, its first step alone (optimal partitioning with a penalty fitted to normal
-noise), binary segmentation with a permutation test, and e-divisive with a permutation test. With ruptures installed
-(`pip install ruptures`, used here only) its PELT with the BIC-like penalty that its documentation suggests, too.
+This compares the method of `proftrack history`, its first step alone (optimal partitioning with a penalty fitted to
+normal noise), binary segmentation with a permutation test, and e-divisive with a permutation test. If ruptures is
+installed (`pip install ruptures`, used only here), its PELT with the BIC-like penalty suggested by its documentation
+is included.
 
 Prints one Markdown table: the share of series without a change in which one is found, by kind of noise, and the share
-of series with known changes in which exactly these are found. Sizes are in standard deviations of the noise.
-"""
+of series with known changes in which exactly those are found. Sizes are in standard deviations of the noise."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def power(method: Method, runs: int, at: tuple[int, ...], sizes: tuple[float, ..
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--series", type=int, default=200, help="series for each figure (default 200)")
+    parser.add_argument("--series", type=int, default=200, help="series per figure (default 200)")
     count = parser.parse_args().series
     print(f"| {count} series each | {' | '.join(METHODS)} |")
     print(f"|---|{'---:|' * len(METHODS)}")

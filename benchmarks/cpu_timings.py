@@ -1,11 +1,10 @@
-"""Records what the CPU verdict looks at for workloads whose regime is known, as a test fixture.
+"""Records the input of the CPU verdict for workloads with a known regime, as a test fixture.
 
     python3 benchmarks/cpu_timings.py --output tests/data/cpu/NAME.json
 
-Each workload runs in a fresh process in each of three settings: one thread, all threads, and all threads beside as many
-busy processes as there are cores. The ceilings are measured once in each setting. Needs torch (2.6 or newer), numpy,
-msgspec, PyYAML and psutil; no MLflow. Takes two to four minutes.
-"""
+Each workload runs in a fresh process in each of three settings: one thread, all threads, and all threads next to as
+many busy processes as there are cores. The ceilings are measured once in each setting. Needs torch (2.6 or newer),
+numpy, msgspec, PyYAML and psutil; no MLflow. Takes two to four minutes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Mutates traces and reads them: no error but TraceError, no hang, no NaN in the record, and sums that hold.
+"""Mutates traces and reads them. Checks: no error except TraceError, no hang, no NaN in the record, correct sums.
 
     python benchmarks/fuzz_reader.py [--seconds 300] [--seed 0] [--keep FOLDER] [TRACE ...]
 
-Without TRACE the small ones of tests/data are mutated. Prints what it did and each failure, with the seed that makes
-it again; exits 1 where there was one. Not collected by pytest.
-"""
+Without TRACE the small traces in tests/data are mutated. Prints a summary and each failure with the seed that
+reproduces it; exits 1 if there was one. Not collected by pytest."""
 
 from __future__ import annotations
 
@@ -281,7 +280,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--seed", type=int, default=0, help="number of the first case")
-    parser.add_argument("--keep", type=Path, help="keep the files that fail in this folder")
+    parser.add_argument("--keep", type=Path, help="keep files that fail in this folder")
     parser.add_argument("traces", nargs="*", type=Path)
     options = parser.parse_args()
     data = ROOT / "tests" / "data"

@@ -1,15 +1,15 @@
-"""A history over ten thousand runs on PostgreSQL behind MLflow's server: first look, later looks, bytes a run.
+"""A history of ten thousand runs on PostgreSQL behind MLflow's server: first query, later queries, bytes per run.
 
     python benchmarks/history_scale.py [--runs 10000] [--points 40] [--folder RUN_FOLDER]
 
-POINTS: values of the parameter n among the runs, and so many series; 40 is what the history of a sweep looks like.
+POINTS: number of values of the parameter n among the runs, and therefore of series; 40 resembles the history of a
+sweep.
 
-Needs PostgreSQL (scripts/install-test-tools.sh), psycopg and mlflow[auth]; everything is started on loopback in a
-temporary folder by the scripts under deploy/, and ended. One real run (RUN_FOLDER, or else `proftrack run` on the CPU)
-is logged; its rows are then copied in SQL under other ids, times and values: ten thousand would take too long.
-Prints JSON; exits 1 where a first look takes over 90 s, or proftrack.history() over 2 s afterwards. The command takes
-longer: it starts Python and imports MLflow.
-"""
+Needs PostgreSQL (scripts/install-test-tools.sh), psycopg and mlflow[auth]. The scripts in deploy/ start everything on
+loopback in a temporary folder and stop it again. One real run (RUN_FOLDER, or else `proftrack run` on the CPU) is
+logged; its rows are then copied in SQL with other ids, times and values, since logging ten thousand runs would take
+too long. Prints JSON; exits 1 if the first query takes over 90 s, or proftrack.history() over 2 s afterwards. The
+command takes longer: it starts Python and imports MLflow."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""SIGKILL at random moments of real runs, and what is left of them.
+"""Sends SIGKILL to real runs at random moments and checks what is left of them.
 
     python benchmarks/kill_runs.py --kills 50               against a new sqlite store in a temporary folder
     MLFLOW_TRACKING_URI=http://... python benchmarks/kill_runs.py --kills 50 --here    against that store
 
-Each run is `proftrack run matmul_add` on the CPU with a short timing. Afterwards, and printed as JSON:
+Each run is `proftrack run matmul_add` on the CPU with a short timing. Checked afterwards and printed as JSON:
 
     finished_not_whole   runs that are FINISHED without all their files: must be 0
-    corrupt              folders of the spool that hold a record and cannot be synced: must be 0
+    corrupt              folders of the spool that have a record but cannot be synced: must be 0
     still_running        runs left RUNNING once another run has started: must be 0
     lost                 records in the spool that are not in the store exactly once after `proftrack sync`: must be 0
 """

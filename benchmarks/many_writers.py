@@ -1,12 +1,11 @@
-"""Many processes that log runs into one store at the same time, and whether every run is whole afterwards.
+"""Many processes log runs into one store at the same time; checks that every run is complete afterwards.
 
-    python benchmarks/many_writers.py --processes 32 --runs 10            PostgreSQL and MLflow's server, started here
-    python benchmarks/many_writers.py --processes 6 --runs 1 --sqlite --times 20     each time a sqlite file that is new
+    python benchmarks/many_writers.py --processes 32 --runs 10            starts PostgreSQL and MLflow's server
+    python benchmarks/many_writers.py --processes 6 --runs 1 --sqlite --times 20     a new sqlite file each time
     MLFLOW_TRACKING_URI=... python benchmarks/many_writers.py --here      the store of the environment
 
-Each run is a stored record and a trace of 200 kB, told apart by its times. Prints JSON; exits 1 where a run is not
-there exactly once with all its files, or a process failed.
-"""
+Each run is a stored record and a trace of 200 kB, distinguished by its times. Prints JSON; exits 1 if a run is not
+there exactly once with all its files, or if a process failed."""
 
 from __future__ import annotations
 
@@ -42,11 +41,11 @@ print(time.monotonic() - begin)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--processes", type=int, default=32)
-    parser.add_argument("--runs", type=int, default=10, help="of each process")
+    parser.add_argument("--runs", type=int, default=10, help="runs per process")
     parser.add_argument("--times", type=int, default=1)
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--sqlite", action="store_true", help="a new sqlite file each time")
-    where.add_argument("--here", action="store_true", help="the store of MLFLOW_TRACKING_URI")
+    where.add_argument("--here", action="store_true", help="use the store of MLFLOW_TRACKING_URI")
     options = parser.parse_args()
     results = []
     for number in range(options.times):

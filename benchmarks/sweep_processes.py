@@ -1,11 +1,10 @@
-"""A sweep's points in shared processes against the same in a process each: how far apart, and how much sooner.
+"""The points of a sweep in shared processes compared with one process per point: difference of figures, time saved.
 
     python benchmarks/sweep_processes.py --output FOLDER [--device cuda] [--n 64,...,8192] [--repeats 1]
 
-No MLflow. What is measured stays in FOLDER for `proftrack sync FOLDER`. T and B are printed as ratios, shared over
-isolated; with several repeats the two ways take turns, and each point's ratio is that of the medians. The last line
-is the sweep with its crossover, in shared processes.
-"""
+Does not use MLflow. The results stay in FOLDER for `proftrack sync FOLDER`. T and B are printed as ratios, shared
+over isolated; with several repeats the two ways alternate, and each point's ratio is that of the medians. The last
+line is the sweep with its crossover, in shared processes."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--n", default=SIZES)
-    parser.add_argument("--dtype", help="instead of the experiment's")
+    parser.add_argument("--dtype", help="instead of the one in the experiment")
     parser.add_argument("--repeats", type=int, default=1)
     given = parser.parse_args()
     words = ["-P", f"n={given.n}", "--device", given.device]

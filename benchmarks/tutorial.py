@@ -1,11 +1,10 @@
-"""The tables of docs/tutorial.md, made anew: runs its commands and prints their figures as Markdown.
+"""Makes the tables of docs/tutorial.md again: runs its commands and prints their figures as Markdown.
 
     python benchmarks/tutorial.py --output FOLDER [--part 1..4]
 
-Needs a GPU; no MLflow. Each part takes under eight minutes on an H200: 1 matmul_add and its crossover, 2 its variants,
-3 linear, mlp and its variants, 4 llm and its variants, data_pipeline. What is measured stays in FOLDER, one folder a
-command, for `proftrack sync FOLDER`; a command whose folder is whole is not run again.
-"""
+Needs a GPU, but not MLflow. Each part takes under eight minutes on an H200: 1 matmul_add and its crossover, 2 its
+variants, 3 linear, mlp and its variants, 4 llm and its variants, data_pipeline. The results stay in FOLDER, one
+folder per command, for `proftrack sync FOLDER`; a command with a complete folder is not run again."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Workloads with a known answer: does the verdict find it?
+"""Workloads with a known regime: does the verdict find it?
 
     python benchmarks/verdict_suite.py [--only NAME ...] [--part I/N] [--output FOLDER] [--repeats]
 
-Needs a GPU. Each regime was argued from what the workload is before it was first run; the argument stands beside it.
-Prints a Markdown table and a line for each check, and exits 1 where a verdict is wrong at high confidence or fewer than
-19 in 20 are right. `--repeats` judges matmul_add at three sizes ten times over instead.
-"""
+Needs a GPU. Each regime was derived from the nature of the workload before its first run; the reason is given next to
+it. Prints a Markdown table and a line for each check, and exits 1 if a verdict is wrong at high confidence or fewer
+than 19 in 20 are right. `--repeats` judges matmul_add at three sizes ten times each instead."""
 
 from __future__ import annotations
 
@@ -252,7 +251,7 @@ def repeats(count: int) -> list[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--part", default="1/1", help="I/N: every N-th case from the I-th on")
+    parser.add_argument("--part", default="1/1", help="I/N: every N-th case, starting with the I-th")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--repeats", type=int, default=0)
     options = parser.parse_args()
@@ -263,7 +262,7 @@ def main() -> int:
         return int(any(line["flips_at_high"] for line in found))
     part, parts = map(int, options.part.split("/"))
     chosen = [c for i, c in enumerate(CASES) if i % parts == part - 1 and (not options.only or c.name in options.only)]
-    print("| workload | T us | B us | u | R us | verdict | confidence | argued beforehand |\n" + "|---" * 8 + "|")
+    print("| workload | T us | B us | u | R us | verdict | confidence | reason given beforehand |\n" + "|---" * 8 + "|")
     for case in chosen:
         begin = time.perf_counter()
         try:

@@ -2,13 +2,14 @@
 # Backs up and restores a team's store: both databases and the artifacts, while the server runs.
 #
 #   deploy/backup.sh save FOLDER       into FOLDER/<time>/: mlflow.dump, mlflow_auth.dump, artifacts/
-#   deploy/backup.sh restore FOLDER    FOLDER/<time>/ into empty databases and an empty artifact folder; the server is off
+#   deploy/backup.sh restore FOLDER    FOLDER/<time>/ into empty databases and an empty artifact folder; stop the server
 #
-#   DATABASE_URL    as server.sh has it; AUTH_DATABASE_URL likewise
-#   ARTIFACTS       the folder of the artifacts; a bucket is backed up by its own means and may be left unset here
+#   DATABASE_URL    as for server.sh; AUTH_DATABASE_URL likewise
+#   ARTIFACTS       the folder of the artifacts; leave it unset for a bucket, which is backed up by its own means
 #
-# The databases go first: a run is FINISHED only once its artifacts are there, so every FINISHED run of the dump has all
-# its files in the copy. What was being logged meanwhile is finished by `proftrack sync` from where it was measured.
+# The databases are saved first: a run is FINISHED only once its artifacts are stored, so every FINISHED run of the dump
+# has all its files in the copy. A run that was being logged meanwhile is completed by `proftrack sync` on the machine
+# that measured it.
 set -euo pipefail
 
 command=${1:-} folder=${2:-}
@@ -19,7 +20,7 @@ fi
 : "${DATABASE_URL:?such as postgresql://mlflow:PASSWORD@127.0.0.1:5432/mlflow}"
 auth_url=${AUTH_DATABASE_URL:-${DATABASE_URL%/*}/mlflow_auth}
 
-# libpq knows no SQLAlchemy drivers. Passwords go by the environment: arguments are seen by every user.
+# libpq knows no SQLAlchemy drivers. Passwords are passed in the environment: arguments are visible to every user.
 parts() {
   local url=${1#*://} user host
   user=${url%%@*} host=${url#*@}

@@ -1,2 +1,2 @@
--- Users and permissions of MLflow's server; its tables are made by the server.
+-- Users and permissions of MLflow's server; the server creates the tables.
 create database mlflow_auth owner mlflow;

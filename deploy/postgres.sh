@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# A private PostgreSQL in a folder: for tests, and for a team on one machine without a database server of its own.
+# A private PostgreSQL in a folder: for tests, and for a team on one machine that has no database server.
 #
-#   deploy/postgres.sh start FOLDER [PORT]   makes the cluster the first time, with the user `mlflow`, whose password is
-#                                            $PGPASSWORD or else generated into FOLDER/password; prints its URL
-#   deploy/postgres.sh url FOLDER            the URL of the database `mlflow`, password included
-#   deploy/postgres.sh stop FOLDER           ends it; the folder stays
+#   deploy/postgres.sh start FOLDER [PORT]   the first time, creates the cluster with the user `mlflow`; the password is
+#                                            $PGPASSWORD, or generated into FOLDER/password; prints the URL
+#   deploy/postgres.sh url FOLDER            prints the URL of the database `mlflow`, including the password
+#   deploy/postgres.sh stop FOLDER           stops it; the folder is kept
 #
-# It listens on 127.0.0.1 only. PostgreSQL refuses to run as root: then the user $PROFTRACK_DB_USER (default `postgres`
-# where there is one, else `nobody`) runs it and owns FOLDER.
+# It listens on 127.0.0.1 only. PostgreSQL refuses to run as root: in that case the user $PROFTRACK_DB_USER (default
+# `postgres` if that user exists, otherwise `nobody`) runs it and owns FOLDER.
 # Debian and Ubuntu: apt-get install postgresql
 set -euo pipefail
 
@@ -33,7 +33,7 @@ else
   as_user() { "$@"; }
 fi
 
-# Percent-encoded: a generated password has letters and digits only, a given one may have anything.
+# Percent-encoded: a generated password has only letters and digits, a given one may contain anything.
 encoded() { local LC_ALL=C text=$1 out='' i char
   for ((i = 0; i < ${#text}; i++)); do
     char=${text:i:1}
@@ -49,7 +49,7 @@ create() {
   [[ $(id -u) == 0 ]] && chown -R "$user" "$folder"
   as_user "$bin/initdb" --pgdata "$folder/data" --username mlflow --pwfile "$folder/password" --auth scram-sha-256 \
     --encoding UTF8 --locale C.UTF-8 > "$folder/initdb.log"
-  # Sockets below /tmp or /run would let two clusters meet; long paths are not allowed for them. TCP on loopback it is.
+  # Use TCP on loopback: with sockets below /tmp or /run two clusters would collide, and socket paths must be short.
   printf '%s\n' "listen_addresses = '127.0.0.1'" "unix_socket_directories = ''" "max_connections = 200" \
     >> "$folder/data/postgresql.conf"
 }

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Runs MLflow's server for a team: runs in PostgreSQL, artifacts through the server, users with passwords. The compose
-# file runs this very script in its container; the tests run it on loopback.
+# Starts MLflow's server for a team: runs in PostgreSQL, artifacts through the server, users with passwords. The compose
+# file runs this same script in its container; the tests run it on loopback.
 #
-#   DATABASE_URL          postgresql+psycopg://user:password@host:5432/mlflow; the users and their permissions are kept in the
-#                         database AUTH_DATABASE_URL (default: the same URL, database mlflow_auth)
+#   DATABASE_URL          postgresql+psycopg://user:password@host:5432/mlflow
+#   AUTH_DATABASE_URL     database of the users and their permissions (default: the same URL, database mlflow_auth)
 #   ARTIFACTS             where the server puts artifacts: a folder, s3://bucket/path, gs://..., wasbs://...
-#   ADMIN_PASSWORD        of the user `admin`, made at the first start (12 characters or more); later starts ignore it
-#   SECRET_KEY            signs the forms of the UI: any long random text, the same for every start
+#   ADMIN_PASSWORD        of the user `admin`, created at the first start (at least 12 characters); later starts ignore it
+#   SECRET_KEY            signs the UI's forms: any long random text, the same for every start
 #   HOST, PORT, WORKERS   default 127.0.0.1, 5000, 4
 #   ALLOWED_HOSTS         names under which browsers and clients reach the server, such as mlflow.example.org
-#   DEFAULT_PERMISSION    what a user may do with the experiments of others: READ (default), EDIT, NO_PERMISSIONS
+#   DEFAULT_PERMISSION    what users may do with other users' experiments: READ (default), EDIT, NO_PERMISSIONS
 #   STATE                 folder for the generated configuration (default: a temporary one)
 set -euo pipefail
 
@@ -19,27 +19,27 @@ need ARTIFACTS "a folder or s3://bucket/path for the artifacts"
 need ADMIN_PASSWORD "the password of the user admin"
 need SECRET_KEY "a long random text, the same for every start"
 if ((${#ADMIN_PASSWORD} < 12)); then
-  echo "$0: ADMIN_PASSWORD has ${#ADMIN_PASSWORD} characters; MLflow wants 12 or more" >&2
+  echo "$0: ADMIN_PASSWORD has ${#ADMIN_PASSWORD} characters; MLflow requires 12 or more" >&2
   exit 2
 fi
 
 state=${STATE:-$(mktemp -d)}
 umask 077
 mkdir -p "$state"
-# % is configparser's own sign.
+# configparser interprets %.
 auth_url=${AUTH_DATABASE_URL:-${DATABASE_URL%/*}/mlflow_auth}
 cat > "$state/basic_auth.ini" <<INI
 [mlflow]
 default_permission = ${DEFAULT_PERMISSION:-READ}
 database_uri = ${auth_url//%/%%}
 admin_username = admin
-# A password is hashed on purpose slowly; a check that succeeded holds for a minute, so that a changed password or a
-# deleted user is refused after that minute at the latest.
+# Password hashing is slow on purpose, so a successful check is cached for a minute. After that minute at the latest, a
+# changed password or a deleted user is refused.
 auth_cache_ttl_seconds = 60
 INI
-# Artifacts are for those with a password: other accounts of this machine do not read them past the server.
+# Artifacts require a password: because of the umask other accounts of this machine cannot read them without the server.
 
-# By the environment and not as arguments: every user of the machine sees those.
+# In the environment, not as arguments: those are visible to every user of the machine.
 export MLFLOW_BACKEND_STORE_URI=$DATABASE_URL
 export MLFLOW_AUTH_CONFIG_PATH=$state/basic_auth.ini
 export MLFLOW_AUTH_ADMIN_PASSWORD=$ADMIN_PASSWORD

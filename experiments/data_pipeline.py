@@ -1,4 +1,4 @@
-"""A training step fed by a DataLoader whose samples cost the CPU time to make."""
+"""A training step fed by a DataLoader whose samples take CPU time to make."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 
 class Images(IterableDataset[tuple[torch.Tensor, int]]):
-    """Endless images, each normalised `passes` times: what decoding and augmenting one costs. In numpy, as in life."""
+    """Endless images, each normalised `passes` times in numpy, which stands for decoding and augmenting it."""
 
     def __init__(self, size: int, passes: int, seed: int) -> None:
         self.size, self.passes, self.seed = size, passes, seed
@@ -32,13 +32,13 @@ class Images(IterableDataset[tuple[torch.Tensor, int]]):
 
 
 def loader_of(images: Images, batch: int, workers: int, pin: bool) -> DataLoader[tuple[torch.Tensor, int]]:
-    """The DataLoader; workers are forked where that can be, since this file is no module that they could import."""
+    """The DataLoader. Workers are forked if possible: spawned workers could not import this file as a module."""
     context = "fork" if workers and "fork" in multiprocessing.get_all_start_methods() else None
     return DataLoader(images, batch_size=batch, num_workers=workers, pin_memory=pin, multiprocessing_context=context)
 
 
 def end_workers(batches: Any) -> None:
-    """Now, and not when the interpreter finds the time for it."""
+    """End the workers now instead of when the iterator is garbage-collected."""
     shutdown = getattr(batches, "_shutdown_workers", None)  # only an iterator with workers has it
     if shutdown is not None:
         shutdown()
@@ -48,7 +48,7 @@ def end_workers(batches: Any) -> None:
 def build(
     device: torch.device, batch: int, size: int, passes: int, workers: int, pin_memory: bool, channels: int, seed: int
 ) -> Iterator[Callable[[], torch.Tensor]]:
-    """Give the step: the next batch, onto the device, and a training step of a small convolutional model."""
+    """Yield the step: load the next batch, copy it to the device, train a small convolutional model on it."""
     check_least(1, batch=batch, size=size, channels=channels)
     check_least(0, workers=workers, passes=passes, seed=seed)
     torch.manual_seed(seed)

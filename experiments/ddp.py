@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 -m proftrack run ddp
 
-Without torchrun it is one rank.
+Without torchrun there is one rank.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 def build(
     device: torch.device, batch: int, width: int, layers: int, straggle_us: int, dtype: str, seed: int
 ) -> Iterator[Callable[[], torch.Tensor]]:
-    """Give the step; rank 0 waits `straggle_us` in each, so that the others wait for it."""
+    """Yield the step. Rank 0 sleeps `straggle_us` in each one, so that the others wait for it."""
     check_least(1, batch=batch, width=width, layers=layers)
     check_least(0, straggle_us=straggle_us, seed=seed)
     kind = dtype_of(dtype)
@@ -51,7 +51,7 @@ def build(
 
 @contextlib.contextmanager
 def process_group(device: torch.device) -> Iterator[None]:
-    """torchrun's process group, or one of a single rank."""
+    """The process group of torchrun, or one with a single rank."""
     backend = "nccl" if device.type == "cuda" else "gloo"
     with tempfile.TemporaryDirectory() as folder:
         if dist.is_torchelastic_launched():

@@ -1,4 +1,4 @@
-"""One nn.Linear: forward alone, or forward and backward."""
+"""One nn.Linear: forward, or forward and backward."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PASSES = ("forward", "forward-backward")
 def build(
     device: torch.device, batch: int, features: int, passes: str, dtype: str, compile: str, seed: int
 ) -> Iterator[Callable[[], torch.Tensor]]:
-    """Give the step for `batch` rows through a square layer of `features`."""
+    """Yield the step: `batch` rows through a square layer of `features`."""
     check_least(1, batch=batch, features=features)
     check_least(0, seed=seed)
     check_choice("passes", passes, PASSES)
     torch.manual_seed(seed)
     layer = nn.Linear(features, features, device=device, dtype=dtype_of(dtype))
-    # Gradients of the input too: as for a layer in the middle of a model.
+    # Compute the input's gradient too, as for a layer in the middle of a model.
     x = torch.randn(batch, features, device=device, dtype=dtype_of(dtype), requires_grad=passes != "forward")
     upstream = torch.randn(batch, features, device=device, dtype=dtype_of(dtype))
     if compile != "none":
@@ -37,7 +37,7 @@ def build(
         y.backward(upstream)
         gradient = layer.weight.grad
         assert gradient is not None
-        layer.weight.grad = layer.bias.grad = x.grad = None  # or backward would add to them: another kernel
+        layer.weight.grad = layer.bias.grad = x.grad = None  # or backward would add to them, with an extra kernel
         return gradient
 
     with torch.set_grad_enabled(passes != "forward"):

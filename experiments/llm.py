@@ -1,4 +1,4 @@
-"""A causal language model of transformers (Llama's architecture) with random weights: prefill, decoding, training."""
+"""A causal language model from transformers (Llama architecture) with random weights: prefill, decoding, training."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def build(
     compile: str,
     seed: int,
 ) -> Iterator[Callable[[], torch.Tensor]]:
-    """Give the step of one phase: a whole prompt of `tokens`, one token behind such a prompt, or a training step."""
+    """Yield the step of one phase: a whole prompt of `tokens`, one token after such a prompt, or a training step."""
     check_choice("phase", phase, PHASES)
     check_choice("cache", cache, CACHES)
     check_least(1, batch=batch, tokens=tokens, layers=layers, hidden=hidden, heads=heads)
@@ -51,11 +51,11 @@ def build(
 def make_model(
     device: torch.device, dtype: str, *, layers: int, hidden: int, heads: int, vocab: int, longest: int
 ) -> Any:
-    """The model from a configuration: nothing is downloaded."""
+    """Build the model from a configuration; nothing is downloaded."""
     try:
         from transformers import LlamaConfig, LlamaForCausalLM
     except ImportError as error:
-        raise RuntimeError("it needs the package transformers: pip install transformers") from error
+        raise RuntimeError("llm needs the package transformers: pip install transformers") from error
     config = LlamaConfig(
         num_hidden_layers=layers,
         hidden_size=hidden,
@@ -70,7 +70,7 @@ def make_model(
 
 
 def prefill(model: Any, prompt: torch.Tensor, mode: str) -> Callable[[], torch.Tensor]:
-    """All tokens of the prompt at once, the logits of the last."""
+    """Process all tokens of the prompt at once; returns the logits of the last."""
     run = compiled(model, mode)
 
     def step() -> torch.Tensor:
@@ -81,24 +81,24 @@ def prefill(model: Any, prompt: torch.Tensor, mode: str) -> Callable[[], torch.T
 
 
 def decode(model: Any, prompt: torch.Tensor, mode: str, kind: str) -> Callable[[], torch.Tensor]:
-    """One token behind the prompt, whose keys and values are in the cache. Every step is at the same position."""
+    """Process one token after the prompt, whose keys and values are cached. Every step is at the same position."""
     from transformers import DynamicCache, StaticCache
 
     tokens = prompt.shape[1]
     static = kind == "static"
     cache = StaticCache(config=model.config, max_cache_len=tokens + 8) if static else DynamicCache(config=model.config)
     named = inspect.signature(type(model).forward).parameters
-    held = {"cache" if "cache" in named else "past_key_values": cache}  # renamed in transformers 5.2x
-    model(input_ids=prompt, use_cache=True, logits_to_keep=1, **held)
+    cached = {"cache" if "cache" in named else "past_key_values": cache}  # renamed in transformers 5.2x
+    model(input_ids=prompt, use_cache=True, logits_to_keep=1, **cached)
     lengths = [layer.cumulative_length for layer in cache.layers] if static else []
     token = prompt[:, -1:].clone()
     position = torch.full_like(token, tokens)
     run = compiled(model, mode)
 
     def step() -> torch.Tensor:
-        logits: torch.Tensor = run(input_ids=token, position_ids=position, use_cache=True, **held).logits
+        logits: torch.Tensor = run(input_ids=token, position_ids=position, use_cache=True, **cached).logits
         if static:
-            torch._foreach_sub_(lengths, 1)  # on the device, so that a CUDA graph does it too
+            torch._foreach_sub_(lengths, 1)  # on the device, so that a CUDA graph includes it
         else:
             cache.crop(-1)
         return logits
@@ -109,7 +109,7 @@ def decode(model: Any, prompt: torch.Tensor, mode: str, kind: str) -> Callable[[
 
 
 def training(model: Any, prompt: torch.Tensor, mode: str, *, capturable: bool) -> Callable[[], torch.Tensor]:
-    """Loss of the next token, backward, fused AdamW."""
+    """Next-token loss, backward pass, fused AdamW."""
     model.train()
     adamw = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True, capturable=capturable)
     run = compiled(model, mode)

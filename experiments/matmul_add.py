@@ -11,7 +11,7 @@ from shared import check_least, compiled, dtype_of, keep_in_place
 
 @contextlib.contextmanager
 def build(device: torch.device, n: int, dtype: str, compile: str, seed: int) -> Iterator[Callable[[], torch.Tensor]]:
-    """Give the step for n x n matrices of `dtype`, compiled in the mode named or not at all."""
+    """Yield the step for n x n matrices of `dtype`, compiled in the given mode or not at all."""
     check_least(1, n=n)
     check_least(0, seed=seed)
     kind = dtype_of(dtype)

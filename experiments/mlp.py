@@ -27,7 +27,7 @@ def build(
     compile: str,
     seed: int,
 ) -> Callable[[], torch.Tensor]:
-    """Give the step for `batch` rows through `layers` square layers of `width`, with the AdamW named."""
+    """Return the step: `batch` rows through `layers` square layers of `width`, with the given kind of AdamW."""
     check_least(1, batch=batch, width=width, layers=layers)
     check_least(0, seed=seed)
     check_choice("optimizer", optimizer, list(OPTIMIZERS))
@@ -37,7 +37,7 @@ def build(
     x, target = (torch.randn(batch, width, device=device, dtype=dtype_of(dtype)) for _ in range(2))
     if compile != "none":
         keep_in_place(x, target)
-    # Capturable: the step count lives on the GPU, so that a CUDA graph of the step counts on.
+    # Capturable: the step count is on the GPU, so that replaying a CUDA graph of the step increments it.
     adamw = torch.optim.AdamW(
         model.parameters(), lr=1e-4, capturable=capturable and device.type == "cuda", **OPTIMIZERS[optimizer]
     )

@@ -1,4 +1,4 @@
-"""What several workloads here need: refusing a parameter in words a user understands, and torch.compile by its mode."""
+"""Shared by the workloads here: rejecting parameters with a clear message, and torch.compile by mode."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COMPILE_MODES = ("none", "default", "reduce-overhead", "max-autotune")
 
 
 def check_choice(param: str, value: str, allowed: Sequence[str]) -> None:
-    """Raise ValueError, with a close match, where `value` is not among those allowed."""
+    """Raise ValueError, with a close match, if `value` is not allowed."""
     if value not in allowed:
         close = difflib.get_close_matches(value, allowed, n=1)
         meant = f"; did you mean {close[0]}?" if close else ""
@@ -21,29 +21,29 @@ def check_choice(param: str, value: str, allowed: Sequence[str]) -> None:
 
 
 def check_least(least: int, **params: int) -> None:
-    """Raise ValueError for the first parameter that is below `least`."""
+    """Raise ValueError for the first parameter below `least`."""
     for param, value in params.items():
         if value < least:
             raise ValueError(f"{param}={value} is not allowed; it must be {least} or more")
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """The torch.dtype of a parameter `dtype`. Raises ValueError for a name that is not in DTYPES."""
+    """The torch.dtype for a `dtype` parameter. Raises ValueError for a name that is not in DTYPES."""
     check_choice("dtype", name, DTYPES)
     dtype: torch.dtype = getattr(torch, name)
     return dtype
 
 
 def compiled(function: Callable[..., Any], mode: str, *, fullgraph: bool = False) -> Callable[..., Any]:
-    """`function` compiled in the mode named, or as it is for `none`. Raises ValueError for an unknown mode.
+    """`function` compiled in the given mode, or unchanged for `none`. Raises ValueError for an unknown mode.
 
-    It is compiled (and autotuned) when it first runs.
+    Compiling and autotuning happen on the first call.
     """
     check_choice("compile", mode, COMPILE_MODES)
     return function if mode == "none" else torch.compile(function, mode=mode, fullgraph=fullgraph)
 
 
 def keep_in_place(*tensors: torch.Tensor) -> None:
-    """Say that these stay where they are: CUDA graphs of torch.compile copy inputs that could move, at every replay."""
+    """Mark tensors whose address is fixed: torch.compile's CUDA graphs copy other inputs at every replay."""
     for tensor in tensors:
         torch._dynamo.mark_static_address(tensor)

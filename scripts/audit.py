@@ -1,8 +1,8 @@
-"""Looks the installed packages up among known vulnerabilities, with pip-audit.
+"""Checks the installed packages for known vulnerabilities, with pip-audit.
 
-    python scripts/audit.py               exit 1 at a vulnerability; where the advisory service cannot be reached, a
-                                          line that says NOT DONE, and exit 0: a check without network must not fail
-    python scripts/audit.py --required    exit 1 then too; for a nightly job that has the network
+    python scripts/audit.py               exit 1 for a vulnerability; if the advisory service cannot be reached, print
+                                          NOT DONE and exit 0: a check without network must not fail
+    python scripts/audit.py --required    exit 1 in that case, too; for a nightly job that has network access
 
 Exceptions are in audit-exceptions.txt, each with its reason.
 """
@@ -19,14 +19,14 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 EXCEPTIONS = ROOT / "audit-exceptions.txt"
-# One package that the service knows for certain: whether it answers for this one says whether it answers.
+# A package that the service certainly knows: if there is no answer for this one, the service cannot be reached.
 PROBE = "pip==24.0"
 
 
 def main() -> int:
-    """Look up, print, and answer with the exit code."""
+    """Check the packages, print the result and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--required", action="store_true", help="fail where the advisory service cannot be reached")
+    parser.add_argument("--required", action="store_true", help="fail if the advisory service cannot be reached")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         probe = Path(folder) / "probe.txt"

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Installs what some tests need from the distribution's packages: Chromium for those that look at pages, PostgreSQL for
-# those of a team's store. Where that is not allowed or not possible, those tests skip and say so; under CI=true they
-# fail.
+# Installs what some tests need from the distribution's packages: Chromium for tests of pages, PostgreSQL for tests of a
+# team's store. If that is not allowed or not possible, those tests are skipped with a message; with CI=true they fail.
 set -euo pipefail
 
 has() { for name in "$@"; do command -v "$name" >/dev/null && return; done; return 1; }

@@ -1,6 +1,6 @@
-"""Pictures for the README: what report.html says of run folders, cut to the verdict, the times and the timeline.
+"""Pictures for the README: report.html of run folders, reduced to the verdict, the times and the timeline.
 
-python scripts/report-pictures.py RUN_FOLDER... -o docs/images     each becomes docs/images/report-FOLDER.png
+python scripts/report-pictures.py RUN_FOLDER... -o docs/images     writes docs/images/report-FOLDER.png for each folder
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ body { padding: 16px 20px 4px } section { margin-top: 12px; padding-top: 10px }
 
 
 def main() -> None:
-    """Take one picture of each folder."""
+    """Take one picture of each folder's report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs" / "images")

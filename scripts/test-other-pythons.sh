@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Tries proftrack on Pythons other than that of .venv: every pin must be there for them, and what `proftrack analyze`
-# is made of (reader, measures, verdict, report as text, comparison) must pass its tests. That needs neither torch nor
-# MLflow, so an environment is made in a minute; for all tests run `make test PYTHON=python3.13` in a clone of its own.
-# A Python that this machine does not have is skipped, and said to be.
+# Tests proftrack on Pythons other than that of .venv: every pin must exist for them, and the parts behind `proftrack
+# analyze` (reader, measures, verdict, report as text, comparison) must pass their tests. That needs neither torch nor
+# MLflow, so an environment takes only a minute; for all tests run `make test PYTHON=python3.13` in a separate clone.
+# A Python that is not installed is skipped with a message.
 #
-#   PYTHONS   such as "3.10 3.13", the default: the oldest that is supported, and one whose interpreter differs much
-#   PINS      the pins of conda.yaml, one a line; `make` writes them
+#   PYTHONS   default "3.10 3.13": the oldest supported version, and one with a much different interpreter
+#   PINS      the pins of conda.yaml, one per line; `make` writes them
 set -euo pipefail
 shopt -s extglob
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 pins=${PINS:-.venv/pins.txt}
 own=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
-# Started, not only looked up: pyenv's shims stand on the PATH also for Pythons that are not chosen.
+# Started, not only looked up: pyenv puts shims on the PATH even for Pythons that are not selected.
 find_python() {
   local each
   for each in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$1".*/bin/python; do

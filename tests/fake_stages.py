@@ -22,14 +22,14 @@ from proftrack.frontends.batch.worker import Spent
 from proftrack.frontends.sweep.stages import (
     Captured,
     Done,
+    PointSpec,
     Start,
     Started,
     Timings,
-    ToKeep,
     ToMeasure,
     ToProfile,
     ToTime,
-    Where,
+    ToWrite,
 )
 from proftrack.record.environment import Environment
 
@@ -40,12 +40,12 @@ def start(asked: Start) -> Started:
     return Started(is_gpu=asked.device == "gpu")
 
 
-def start_keeping(asked: Start) -> Started:
+def start_writing(asked: Start) -> Started:
     return Started(is_gpu=False)
 
 
 def time_point(asked: ToTime) -> Timings:
-    n = _said("time", asked.where)
+    n = _said("time", asked.spec)
     print(f"timing {n}")
     if n == 11:
         print("a core dump")
@@ -62,12 +62,12 @@ def time_point(asked: ToTime) -> Timings:
 
 
 def profile_point(asked: ToProfile) -> Captured:
-    if _said("profile", asked.where) == 12:
+    if _said("profile", asked.spec) == 12:
         sys.exit(12)
     started = asked.timings.started_ns
     capture = Capture(
         experiment=experiment.described(
-            {"name": "small", "workload": "w.py:build", "params": {"n": int(asked.where.overrides["n"])}}, Path("w.py")
+            {"name": "small", "workload": "w.py:build", "params": {"n": int(asked.spec.overrides["n"])}}, Path("w.py")
         ),
         timing=None,
         cycles=[],
@@ -79,14 +79,14 @@ def profile_point(asked: ToProfile) -> Captured:
     return Captured(capture, Environment())
 
 
-def keep_point(asked: ToKeep) -> Done:
+def write_point(asked: ToWrite) -> Done:
     capture = asked.captured.capture
     _say("keep", capture.experiment.params["n"])
     return _written(asked.folder, capture.started_ns)
 
 
 def measure_point(asked: ToMeasure) -> Done:
-    return _written(asked.folder, _said("measure", asked.where))
+    return _written(asked.folder, _said("measure", asked.spec))
 
 
 def bug(asked: Start) -> Started:
@@ -99,8 +99,8 @@ def pipes(asked: Start) -> Started:
     return Started(is_gpu=sys.stdin.read() == "")
 
 
-def _said(what: str, where: Where) -> int:
-    n = int(where.overrides["n"])
+def _said(what: str, spec: PointSpec) -> int:
+    n = int(spec.overrides["n"])
     _say(what, n)
     return n
 
@@ -118,7 +118,7 @@ def _written(folder: Path, n: int) -> Done:
     return Done()
 
 
-def fork_and_exit(asked: Where) -> Started:
+def fork_and_exit(asked: PointSpec) -> Started:
     child = os.fork()
     if child == 0:
         time.sleep(600)

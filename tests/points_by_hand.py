@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from proftrack.errors import ProftrackError
-from proftrack.frontends.sweep.measuring import Asked, Measured
+from proftrack.frontends.sweep.measuring import Measured, Request
 from proftrack.record import Record
 
 
@@ -26,13 +26,13 @@ def by_hand(measure: Callable[[dict[str, str], Path, Path], Record]) -> type:
         def begin(self, _: object) -> None:
             pass
 
-        def measure(self, asked: Sequence[Asked]) -> Iterator[Measured]:
-            for each in asked:
+        def measure(self, requests: Sequence[Request]) -> Iterator[Measured]:
+            for request in requests:
                 try:
-                    record = measure(each.where.overrides, each.folder, each.log)
+                    record = measure(request.spec.overrides, request.folder, request.log)
                 except ProftrackError as error:
-                    yield Measured(asked=each, error=str(error))
+                    yield Measured(request=request, error=str(error))
                 else:
-                    yield Measured(asked=each, record=record)
+                    yield Measured(request=request, record=record)
 
     return ByHand

@@ -73,8 +73,8 @@ def part(analysis: Analysis, rank: int, record: Record | None = None) -> Part:
 
 
 def test_a_spread_of_more_than_ten_times_is_a_factor() -> None:
-    assert _compared([], [], None, 238.07, 8)[0] == "Step times of the 8 ranks differ by 239x."
-    assert _compared([], [], None, 0.123, 8)[0] == "Step times of the 8 ranks differ by 12.3 %."
+    assert _compared([], [], None, 238.07, 8)[0] == "Step times of the 8 ranks differ by up to 239x."
+    assert _compared([], [], None, 0.123, 8)[0] == "Step times of the 8 ranks differ by up to 12.3 %."
 
 
 def test_the_rank_that_arrives_last_is_waited_for(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_unranked_traces_take_the_free_numbers(tmp_path: Path) -> None:
     written = CliRunner().invoke(command, [str(tmp_path), "--json", "-"], catch_exceptions=False)
     joint = json.loads(written.output)["joint"]
     assert [(r["rank"], r["files"]) for r in joint["ranks"]] == [(0, ["y.json"]), (1, ["with.json"]), (2, ["z.json"])]
-    assert joint["findings"][-1] == "The ranks of 2 traces are assumed from the order of their names."
+    assert joint["findings"][-1] == "The ranks of 2 traces are assumed from the order of the file names."
 
 
 @pytest.mark.parametrize(
@@ -223,8 +223,8 @@ def test_a_rank_too_large_for_any(tmp_path: Path) -> None:
 
 def test_missing_ranks_are_listed_without_counting_to_the_last(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{n}.json", rank_trace(300, rank=r)) for n, r in enumerate((0, 2, 3_000_000_000))]
-    assert joint_of(*paths).findings[-1] == "No trace of rank 1, 3, 4, 5, 6, 7, 8, 9, 10, 11 and more."
-    assert joint_of(*paths[:2]).findings[-1] == "No trace of rank 1."
+    assert joint_of(*paths).findings[-1] == "There is no trace of ranks 1, 3, 4, 5, 6, 7, 8, 9, 10, 11 and more."
+    assert joint_of(*paths[:2]).findings[-1] == "There is no trace of rank 1."
 
 
 def test_a_trace_read_in_part_is_not_compared(tmp_path: Path) -> None:
@@ -239,7 +239,8 @@ def test_a_trace_read_in_part_is_not_compared(tmp_path: Path) -> None:
     assert (joint.spread, joint.slowest_rank, joint.waited_for_rank) == (whole.spread, whole.slowest_rank, 1)
     assert [r.waiting_us for r in joint.ranks] == [500.0, 0.0, None]
     assert joint.findings[0].startswith("Step times of the 2 ranks")
-    assert joint.findings[-1] == "Read in part, the trace of rank 2: it is left out of the comparison."
+    left_out = "The trace of rank 2 was read only in part and is left out of the comparison."
+    assert joint.findings[-1] == left_out
     alone = joint_of(*paths[1:], salvage=True)
     assert (alone.spread, alone.slowest_rank) == (None, None)
 

@@ -49,7 +49,7 @@ def test_a_trace_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixtu
         (tmp_path / "x").mkdir(exist_ok=True)
         code, _, error = call(capsys, path, "--json", target)
         assert (code, error.count("\n")) == (2, 1)
-        assert error == f"proftrack: --json {target}: is one of the traces to read; name another file\n"
+        assert error == f"proftrack: --json {target}: would overwrite a trace that is read; name another file\n"
     folder = ranks(tmp_path / "ranks")
     assert call(capsys, folder, "--json", folder / "r1.json")[0] == 2
     assert path.read_bytes() == before
@@ -68,7 +68,7 @@ def test_a_result_in_the_folder_is_no_trace_of_it(tmp_path: Path, capsys: pytest
     assert call(capsys, folder, "--json", target)[::2] == (0, "")
     first = target.read_bytes()
     code, shown, error = call(capsys, folder)
-    assert (code, error) == (0, f"proftrack: {target}: left out, for it is no trace\n")
+    assert (code, error) == (0, f"proftrack: {target}: skipped, not a trace\n")
     assert "of the 2 ranks" in shown
     assert call(capsys, folder, "--json", target)[0] == 0
     assert target.read_bytes() == first
@@ -91,7 +91,7 @@ def test_json_that_is_no_trace_fails_where_it_is_named(tmp_path: Path, capsys: p
     assert "JSON of another kind" in error
     code, _, error = call(capsys, tmp_path)
     assert code == 2
-    assert error == f"proftrack: {tmp_path}: no JSON in this folder is a trace; name a trace\n"
+    assert error == f"proftrack: {tmp_path}: no JSON file in this folder is a trace; name a trace\n"
     (tmp_path / "cut.json").write_text('{"traceEvents": [{"ph"')
     code, _, error = call(capsys, tmp_path)  # a broken trace is none that may be left out
     assert (code, error.count("\n")) == (1, 2)
@@ -108,15 +108,15 @@ def test_no_time_of_a_step(given: str, tmp_path: Path, capsys: pytest.CaptureFix
     path = trace().write(tmp_path / "t.json")
     code, _, error = call(capsys, path, "--step-time-us", given)
     assert (code, error.count("\n")) == (2, 1)
-    assert f"{float(given)} is no time of a step" in error
-    with pytest.raises(UsageError, match="is no time of a step"):
+    assert f"{float(given)} is not a valid step time" in error
+    with pytest.raises(UsageError, match="is not a valid step time"):
         proftrack.analyze(path, step_time_us=float(given))
 
 
 def test_a_step_time_from_python_is_a_number(tmp_path: Path) -> None:
     path = trace().write(tmp_path / "t.json")
     for given in ("12", True, 10**400, [1.0]):
-        with pytest.raises(UsageError, match="is no time of a step"):
+        with pytest.raises(UsageError, match="is not a valid step time"):
             proftrack.analyze(path, step_time_us=given)  # type: ignore[arg-type]
     assert proftrack.analyze(path, step_time_us=2000).record.times.step_time_us == 2000.0
 
@@ -128,7 +128,7 @@ def test_more_kernels_than_are_shown(tmp_path: Path, capsys: pytest.CaptureFixtu
     path = trace(names=tuple(f"gemm_{i:02}" for i in range(15))).write(tmp_path / "t.json")
     _, shown, _ = call(capsys, path, "--kernel", "GEMM")
     assert shown.count("50.0 us in 1 call,") == 10
-    assert "and 5 more kernels of that name" in shown
+    assert "and 5 more kernels with that name" in shown
     assert "more kernel" not in call(capsys, path, "--kernel", "gemm_0")[1]
 
 
@@ -147,7 +147,7 @@ def test_cycles_are_one_block(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     _, shown, _ = call(capsys, first, second, "--kernel", "gemm")
     assert shown.count("150 us in 3 calls") == 1
     assert "aten::mm" in shown
-    assert "so launched for 66.7 % of its time; 2 ways in all" in shown
+    assert "launched like this for 66.7 % of its time; 2 ways in total" in shown
 
 
 def test_a_kernel_and_json_do_not_share_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,9 +58,9 @@ def test_what_cannot_end_is_refused_with_the_estimate_and_what_fits() -> None:
         made().plan(7.0, 50)
     # 1 + 3 + 5 steps of 7 s are 63 s, 66.3 with the report's share; with a schedule of two steps it is 42.
     assert str(refused.value) == (
-        "matmul_add: a step takes about 7 s, and the least measurement (1 first, 3 timed and 5 scheduled steps) takes "
-        "66 s or more, over the budget of 60 s: a shorter schedule fits (--skip_first 0 --wait 0 --warmup 1 --active 1 "
-        "--repeat 1), or --budget 73 allows it"
+        "matmul_add: a step takes about 7 s, so the shortest measurement (1 first, 3 timed and 5 scheduled steps) "
+        "takes at least 66 s, which is over the budget of 60 s; use a shorter schedule (--skip_first 0 --wait 0 "
+        "--warmup 1 --active 1 --repeat 1), or allow more time with --budget 73"
     )
 
 
@@ -99,9 +99,10 @@ def test_a_product_that_would_take_minutes_is_refused_before_it_runs() -> None:
     assert len(ran) == 1
     # 2 * 4096^3 FLOP at 0.5 GFLOP/s on each of two threads: 137 s at the least; nine are 1237 s, 1302 with the report.
     assert re.fullmatch(
-        r"matmul_add: a step takes over 2 min, and the least measurement \(1 first, 3 timed and 5 scheduled steps\) "
-        r"takes 2\d min or more, over the budget of 60 s: bfloat16 is 120 times slower than float32 on this CPU "
-        r"\(0\.5 against 60 GFLOP/s on one thread\), so dtype=float32 is quicker here, or --budget \d{2}00 allows it",
+        r"matmul_add: a step takes over 2 min, so the shortest measurement \(1 first, 3 timed and 5 scheduled steps\) "
+        r"takes at least 2\d min, which is over the budget of 60 s; bfloat16 is 120 times slower than float32 on this "
+        r"CPU \(0\.5 against 60 GFLOP/s on one thread\), so use dtype=float32, or allow more time with "
+        r"--budget \d{2}00",
         str(refused.value),
     )
 
@@ -137,16 +138,16 @@ def test_a_step_that_outlasts_the_budget_is_ended() -> None:
 
     with budget.guarded(made(1, now=iter([0.0, 10.0, 10.0]).__next__), on_overrun=end):
         assert heard.wait(60)
-    assert str(told[0]).startswith("matmul_add: the first step is not over after 0.1 s; if all take as long, the least")
+    assert str(told[0]).startswith("matmul_add: the first step was still running after 0.1 s; if every step takes")
 
 
 def test_what_is_said_of_a_first_step_that_takes_all_the_time() -> None:
     """57 s are gone; 8 more such steps and the report's share make 540. It may also be that it compiles."""
     error = made(now=iter([0.0, 57.0]).__next__).overrun(57.0)
     assert str(error) == (
-        "matmul_add: the first step is not over after 57 s; if all take as long, the least measurement (1 first, 3 "
-        "timed and 5 scheduled steps) takes 9 min or more, over the budget of 60 s: a smaller problem is quicker, or "
-        "--budget 600 allows it (--budget 140 if the first one compiles)"
+        "matmul_add: the first step was still running after 57 s; if every step takes as long, the shortest "
+        "measurement (1 first, 3 timed and 5 scheduled steps) takes at least 9 min, which is over the budget of 60 s; "
+        "make the problem smaller, or allow more time with --budget 600 (--budget 140 if the first step compiles)"
     )
 
 

@@ -46,7 +46,7 @@ def test_of_a_folder_and_of_its_record(kept: Path, name: str, tmp_path: Path) ->
 def test_of_a_record_alone(kept: Path, tmp_path: Path) -> None:
     (kept / "events.parquet").unlink()
     assert call(str(kept / "record.json"), "-o", str(tmp_path / "page.html")) == 0
-    assert "There are no events at hand" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Only the record is available" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_of_a_run_in_the_store_without_its_trace(

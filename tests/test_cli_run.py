@@ -216,7 +216,7 @@ def test_nothing_measured_is_lost_when_logging_fails(
     (folder,) = rundir.find(rundir.spool_root())
     lines = capsys.readouterr().err.splitlines()
     expected = (
-        f"proftrack: nothing is lost, everything measured is in {folder}; log it later with: proftrack sync {folder}"
+        f"proftrack: nothing is lost: all measurements are in {folder}; log it later with: proftrack sync {folder}"
     )
     assert lines[0] == expected
     assert re.fullmatch(r"proftrack: sqlite:.*: could not be written to: an odd fault", lines[1])
@@ -285,18 +285,18 @@ def test_sync_of_several_folders(
     assert call("sync", str(everything)) == 1
     shown = capsys.readouterr()
     assert shown.err == (
-        f"proftrack: {folders[1]}: not whole, events.parquet is missing; copy the folder again or repeat the run\n"
+        f"proftrack: {folders[1]}: incomplete, events.parquet is missing; copy the folder again or repeat the run\n"
     )
     assert re.findall(r"^logged: (\S+) as run", shown.out, re.MULTILINE) == [str(folders[0]), str(folders[2])]
     assert len(all_runs()) == 2
     assert call("sync", str(folders[0])) == 0
-    assert f"in this store already: {folders[0]} as run" in capsys.readouterr().out
+    assert f"already in this store: {folders[0]} as run" in capsys.readouterr().out
     assert len(all_runs()) == 2
 
 
 def test_with_nothing_to_log_sync_says_so_and_is_done(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("sync") == 0
-    assert capsys.readouterr().out.startswith("Nothing waits to be logged in ")
+    assert capsys.readouterr().out.startswith("There is nothing to log in ")
 
 
 def test_sync_of_what_is_no_run_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,7 +142,7 @@ def test_noise_is_given_or_measured_from_repeats(
     ("arguments", "code", "said"),
     [
         (["no-such.json", "x.json"], 1, ".json: no such file"),
-        (["a", "b", "c"], 2, "one side too many"),
+        (["a", "b", "c"], 2, "one argument too many"),
         (["no-such-ref", "other-ref"], 1, "not a file, not a run id, and not a git ref"),
     ],
 )

@@ -253,7 +253,7 @@ def test_references_that_cannot_be(
 
 def test_a_module_that_cannot_be_imported(package: Path) -> None:
     (package / "model.py").write_text("1 / 0\n")
-    with pytest.raises(WorkloadError, match=r"mypkg\.model: importing it raised ZeroDivisionError"):
+    with pytest.raises(WorkloadError, match=r"importing mypkg\.model raised ZeroDivisionError"):
         workload.described("mypkg.model:build", {"n": "1"})
 
 
@@ -314,7 +314,7 @@ def test_a_program_that_fails_shows_its_own_traceback(package: Path, store_uri: 
         (["nothing.py"], 2, "nothing.py: no such file"),
         (["--step", "mypkg.train:none", "-m", "mypkg.train"], 2, "mypkg.train has no function none"),
         (["--step", "mypkg.train", "-m", "mypkg.train"], 2, "write it as package.module:function"),
-        (["--stop"], 2, "--step and --stop are about a program"),
+        (["--stop"], 2, "--step and --stop need a program"),
         (["-m"], 2, "-m has no value"),
         (["--n", "3", "-m", "mypkg.train"], 2, "unknown parameter n=3"),
     ],

@@ -506,7 +506,7 @@ def write(folder: Path, text: str) -> str:
         ("metrics: {step_time_us: {required: true}}", "sets no limit"),
         ("metrics: {step_time_us: {exact: 1}}", "must be true or false"),
         ("metrics: {}", "metrics={} is not allowed; it must be metrics with their limits, such as {step_time_us: {max"),
-        ("branch: main", "names no metrics"),
+        ("branch: main", "metrics is missing"),
         ("metrics: {step_time_us: {max: 1}}\nregime: compute", "regime=compute is not allowed"),
         ("metrics: {step_time_us: {max: 1}}\nregime: [compute_bound]", "did you mean compute-bound?"),
         ("metrics: {step_time_us: {max: 1}}\nmin_samples: 1", "must be a whole number, 3 or more"),

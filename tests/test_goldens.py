@@ -30,6 +30,8 @@ import recorded_captures as captures
 from calls import call
 from recorded_captures import DATA, LARGE, ON_CPU, REPLAYED, SMALL, TRAINING, Recorded
 
+from proftrack.record.model import SCHEMA_VERSION
+
 pytest.importorskip("torch")
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -340,7 +342,7 @@ def _json(made: Made, name: str) -> Any:
 )
 def test_shapes(made: Made, name: str, source: str) -> None:
     value = _json(made, source)
-    assert set(re.findall(r'"schema_version": (\d+)', json.dumps(value))) == {"1"}
+    assert set(re.findall(r'"schema_version": (\d+)', json.dumps(value))) <= {"1", str(SCHEMA_VERSION)}
     golden(f"shapes/{name}.txt", shape(value))
 
 
@@ -383,7 +385,7 @@ def test_records_written_today_have_the_shape_of_their_version(made: Made) -> No
     assert shape(record) == shape(json.loads(path.read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("version", [1])
+@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION + 1))
 def test_a_record_of_every_version_loads(version: int) -> None:
     """`run` above wrote it, so its report shows today's figures."""
     path = GOLDENS / "records" / f"record-{version}.json"
@@ -396,7 +398,7 @@ def test_a_record_of_a_newer_version_is_rejected_in_one_sentence(made: Made) -> 
     code, out, err = made.shown["newer_record"]
     assert (code, out) == (1, "")
     assert len(err.splitlines()) == 1
-    assert re.fullmatch(r"proftrack: newer\.json: .*\b99\b.*\b1\b.*\bupgrade\b.*\n", err)
+    assert re.fullmatch(rf"proftrack: newer\.json: .*\b99\b.*\b{SCHEMA_VERSION}\b.*\bupgrade\b.*\n", err)
 
 
 # ---- MLflow ----------------------------------------------------------------------------------------------------------

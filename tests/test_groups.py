@@ -157,7 +157,7 @@ def test_a_sync_of_the_same_changes_nothing(store_uri: str, tmp_path: Path, caps
     capsys.readouterr()
     assert call("sync", str(tmp_path)) == 0
     said = [line for line in capsys.readouterr().out.splitlines() if " as run " in line]
-    assert len(said) == 6 and all(line.startswith("in this store already") for line in said)
+    assert len(said) == 6 and all(line.startswith("already in this store") for line in said)
     assert {run.info.run_id: (run.info.status, run.info.end_time, run.data.tags) for run in all_runs()} == before
 
 
@@ -209,7 +209,7 @@ def test_a_group_with_another_id_is_refused(
     group_folder(tmp_path / "hostile", 1, id=named)
     assert call("sync", str(tmp_path / "hostile")) == 1
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "is not one of proftrack's (32 hex digits)" in said
+    assert said.count("\n") == 1 and "is not 32 hex digits" in said
     assert all_runs() == []
 
 
@@ -398,7 +398,7 @@ def test_sweeps_stay_together_when_a_store_moves(
     capsys.readouterr()
     assert call("sync", mlruns) == 0
     said = [line for line in capsys.readouterr().out.splitlines() if " as run " in line]
-    assert len(said) == 7 and all(line.startswith("in this store already") for line in said)
+    assert len(said) == 7 and all(line.startswith("already in this store") for line in said)
     assert {run.info.run_id: (run.info.status, run.info.end_time, run.data.tags) for run in all_runs()} == before
     # And points are found there by what they were measured under.
     asked.clear()
@@ -425,7 +425,7 @@ def test_notes_have_a_largest_size_and_the_others_are_logged(
     assert call("sync", str(tmp_path / "all")) == 1
     said = capsys.readouterr()
     assert said.err == (
-        f"proftrack: {hostile / name}: more than 16777216 bytes, proftrack writes none so large; remove it\n"
+        f"proftrack: {hostile / name}: more than 16777216 bytes, which proftrack never writes; remove it\n"
     )
     assert [len(children) for children in by_parent().values()] == [1]
 
@@ -437,7 +437,7 @@ def test_a_group_nested_without_end_is_one_sentence(
     (tmp_path / "a" / "group.json").write_text('{"x":' + "[" * 200_000)
     assert call("sync", str(tmp_path / "a")) == 1
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "not the file of a sweep or of variants" in said
+    assert said.count("\n") == 1 and "not a valid group.json of a sweep or of variants" in said
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), MemoryError(), ProftrackError("no")])

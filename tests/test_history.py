@@ -144,7 +144,7 @@ def test_pictures_and_pages(here: Past, capsys: pytest.CaptureFixture[str], tmp_
     assert page.count('class="one-run"') == COMMITS
     assert "<script" not in page
     assert (tmp_path / "h.png").read_bytes().startswith(b"\x89PNG")
-    assert "Runs, the newest first" in (tmp_path / "h.md").read_text()
+    assert "Runs, newest first" in (tmp_path / "h.md").read_text()
 
 
 def test_elsewhere_the_order_is_that_of_time(
@@ -209,7 +209,7 @@ def test_uncommitted_changes_are_left_out_and_said(logged: Callable[..., str], c
     logged(record_of([MM], 202, commit="a" * 40))
     logged(record_of([MM], 300, commit="a" * 40, dirty=True, started_s=1))
     _, shown = call(capsys, "history", "matmul_add")
-    assert "1 run with uncommitted changes left out; --dirty shows it" in flat(shown)
+    assert "1 run with uncommitted changes; --dirty shows it" in flat(shown)
     _, shown = call(capsys, "history", "matmul_add", "--dirty", "--format", "json")
     assert len(json.loads(shown)["series"][0]["runs"]) == 2
 
@@ -223,7 +223,7 @@ def test_runs_that_make_no_series_are_counted_among_those_left_out(logged: Calla
     logged(with_environment(record_of([MM], 301, params={"n": 128}, started_s=2), git=git))
     _, shown = call(capsys, "history", "matmul_add")
     assert (
-        "2 runs with uncommitted changes left out (1 for untracked files alone: commit them, or name them in "
+        "2 runs with uncommitted changes (1 only because of untracked files: commit them, or add them to "
         ".gitignore); --dirty shows them"
     ) in flat(shown)
     _, shown = call(capsys, "history", "matmul_add", "--dirty")
@@ -250,7 +250,7 @@ def test_a_change_without_a_commit_names_the_environment(logged: Callable[..., s
     logged(record_of([MM, ADD], 222, commit="a" * 40))
     logged(record_of([MM, ADD, TINY], 225, commit="a" * 40, started_s=1, environment={"torch": "2.14.0"}))
     _, shown = call(capsys, "history", "matmul_add")
-    assert "between two runs of commit aaaaaaaaaa (not the code: see what else differs)" in flat(shown)
+    assert "between two runs of commit aaaaaaaaaa (the code is the same: see what else differs)" in flat(shown)
     assert "also different: torch 2.13.0 -> 2.14.0" in flat(shown)
 
 
@@ -299,11 +299,11 @@ def test_prune_drops_old_traces_and_nothing_else(logged: Callable[..., str], cap
     before = [item.path for item in runs.client.list_artifacts(old)]
     code, shown = call(capsys, "prune", "--older-than", "90d", "--dry-run")
     assert (code, old in shown, marked in shown, young in shown) == (0, True, False, False)
-    assert "Traces of 1 run would be dropped" in shown
+    assert "Traces of 1 run would be deleted" in shown
     assert [traces(run) for run in (old, marked, young)] == [1, 1, 1]
 
     code, shown = call(capsys, "prune", "--older-than", "90d")
-    assert (code, "Traces of 1 run dropped" in shown) == (0, True)
+    assert (code, "Traces of 1 run deleted" in shown) == (0, True)
     assert [traces(run) for run in (old, marked, young)] == [0, 1, 1]
     assert [item.path for item in runs.client.list_artifacts(old)] == [path for path in before if path != "trace"]
     assert runs.record(runs.get(old)).run is not None

@@ -162,7 +162,7 @@ def test_with_fewer_than_ten_steps_before_it_the_time_is_the_traces_own(tmp_path
     assert p.record is not None and p.record.run is not None
     assert (p.record.timing, p.record.verdict.basis) == (None, "profiled")
     assert p.record.times.step_time_us == p.record.times.step_time_profiled_us
-    assert any("fewer than 10" in note for note in p.record.run.notes)
+    assert any("timing needs 10" in note for note in p.record.run.notes)
 
 
 def test_a_schedule_without_steps_to_wait_for(tmp_path: Path) -> None:
@@ -301,8 +301,8 @@ def test_ctrl_c_kills_the_run(store_uri: str) -> None:
     ("done", "words"),
     [
         (0, r"step\(\) was never called, so nothing was recorded; call p.step\(\)"),
-        (5, r"ended after 5 steps, and recording begins with step 14 \(skip_first 0 \+ wait 12 \+ warmup 1\)"),
-        (13, "ended after 13 steps, and recording begins with step 14"),
+        (5, r"ended after 5 steps, before recording began at step 14 \(skip_first 0 \+ wait 12 \+ warmup 1\)"),
+        (13, "ended after 13 steps, before recording began at step 14"),
     ],
 )
 def test_too_few_steps_to_record_any(store_uri: str, done: int, words: str) -> None:
@@ -327,9 +327,8 @@ def test_a_loop_that_ends_within_the_window_gives_the_steps_that_were_over(store
     with (
         pytest.warns(
             ProfileWarning,
-            match=r"fewer steps.*1 of 3 were recorded, the loop had 14 of the 16 steps"
-            " of the schedule; the whole schedule needs 16 steps; a loop of 14 has room for "
-            "skip_first 2, wait 8, warmup 1, active 3",
+            match=r"fewer steps.*1 of 3 were recorded, and the loop ran 14 of the schedule's 16 steps; "
+            "run at least 16 steps, or use a schedule that fits 14: skip_first 2, wait 8, warmup 1, active 3",
         ),
         proftrack.profile("e", schedule={**SHORT, "active": 3}, **QUIET) as p,
     ):

@@ -316,4 +316,4 @@ def test_clocks_that_differ_give_no_busy_time_at_all() -> None:
     assert measures.totals.self_cuda_time_total_us == 30
     assert (measures.totals.gpu_busy_us, measures.totals.gpu_idle_us, measures.split) == (None, None, None)
     assert (measures.gpu_busy_per_step_us, measures.step_time_profiled_us) == (None, None)
-    assert "By 4998.0 us at most." in next(f.message for f in measures.flags if f.code == "gpu_before_launch")
+    assert "At most 4998.0 us early." in next(f.message for f in measures.flags if f.code == "gpu_before_launch")

@@ -181,7 +181,7 @@ def test_a_group_that_names_a_part_elsewhere_is_refused_wherever_it_is_read(root
     group = Group(kind="sweep", key="f00d", experiment="x", name="x", parts=[Part(key="0", name="p", folder=part)])
     (root / "foreign").mkdir()
     groups.save(root / "foreign", group)
-    with pytest.raises(UsageError, match="lies outside of the folder") as caught:
+    with pytest.raises(UsageError, match="is outside of the folder") as caught:
         groups.load(root / "foreign")
     assert str(caught.value).isprintable()
 

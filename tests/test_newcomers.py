@@ -42,18 +42,18 @@ TRIES: list[tuple[str, int, str]] = [
         "you mean bfloat16?",
     ),
     ("run -P n", 2, "-P n: not a parameter; write it as -P name=value"),
-    ("run matmul_add 256", 2, "got unexpected extra argument (256); proftrack run --help says more"),
+    ("run matmul_add 256", 2, "got unexpected extra argument (256); see proftrack run --help"),
     ("run matmul_ad", 2, f"no experiment 'matmul_ad' under experiments/; {KNOWN}; did you mean matmul_add?"),
     ("run nosuch.yaml", 2, f"nosuch.yaml: no such file, here or under experiments/; {KNOWN}"),
     ("run nosuch.py", 2, "nosuch.py: no such file"),
-    ("run trace.json", 2, "trace.json: not a YAML file; to judge a trace, write proftrack analyze trace.json"),
+    ("run trace.json", 2, "trace.json: not a YAML file; to analyze a trace, run proftrack analyze trace.json"),
     ("run mine", 2, "mine: a folder, not an experiment; name a YAML file, such as mine/model.yaml"),
     ("matmul_add", 2, "matmul_add: an experiment, not a command; did you mean proftrack run matmul_add?"),
     ("train.py", 2, "train.py: an experiment, not a command; did you mean proftrack run train.py?"),
     ("trace.json", 2, "trace.json: a trace, not a command; did you mean proftrack analyze trace.json?"),
     ("runn", 2, "runn: no such command; did you mean run?"),
-    ("frobnicate", 2, "frobnicate: no such command; proftrack --help lists them"),
-    ("analyze", 2, "TRACE... is missing; write proftrack analyze TRACE... (proftrack analyze --help says more)"),
+    ("frobnicate", 2, "frobnicate: no such command; see proftrack --help"),
+    ("analyze", 2, "TRACE... is missing; write proftrack analyze TRACE... (see proftrack analyze --help)"),
     ("analyze nosuch", 1, "nosuch: no such file"),
     ("analyze trase.json", 1, "trase.json: no such file; did you mean trace.json?"),
     ("analyze mine", 2, "mine: no .json or .json.gz file in this folder; name a trace or its folder"),
@@ -61,8 +61,8 @@ TRIES: list[tuple[str, int, str]] = [
     ("report nosuch", 2, f"nosuch: no such file, and not a run id; {FORMS}"),
     ("report mine", 2, f"mine: not a run folder (no record.json in it); {FORMS}"),
     ("open nosuch", 2, f"nosuch: no such file, and not a run id; {FORMS}"),
-    ("compare", 2, "[BASELINE] CANDIDATE is missing; write proftrack compare [BASELINE] CANDIDATE (proftrack compare "
-     "--help says more)"),
+    ("compare", 2, "[BASELINE] CANDIDATE is missing; write proftrack compare [BASELINE] CANDIDATE (see proftrack "
+     "compare --help)"),
     ("compare nosuch", 1, "nosuch: not a file, not a run id, and not a git ref of the repository in {here}"),
     ("compare trace.json.gz", 2, "trace.json.gz: a bare trace has no baseline in the store; name one before it: "
      "BASELINE trace.json.gz"),
@@ -100,6 +100,7 @@ def test_a_script_without_steps_says_what_a_step_is(
     assert show(capsys, "run", "--no-mlflow", "--device", "cpu", "train.py") == (
         1,
         "6\n",
-        "proftrack: train: no step was seen, so nothing was recorded; steps are those of the program's optimizers, "
-        "or the calls of --step MODULE:FUNCTION, or mark them with proftrack.profile in the program\n",
+        "proftrack: train: no step was seen, so nothing was recorded: steps are those of the program's optimizers, "
+        "or the calls of --step MODULE:FUNCTION; name such a function, or mark the steps with proftrack.profile in the "
+        "program\n",
     )

@@ -59,7 +59,7 @@ class Shared:
 @pytest.fixture
 def team(monkeypatch: pytest.MonkeyPatch) -> list[Team]:
     """Three ranks, all of this process: none of them is ever dead unless a test says so."""
-    monkeypatch.setattr(teams, "_NOTE_S", 0.0)
+    monkeypatch.setattr(teams, "_REPORT_S", 0.0)
     shared: Any = Shared()
     return [Team(rank, 3, rank, shared, shared) for rank in range(3)]
 
@@ -167,7 +167,7 @@ def test_the_folder_must_be_one_that_all_can_see(team: list[Team], tmp_path: Pat
     team[0].announce(tmp_path, "run")
     assert team[1].place() == (tmp_path, "run")
     (tmp_path / "ranks").rmdir()
-    with pytest.raises(CaptureError, match=r"rank 1 .* cannot see .*name a folder that all machines share"):
+    with pytest.raises(CaptureError, match=r"rank 1 .* cannot see .*give --output a folder that all machines share"):
         team[1].place()
 
 
@@ -225,7 +225,7 @@ def test_a_rank_that_is_gone_without_a_word(team: list[Team], monkeypatch: pytes
     monkeypatch.setattr(Team, "_is_dead", watched)
     team[0].fail(WorkloadError("Connection closed by peer"))
     assert f"rank 2 (process {os.getpid()} on" in str(team[0].failure())
-    assert "is gone without a word: it was killed, or crashed" in str(team[1].failure())
+    assert "ended without reporting an error: killed or crashed" in str(team[1].failure())
     team[2].done()  # one that has done its part may end
     assert team[1].failure() is not None  # what rank 0 said is left
     dead.add(0)
@@ -316,7 +316,7 @@ def test_two_ranks_are_one_run_with_both_in_it(torchrun: Any, store_uri: str, tm
     assert own.timing.steps_per_block == other.timing.steps_per_block
     assert own.timing.warmup_steps == other.timing.warmup_steps
     assert own.timing.block_step_times_us != other.timing.block_step_times_us
-    assert "One of 2 ranks, rank 0's figures." in own.run.notes
+    assert "One of 2 ranks; the figures are those of rank 0." in own.run.notes
     assert done.stdout.count("Run     ") == 1
     assert not (tmp_path / "proftrack-runs").exists()
 
@@ -326,8 +326,8 @@ def test_two_ranks_are_one_run_with_both_in_it(torchrun: Any, store_uri: str, tm
     ("fails", "words"),
     [
         ("raise-1", "rank 1 failed: e: {phase}: the step raised ValueError: no luck"),
-        ("kill-1", "rank 1 (process {pid} on {host}) is gone without a word: it was killed, or crashed"),
-        ("kill-0", "rank 0 (process {pid} on {host}) is gone without a word: it was killed, or crashed"),
+        ("kill-1", "rank 1 (process {pid} on {host}) ended without reporting an error: killed or crashed"),
+        ("kill-0", "rank 0 (process {pid} on {host}) ended without reporting an error: killed or crashed"),
     ],
 )
 def test_when_a_rank_fails_the_run_is_failed_and_says_which(

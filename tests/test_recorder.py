@@ -50,7 +50,7 @@ def test_the_run_is_open_and_the_folder_held_while_it_is_measured(
     def measure(folder: Path) -> Any:
         (run,) = all_runs()
         seen.extend([run.info.status, [entry.complete for entry in rundir.logged(folder)]])
-        with pytest.raises(StoreError, match="another process is logging it now"), rundir.locked(folder):
+        with pytest.raises(StoreError, match="another process is using it"), rundir.locked(folder):
             pass
         return by_hand(folder)
 
@@ -75,7 +75,7 @@ def test_what_is_left_is_said_and_the_folder_is_free(
     folder = tmp_path / "kept"
     with pytest.raises(StoreError, match="the store is gone"):
         recorder.record(Plan(experiment=experiment, output=folder), by_hand, said.append)
-    assert said == [f"nothing is lost, everything measured is in {folder}; log it later with: proftrack sync {folder}"]
+    assert said == [f"nothing is lost: all measurements are in {folder}; log it later with: proftrack sync {folder}"]
     assert [run.info.status for run in all_runs()] == ["FAILED"]
     with rundir.locked(folder):
         pass
@@ -104,7 +104,7 @@ def test_beside_a_program_a_run_that_cannot_hold_the_profile_does_not_stay_open(
     warned: list[str] = []
     recording = recorder.begin_beside(Plan(experiment=experiment, mlflow=None), warned.append)
     assert warned == [
-        f"no bucket; name one; the profile is kept in {recording.folder}, log it later with: proftrack sync"
+        f"no bucket; name one; the profile is kept in {recording.folder}; log it later with: proftrack sync"
     ]
     assert recording.run_id is None
     assert [(run.info.status, run.data.tags[keys.ERROR_TAG]) for run in all_runs()] == [

@@ -135,7 +135,7 @@ def test_hover_says_what_runs_in_an_operator_and_why_the_gpu_idles(
     assert said(page)[-1] == "duration 40 us"
     page.locator("[data-do=all]").click()
     page.locator("rect[data-mark].wait").hover()
-    assert "the GPU worked during 0.0 % of it" in said(page)
+    assert "the GPU was busy for 0.0 % of it" in said(page)
 
 
 def test_a_tap_keeps_what_it_points_at(

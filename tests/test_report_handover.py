@@ -144,7 +144,7 @@ def test_it_prints_the_address_and_ends_by_itself(trace: Path, monkeypatch: pyte
     done = CliRunner().invoke(command, [str(trace), "--wait", "0.2"])
     assert done.exit_code == 1
     assert done.stdout.startswith(f"Open  {PERFETTO}/#!/?url=http://127.0.0.1:")
-    assert "Nobody fetched" in done.stderr
+    assert "was not fetched within" in done.stderr
 
 
 def test_it_opens_the_browser_and_ends_when_fetched(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,4 +235,4 @@ def test_the_page_opens_the_ui_and_sends_it(context: Any, trace: Path) -> None:
             page.get_by_role("button").click()
         opened.value.wait_for_function("window.got")
         assert opened.value.evaluate("window.got") == [len(CONTENT), "a_b_.pt.trace.json.gz"]
-        assert "Handed over" in page.get_by_role("status").inner_text()
+        assert "Done: see the other tab." in page.get_by_role("status").inner_text()

@@ -158,7 +158,7 @@ def test_what_is_not_known_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_a_roofline_has_the_devices_rates_and_the_kernels() -> None:
-    """Ridge at 100 FLOPs a byte; a kernel at the roof and one at half the bandwidth."""
+    """Ridge at 100 FLOPs per byte; a kernel at the roof and one at half the bandwidth."""
     ceilings = Ceilings(device="X", flops_per_s={"bfloat16": 1e14, "float64": 1e12}, bytes_per_s=1e12)
     kernels = [
         _kernel("matmul", total_us=10.0, flops=10**9, size=10**6),
@@ -170,7 +170,7 @@ def test_a_roofline_has_the_devices_rates_and_the_kernels() -> None:
     assert "bfloat16 100 TFLOP/s" in section
     assert "1.00 TB/s" in section
     hints = re.findall(r"<circle[^>]*><title>([^<]*)</title>", section)
-    assert hints == ["matmul: 1,000 FLOPs a byte, 100 TFLOP/s", "add: 0.1 FLOPs a byte, 50.0 GFLOP/s"]
+    assert hints == ["matmul: 1,000 FLOPs per byte, 100 TFLOP/s", "add: 0.1 FLOPs per byte, 50.0 GFLOP/s"]
 
 
 def _kernel(name: str, *, total_us: float, flops: int | None, size: int | None) -> Kernel:

@@ -18,6 +18,7 @@ from proftrack.record import Record
 from proftrack.record.figures import Flag, Kernel, Op
 from proftrack.report import html, markdown, terminal
 from proftrack.report.pages import run
+from proftrack.report.pages.note import note
 from proftrack.report.pages.times import bars as time_bars
 from proftrack.report.pages.times import schedule
 
@@ -179,11 +180,24 @@ def test_times_as_bars_and_what_could_be_won() -> None:
     assert bars[1].text == "If every kernel reached the roofline: at most 8.0x faster"
 
 
+def test_the_letters_are_explained_once_per_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = make_record()
+    legend = "T = step time, B = GPU busy time, R = roofline time (the least this device could need), u = B / T."
+    pages = [
+        shown(record, monkeypatch, None),
+        terminal.text(run.result(record)),
+        markdown.render(run.summary(record)),
+        html.render(run.report(record, None)),
+        note(record),
+    ]
+    assert [" ".join(page.split()).count(legend) for page in pages] == [1] * 5
+
+
 def test_a_busy_gpu_leaves_nothing_to_win() -> None:
     times = msgspec.structs.replace(make_record().times, gpu_busy_per_step_us=101.0, roofline_time_us=None)
     bars = time_bars(make_record(times=times))
     assert [(b.key, round(b.solid, 2), round(b.rest, 2)) for b in bars] == [("T", 99.01, 0), ("B", 100, 0)]
-    assert bars[0].text.endswith("nothing to win")
+    assert bars[0].text.endswith("nothing to gain")
 
 
 def test_figures_that_carry_no_verdict_promise_no_gain() -> None:
@@ -215,7 +229,7 @@ def test_a_schedule_of_many_cycles_is_not_endless() -> None:
 
 def test_a_record_without_events_says_so() -> None:
     page = html.render(run.report(make_record(), None))
-    assert "There are no events at hand" in page
+    assert "Only the record is available" in page
     assert 'id="lanes"' not in page
 
 
@@ -228,9 +242,11 @@ def test_gaps_launches_and_devices_are_told(tmp_path: Path, monkeypatch: pytest.
     trace.work(1, launch=1, at=2, dur=20).work(2, launch=3, at=4, dur=30, device=1, stream=9)
     trace.work(3, launch=121, at=124, dur=30, device=1, stream=9)
     text = shown(analyze_trace(trace.write(tmp_path / "t.json")).record, monkeypatch, 100)
-    assert "The longest idle gaps (profiled):\n    90.0 us  dispatch        during aten::slow\n" in text
-    assert "Launch to start: median 0 us, p95 1.80 us; queue at most 1 deep." in text
-    assert "2 devices (1 busy 60.0 us, 0 busy 20.0 us): B, idle and split are of 1." in text
+    assert "Longest idle gaps (profiled):\n    90.0 us  dispatch        during aten::slow\n" in text
+    assert "Launch to start: median 0 us, p95 1.80 us; queue depth at most 1." in text
+    assert "2 devices (1 busy 60.0 us, 0 busy 20.0 us): B, idle time and split are those of device 1." in " ".join(
+        text.split()
+    )
 
 
 def test_kernels_that_differ_in_their_middle_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

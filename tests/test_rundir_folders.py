@@ -74,7 +74,7 @@ def test_find(tmp_path: Path, run_folder: Writer) -> None:
 def test_a_folder_that_is_not_whole(run_folder: Writer, name: str) -> None:
     folder = run_folder()
     (folder / name).unlink()
-    with pytest.raises(ProftrackError, match=f"not whole, {name} is missing"):
+    with pytest.raises(ProftrackError, match=f"incomplete, {name} is missing"):
         rundir.load(folder)
 
 
@@ -142,7 +142,7 @@ def test_two_processes_do_not_log_one_folder_at_once(run_folder: Writer) -> None
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
-        with pytest.raises(StoreError, match="another process is logging it now"), rundir.locked(folder):
+        with pytest.raises(StoreError, match="another process is using it"), rundir.locked(folder):
             pass
         other.communicate(b"\n")
     with rundir.locked(folder):

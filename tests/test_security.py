@@ -223,7 +223,7 @@ def test_a_record_that_names_files_elsewhere(name: str, run_folder: Callable[...
     folder = run_folder(
         "odd", msgspec.structs.replace(record, source=msgspec.structs.replace(record.source, files=[file]))
     )
-    with pytest.raises(ProftrackError, match="not whole, trace/"):
+    with pytest.raises(ProftrackError, match="incomplete, trace/"):
         rundir.load(folder)
     assert all(not path.is_absolute() and ".." not in path.parts for path in rundir.artifacts(folder))
 
@@ -347,7 +347,7 @@ def test_events_that_unfold_to_millions_of_rows(tmp_path: Path) -> None:
     bomb = tmp_path / "events.parquet"
     pq.write_table(pa.table({"ts_ns": np.zeros(2_000_000, dtype=np.int64)}), bomb, compression="zstd")
     assert bomb.stat().st_size < 50_000
-    with pytest.raises(TraceError, match="unfold to 2000000 rows"):
+    with pytest.raises(TraceError, match="expand to 2000000 rows"):
         read_events(bomb)
 
 

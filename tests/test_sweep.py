@@ -135,12 +135,15 @@ def test_a_setting_can_be_swept_and_equal_values_are_one_point(project: Path) ->
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"n": "1", "kind": "a"}, "nothing to sweep: give a parameter several values"),
-        ({"n": "1,,2"}, "-P n=1,,2: one of its values is empty"),
+        (
+            {"n": "1", "kind": "a"},
+            "nothing to sweep: the experiment sweeps n, kind, and -P gives one value of each; give",
+        ),
+        ({"n": "1,,2"}, "-P n=1,,2: one of the values is empty"),
         ({"n": "1,x"}, "n=x is not allowed; it must be a whole number"),
         ({"m": "1,2"}, "unknown parameter m=1"),
         ({"list": "1,2"}, "list takes lists"),
-        ({"n": ",".join(map(str, range(501)))}, "501 points are more than 500"),
+        ({"n": ",".join(map(str, range(501)))}, "501 points exceed the limit of 500"),
     ],
 )
 def test_points_that_cannot_be(project: Path, given: dict[str, str], words: str) -> None:
@@ -205,7 +208,7 @@ def test_a_falling_fraction_has_a_crossover_too() -> None:
     ("given", "words"),
     [
         (points((64, 0.1), (512, 0.2)), "no crossover between n=64 and n=512: B is below half of T at every point"),
-        (points((64, 0.7), (512, 0.9)), "B is above half of T at every point; sweep further"),
+        (points((64, 0.7), (512, 0.9)), "B is above half of T at every point; sweep a wider range"),
         (points((64, None), (512, None)), "B and T are not known at any point"),
     ],
 )
@@ -224,15 +227,16 @@ def doubtful(*sizes: int) -> list[Point]:
     [
         (
             [*points((64, 0.064), (1024, 1.024)), *doubtful(256)],
-            "no crossover is named: B reaches half of T somewhere between n=64 and n=1024, and n=256 between them is "
-            "inconclusive; close other programs and measure again with --fresh, or for longer with -P min_seconds=2",
+            "crossover not located: B reaches half of T somewhere between n=64 and n=1024, but n=256 between "
+            "them is inconclusive; close other programs and measure again with --fresh, or for longer with -P "
+            "min_seconds=2",
         ),
         (
             [*points((64, 0.064), (1024, 1.024)), *doubtful(256, 512)],
-            "and n=256 and n=512 between them are inconclusive",
+            "but n=256 and n=512 between them are inconclusive",
         ),
-        ([*points((64, 0.064)), *doubtful(1024)], "no crossover is named: n=1024 is inconclusive; close"),
-        (doubtful(64, 1024), "no crossover is named: n=64 and n=1024 are inconclusive; close"),
+        ([*points((64, 0.064)), *doubtful(1024)], "crossover not located: n=1024 is inconclusive; close"),
+        (doubtful(64, 1024), "crossover not located: n=64 and n=1024 are inconclusive; close"),
     ],
 )
 def test_inconclusive_points_name_no_crossover(given: list[Point], words: str) -> None:
@@ -243,7 +247,7 @@ def test_inconclusive_points_name_no_crossover(given: list[Point], words: str) -
 
 def test_bisection_ends_at_an_inconclusive_point() -> None:
     """256 = the geometric mean of 64 and 1024."""
-    with pytest.raises(ProftrackError, match="between n=64 and n=1024, and n=256 between them is inconclusive"):
+    with pytest.raises(ProftrackError, match="between n=64 and n=1024, but n=256 between them is inconclusive"):
         crossover.search(points((64, 0.064), (1024, 1.024)), "n", lambda n: doubtful(n)[0])
 
 
@@ -254,7 +258,7 @@ def test_inconclusive_points_elsewhere_do_not_matter() -> None:
 
 
 def test_a_parameter_without_sizes_has_none() -> None:
-    with pytest.raises(UsageError, match="needs a parameter of numbers, n has none"):
+    with pytest.raises(UsageError, match="needs numbers, and some values of n are not"):
         crossover.search(points(("a", 0.1), ("b", 0.9)), "n", lambda n: pytest.fail("nothing to measure"))
 
 
@@ -308,7 +312,7 @@ def test_a_point_that_fails_does_not_lose_the_others(
     # What failed is tried again, what is done is not.
     assert call("sweep", "small", "-P", "n=8,13,64", "--no-mlflow", "--output", str(folder)) == 1
     assert values(measured) == ["13"]
-    assert "2 points of 3 were done before; --fresh measures them again." in capsys.readouterr().out
+    assert "2 of 3 points reused from an earlier sweep; --fresh measures again." in capsys.readouterr().out
 
 
 def test_an_interrupted_sweep_goes_on_with_what_is_missing(
@@ -339,7 +343,7 @@ def test_other_code_or_parameters_are_another_sweep(
     assert call(*arguments, "-P", "kind=b") == 2
     assert "holds another sweep (its code, machine or parameters differ)" in capsys.readouterr().err
     assert call(*arguments, "--fresh") == 2
-    assert "name a new folder to measure it --fresh" in capsys.readouterr().err
+    assert "name a new folder to measure it again with --fresh" in capsys.readouterr().err
     workload = project / "experiments" / "small.py"
     workload.write_text(workload.read_text() + "# faster now\n")
     assert call(*arguments) == 2
@@ -356,7 +360,10 @@ def test_a_crossover_goes_along_one_parameter(
     project: Path, measured: Asked, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("sweep", "small", "--find-crossover", "--no-mlflow") == 2
-    assert "--find-crossover goes along one parameter; 2 are swept" in capsys.readouterr().err
+    assert (
+        "--find-crossover searches along one parameter, and 2 are swept; give the others one value each"
+        in capsys.readouterr().err
+    )
     assert measured == []
 
 
@@ -387,7 +394,7 @@ def test_inconclusive_points_are_named_with_why_and_what_to_do(
     assert group.metrics == {"points": 3, "failed_points": 0, "inconclusive_points": 1}
     for text in (" ".join(capsys.readouterr().out.split()), group.note):
         assert "n=24 is inconclusive: The timed blocks differ by more than a third." in text
-        assert "No crossover is named: B reaches half of T somewhere between n=8 and n=64, and n=24" in text
+        assert "Crossover not located: B reaches half of T somewhere between n=8 and n=64, but n=24" in text
         assert text.count("measure again with --fresh") == 1
         assert "Found with" not in text
 
@@ -457,7 +464,7 @@ def test_points_that_are_done_are_taken_from_the_store(
     capsys.readouterr()
     assert call("sweep", "small", "-P", "n=8,64,666") == 0
     assert measured == []
-    assert "3 points of 3 were done before" in capsys.readouterr().out
+    assert "3 of 3 points reused from an earlier sweep" in capsys.readouterr().out
     assert len(all_runs()) == 4
     assert call("sweep", "small", "-P", "n=8,64", "--fresh") == 0
     assert values(measured) == ["8", "64"]
@@ -642,7 +649,7 @@ def test_real_points_share_processes(project: Path, tmp_path: Path, capsys: pyte
 
 
 @pytest.fixture
-def workload(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., stages.Where]:
+def workload(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., stages.PointSpec]:
     """A point whose workload has this code, in a process that has served none."""
     monkeypatch.setattr(stages, "_served", [])
     monkeypatch.setattr(stages, "_benches", {})
@@ -650,13 +657,13 @@ def workload(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
     bench = stages._bench
     monkeypatch.setattr(stages, "_bench", lambda device, *, calibrate: bench(device, calibrate=False))
 
-    def write(code: str, n: int = 1) -> stages.Where:
+    def write(code: str, n: int = 1) -> stages.PointSpec:
         (project / "e.yaml").write_text(
             "workload: w.py:build\ndevice: cpu\nparams: {n: 1}\n"
             "timing: {min_steps: 5, min_seconds: 0.02, max_seconds: 2}\n"
         )
         (project / "w.py").write_text(code)
-        return stages.Where(str(project / "e.yaml"), {"n": str(n)})
+        return stages.PointSpec(str(project / "e.yaml"), {"n": str(n)})
 
     return write
 
@@ -664,7 +671,7 @@ def workload(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
 EAGER = "import torch\ndef build(device, n): return lambda: torch.ones(n)\n"
 
 
-def test_a_point_in_stages(workload: Callable[..., stages.Where], tmp_path: Path) -> None:
+def test_a_point_in_stages(workload: Callable[..., stages.PointSpec], tmp_path: Path) -> None:
     """T and what goes with it are the timer's, the trace the profiler's."""
     where, folder = workload(EAGER), tmp_path / "point"
     timings = stages.time_point(stages.ToTime(where, companions=1))
@@ -676,8 +683,8 @@ def test_a_point_in_stages(workload: Callable[..., stages.Where], tmp_path: Path
         timings.timed.timing, build_time_us=timings.build_us, first_step_time_us=timings.first_us
     )
     assert captured.capture.started_ns == timings.started_ns
-    sent = worker._encoded(stages.ToKeep(folder, captured))
-    stages.keep_point(msgspec.json.decode(sent, type=stages.ToKeep, dec_hook=worker._decoded))
+    sent = worker._encoded(stages.ToWrite(folder, captured))
+    stages.write_point(msgspec.json.decode(sent, type=stages.ToWrite, dec_hook=worker._decoded))
     record = records.load(folder / "record.json")
     assert record.timing == captured.capture.timing and record.window.steps == 3
 
@@ -690,7 +697,7 @@ def test_the_sweeps_own_idle_processes_are_no_neighbours() -> None:
     assert stages._without(None, 1) is None
 
 
-def test_a_point_that_compiles_is_not_timed(workload: Callable[..., stages.Where]) -> None:
+def test_a_point_that_compiles_is_not_timed(workload: Callable[..., stages.PointSpec]) -> None:
     compiled = "import torch\ndef build(device, n): return torch.compile(lambda: torch.ones(n), backend='eager')\n"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, of its compiler's imports
@@ -712,7 +719,7 @@ def test_a_point_that_captures_a_graph_is_found_out(monkeypatch: pytest.MonkeyPa
     assert captured == ["a graph"]
 
 
-def test_a_point_that_fails_gives_its_memory_back(workload: Callable[..., stages.Where]) -> None:
+def test_a_point_that_fails_gives_its_memory_back(workload: Callable[..., stages.PointSpec]) -> None:
     """Nothing keeps its workload alive, not even the error."""
     failing = (
         "import torch, weakref\n"
@@ -734,7 +741,7 @@ def test_a_point_that_fails_gives_its_memory_back(workload: Callable[..., stages
     del torch.big  # type: ignore[attr-defined]
     assert big() is None
     assert str(said.value).endswith(
-        "raised RuntimeError: CUDA out of memory; --isolate gives each point a process, and the memory, of its own"
+        "raised RuntimeError: CUDA out of memory; use --isolate to give each point its own process and memory"
     )
 
 

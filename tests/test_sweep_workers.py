@@ -19,8 +19,8 @@ from proftrack import experiment
 from proftrack.errors import ProftrackError
 from proftrack.frontends.batch.worker import Worker
 from proftrack.frontends.sweep import stages
-from proftrack.frontends.sweep.measuring import Asked, Measured, Measuring
-from proftrack.frontends.sweep.stages import Start, Started, Where
+from proftrack.frontends.sweep.measuring import Measured, Measuring, Request
+from proftrack.frontends.sweep.stages import PointSpec, Start, Started
 from proftrack.report.progress import Silent
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and sessions as POSIX has them")
@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 @pytest.fixture
 def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The stages are fake ones; what they were asked, line by line."""
-    for name in ("start", "start_keeping", "time_point", "profile_point", "keep_point", "measure_point"):
+    for name in ("start", "start_writing", "time_point", "profile_point", "write_point", "measure_point"):
         monkeypatch.setattr(stages, name, getattr(fake_stages, name))
     paths = [str(HERE), str(HERE.parent / "profiling"), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
@@ -54,12 +54,12 @@ def small(folder: Path, device: str = "cpu", compile: str = "none") -> experimen
     return msgspec.structs.replace(experiment.load(str(path)), device=device)
 
 
-def asked(folder: Path, *sizes: int, compile: str = "none") -> list[Asked]:
+def requests(folder: Path, *sizes: int, compile: str = "none") -> list[Request]:
     return [
-        Asked(
+        Request(
             key=str(n),
             experiment=small(folder, compile=compile),
-            where=Where("small", {"n": str(n)}),
+            spec=PointSpec("small", {"n": str(n)}),
             folder=folder / "points" / str(n),
             log=folder / "logs" / f"{n}.txt",
             text=f"n={n}",
@@ -70,7 +70,7 @@ def asked(folder: Path, *sizes: int, compile: str = "none") -> list[Asked]:
 
 def measure(folder: Path, *sizes: int, device: str = "cpu", isolate: bool = False) -> list[Measured]:
     with Measuring(small(folder, device), isolate=isolate, phase=Silent().phase) as measurer:
-        return list(measurer.measure(asked(folder, *sizes)))
+        return list(measurer.measure(requests(folder, *sizes)))
 
 
 def calls(said: Path) -> list[str]:
@@ -113,7 +113,7 @@ def test_a_call_has_its_own_log_and_no_part_in_the_answers(worker: Worker, tmp_p
 
 
 def test_a_bug_is_a_sentence_and_its_traceback_is_in_the_log(worker: Worker, tmp_path: Path) -> None:
-    with pytest.raises(ProftrackError, match=r"^KeyError: 'n' \(a bug in proftrack: its log has the traceback\)$"):
+    with pytest.raises(ProftrackError, match=r"^KeyError: 'n' \(a bug in proftrack; the log has the traceback\)$"):
         worker.call(fake_stages.bug, Start("cpu", False), Started, tmp_path / "a.txt")
     assert "Traceback" in (tmp_path / "a.txt").read_text()
     assert not worker.is_usable
@@ -123,7 +123,7 @@ def test_a_child_that_outlives_its_worker_keeps_nobody_waiting(worker: Worker, t
     """A forked one has the answers' pipe open. It ends with the worker's session."""
     children = tmp_path / "children"
     with pytest.raises(ProftrackError, match="the process ended with exit code 3"):
-        worker.call(fake_stages.fork_and_exit, Where(str(children), {}), Started)
+        worker.call(fake_stages.fork_and_exit, PointSpec(str(children), {}), Started)
     child = int(children.read_text())
     wait_until(lambda: is_gone(child))
 
@@ -135,8 +135,8 @@ def test_all_points_are_timed_before_any_is_profiled_and_never_in_a_process_that
     said: Path, tmp_path: Path
 ) -> None:
     with Measuring(small(tmp_path), isolate=False, phase=Silent().phase) as measurer:
-        first = list(measurer.measure(asked(tmp_path, 1, 2)))
-        later = list(measurer.measure(asked(tmp_path, 3)))
+        first = list(measurer.measure(requests(tmp_path, 1, 2)))
+        later = list(measurer.measure(requests(tmp_path, 3)))
     assert sizes(first) == [1, 2] and sizes(later) == [3]
     assert calls(said) == [
         *("time 1", "time 2", "profile 1", "keep 1", "profile 2", "keep 2"),
@@ -163,7 +163,7 @@ def test_isolated_points_have_a_process_each(said: Path, tmp_path: Path) -> None
 
 def test_compiled_points_have_a_process_each_and_are_not_tried_in_the_shared_one(said: Path, tmp_path: Path) -> None:
     with Measuring(small(tmp_path), isolate=False, phase=Silent().phase) as measurer:
-        assert sizes(list(measurer.measure(asked(tmp_path, 1, compile="default")))) == [1]
+        assert sizes(list(measurer.measure(requests(tmp_path, 1, compile="default")))) == [1]
     assert calls(said) == ["measure 1"]
 
 
@@ -178,8 +178,8 @@ def test_a_point_that_turns_out_to_compile_and_those_behind_it_have_a_process_ea
 def test_what_dies_or_fails_loses_no_other_point(said: Path, tmp_path: Path) -> None:
     done = measure(tmp_path, 1, 11, 12, 13, 15, 2)
     assert sizes(done) == [1, 2]
-    assert {each.asked.key: each.error for each in done if each.error} == {
-        "11": "the process was ended by SIGKILL, perhaps for want of memory: a core dump",
+    assert {each.request.key: each.error for each in done if each.error} == {
+        "11": "the process was ended by SIGKILL, perhaps because memory ran out: a core dump",
         "12": "the process ended with exit code 12",
         "13": 'n=13 took "12" s',
         "15": "CUDA error: an illegal memory access was encountered",
@@ -216,9 +216,9 @@ def test_an_interruption_ends_all_at_once(said: Path, tmp_path: Path) -> None:
 
 def test_workers_end_with_a_parent_that_was_killed(said: Path, tmp_path: Path) -> None:
     code = (
-        "from fake_stages import Timings, ToTime, Where, time_point\n"
+        "from fake_stages import Timings, ToTime, PointSpec, time_point\n"
         "from proftrack.frontends.batch.worker import Worker\n"
-        "worker = Worker(); worker.send(time_point, ToTime(Where('', {'n': '16'}), 0)); worker.receive(Timings)"
+        "worker = Worker(); worker.send(time_point, ToTime(PointSpec('', {'n': '16'}), 0)); worker.receive(Timings)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code])
     wait_until(lambda: said.exists() and said.read_text().endswith("\n"))

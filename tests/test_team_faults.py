@@ -412,7 +412,7 @@ def test_a_full_disk_under_the_spool_costs_the_traces_and_not_the_figures(
         record = run_folder.write(analysis_of(trace), full)
         assert record.source.left_out == [f"trace/{TRACE}"]
         assert record.run is not None
-        assert "Left out for want of space: trace/" in record.run.notes[-1]
+        assert "Left out to save space: trace/" in record.run.notes[-1]
         assert rundir.load(full) == record
         found = connect.resolve()
         client = connect.connect(found)
@@ -441,7 +441,7 @@ def test_a_disk_too_full_for_anything_is_refused_before_it_costs_time(
     with small_disk(tmp_path / "small", 8):
         monkeypatch.setenv("PROFTRACK_SPOOL", str(tmp_path / "small" / "spool"))
         assert call("run", str(tmp_path / "x.yaml"), "--no-mlflow") == 2
-    assert "8 MB are free, and a run wants 64" in capsys.readouterr().err
+    assert "8 MB are free, but a run needs 64 MB" in capsys.readouterr().err
 
 
 def test_a_run_folder_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

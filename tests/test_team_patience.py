@@ -175,6 +175,6 @@ def test_a_spool_on_a_disk_that_is_full(monkeypatch: pytest.MonkeyPatch, tmp_pat
     usage: Any = type("Usage", (), {"free": 1 << 20})
     monkeypatch.setattr("proftrack.rundir.spool.shutil.disk_usage", lambda _: usage)
     for output in (None, tmp_path / "deep" / "er"):
-        with pytest.raises(UsageError, match="1 MB are free, and a run wants 64"):
+        with pytest.raises(UsageError, match="1 MB are free, but a run needs 64 MB"):
             rundir.new_folder(output, "x")
     assert not (tmp_path / "deep").exists()

@@ -1,4 +1,4 @@
-"""`proftrack variants`: what names mean, turns, intervals and words, results that are held against each other."""
+"""`proftrack variants`: what names mean, turns, intervals and words, results that are compared with each other."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_run_is_called_by_its_variant_and_not_by_the_variants_values_as_well(p
     ("wanted", "sets", "words"),
     [
         ("eager,compiled", [], "no variant 'compiled'; known: eager, compile, .*, twice, wrong; did you mean compile"),
-        ("eager,eager", [], "eager is there twice"),
+        ("eager,eager", [], "eager is named twice"),
         ("", [], "--variants is empty"),
         ("eager", ["mine"], "--set mine: not a named set"),
         ("eager", ["mine:n"], "--set mine:n: not a named set"),
@@ -252,7 +252,9 @@ def judged(*entries: Entry) -> Variants:
 def test_the_winner_is_the_fastest_that_is_faster_than_the_next() -> None:
     found = judged(entry("a", around(100, 0.01)), entry("b", around(80, 0.01)), entry("c", around(50, 0.01)))
     assert found.winner == "c"
-    assert found.verdict.startswith("c is the fastest: 50.0 us against 80.0 us a step of b (0.625 of its time")
+    assert found.verdict.startswith(
+        "c is the fastest: 50.0 us per step, against 80.0 us for b (ratio of step times 0.625,"
+    )
 
 
 def test_equal_ones_have_no_winner() -> None:
@@ -282,7 +284,7 @@ def test_a_winner_that_single_rounds_do_not_show_is_none() -> None:
     assert against.high < 1
     assert against.noise == pytest.approx(math.sqrt(115 / 75) - 1)
     assert (found.winner, against.word) == (None, "inconclusive")
-    assert found.verdict.startswith("No winner: b and a cannot be told apart (95.0 us against 100 us a step; 0.950 of")
+    assert found.verdict.startswith("No winner: b and a cannot be told apart (95.0 us per step, against 100 us for a; ")
     assert found.verdict.endswith(
         "single rounds vary by 23.8 %, and the difference is no larger than that; measure again on a quieter machine."
     )
@@ -290,7 +292,7 @@ def test_a_winner_that_single_rounds_do_not_show_is_none() -> None:
 
 def test_an_interval_that_holds_1_is_given_as_the_reason() -> None:
     found = judged(entry("a", around(100, 1.0)), entry("b", [*reversed(around(90, 1.0))]))
-    assert "the interval holds 1; more rounds (--rounds)" in found.verdict
+    assert "the interval contains 1; use more rounds (--rounds)" in found.verdict
 
 
 def test_the_table_holds_eighty_columns_and_cuts_no_figure(
@@ -330,7 +332,7 @@ def test_setting_up_pays_off_after_so_many_steps() -> None:
 def test_one_alone_and_none_at_all() -> None:
     failed = Entry(name="x", changes={}, status="failed", error="r")
     assert judged(entry("a", [1.0] * 5), failed).verdict == (
-        "Only a was measured: there is nothing to hold it against."
+        "Only a was measured, so there is nothing to compare it with."
     )
     assert judged(failed).verdict == "No variant could be measured."
 
@@ -369,7 +371,7 @@ def test_the_norm_counts_and_not_a_value_near_zero() -> None:
         ([1, 2, 3, 4], [1, 2, 3, 5], False, "25.0% of the values differ"),
         ([1.0, math.nan], [1.0, math.nan], True, "within"),
         ([1.0, 2.0], [1.0, math.nan], False, "NaN or infinity"),
-        ([1.0, 2.0], [1.0], False, "other shapes or types"),
+        ([1.0, 2.0], [1.0], False, "different shapes or types"),
         ([0.0], [0.0], True, "within"),
         ([], [], True, "all values equal"),
     ],
@@ -535,7 +537,7 @@ def test_variants_are_a_parent_run_with_a_child_for_each(project: Path, store_ur
 
 def test_one_variant_is_none(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("variants", "small", "--variants", "eager", "--no-mlflow") == 2
-    assert "one variant has nothing to be held against; name at least two" in capsys.readouterr().err
+    assert "a single variant has nothing to be compared with; name at least two" in capsys.readouterr().err
 
 
 def test_isolated_each_round_is_a_process(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,7 +191,7 @@ def test_ceilings_of_a_busy_machine_are_doubted() -> None:
 
 
 def test_operators_that_do_not_fit_into_the_step() -> None:
-    is_inconclusive(case(traced=1400, working=1300).verdict, "1.3 ms a step) does not fit into a step of 1 ms")
+    is_inconclusive(case(traced=1400, working=1300).verdict, "1.3 ms per step) does not fit into a step of 1 ms")
     is_unsure(case(traced=1400, working=1100).verdict, "does not fit")
 
 
@@ -209,7 +209,9 @@ def test_a_step_that_is_much_longer_in_the_trace() -> None:
 def test_what_lies_between_operators_may_be_the_freeing_of_their_results() -> None:
     """Of 1000 us, 300 move memory and 690 lie between operators: over twice as long, and the host's own. 400: not."""
     assert case(working=300, limit="bandwidth").verdict.regime == "host-bound"
-    is_inconclusive(case(working=400, limit="bandwidth").verdict, "590 us between operators", "the freeing", "400 us")
+    is_inconclusive(
+        case(working=400, limit="bandwidth").verdict, "590 us between operators", "freeing their results", "400 us"
+    )
     assert case(working=400, limit="arithmetic").verdict.regime == "host-bound"
 
 
@@ -220,7 +222,7 @@ def test_operators_that_do_not_add_up_to_the_step() -> None:
 
 
 def test_the_price_of_a_call_that_decides() -> None:
-    is_inconclusive(case(least=100).verdict, "What a call costs decides", "compute-bound", "overhead-bound")
+    is_inconclusive(case(least=100).verdict, "The cost of a call decides", "compute-bound", "overhead-bound")
 
 
 def test_unrecorded_threads() -> None:
@@ -262,7 +264,7 @@ def test_waiting_is_not_overhead() -> None:
 
 
 def test_near_a_limit() -> None:
-    assert any("close to the limit 0.8" in r for r in case(working=820).verdict.reasons)
+    assert any("close to the limit of 0.8" in r for r in case(working=820).verdict.reasons)
     near = case(working=0, inside=10, operators=7).verdict  # 141 us for each, the limit is 100
     assert (near.regime, near.confidence) == ("host-bound", "low")
 

@@ -183,12 +183,12 @@ INCONCLUSIVE: dict[str, tuple[Callable[[], TraceBuilder], float | None, str]] = 
     "a third of the launches without kernels": (
         lambda: steps(each=lambda t, at: t.launch(at=at + 5, correlation=int(at) + 50)),
         1000,
-        "Launch calls without",
+        "launch calls have no recorded GPU work",
     ),
     "a kernel in ten without usable times": (
         lambda: steps(each=lambda t, at: t.work(int(at) + 50, launch=at + 200, at=at + 210, dur=-1)),
         1000,
-        "times that cannot be",
+        "impossible timestamps",
     ),
     "another program's step time": (steps, 70, "not of the same work"),
     "compilation in a bare trace": (
@@ -200,7 +200,7 @@ INCONCLUSIVE: dict[str, tuple[Callable[[], TraceBuilder], float | None, str]] = 
     "gpu work of no length": (
         lambda: TraceBuilder().step(0, at=0, dur=9).work(1, launch=1, at=2, dur=0),
         None,
-        "no length",
+        "no duration",
     ),
     "a step time of other work": (lambda: steps(3), 100_000, "profiling only lengthens a step"),
     "steps of two processes": (lambda: steps(3).step(1, at=1, dur=1000, pid=77), None, "several processes"),
@@ -254,8 +254,8 @@ def test_blocks_that_could_mean_another_regime_make_it_low() -> None:
     assert verdict.confidence == "low"
     # B = 100 us, the middle block 128 us: u = 0.78. The quickest block gives 0.91, the slowest 0.36.
     assert verdict.reasons == [
-        "Within the spread of the measurements it could also be compute-bound or overhead-bound.",
-        "u = 0.78 is close to the limit 0.8.",
+        "Within the spread of the measurements, it could also be compute-bound or overhead-bound.",
+        "u = 0.78 is close to the limit of 0.8.",
     ]
 
 
@@ -328,9 +328,9 @@ def test_advice_counts_and_times_as_people_do() -> None:
     """One wait a step, and the host at work for 2.65 s beside the GPU's 100 us."""
     trace = steps(each=lambda t, at: t.sync(name="cudaStreamSynchronize", at=at + 5, dur=97))
     assert advice._waiting(trace.measures()) == [
-        "cudaStreamSynchronize is called once a step: find its caller and take it out."
+        "cudaStreamSynchronize is called once per step: find its caller and remove it."
     ]
     found = trace.measures()
     gap = IdleGap(start_us=0, duration_us=2.65e6, cause="host", during="collate")
     slow = dataclasses.replace(found, idle=msgspec.structs.replace(found.idle, largest=[gap]))
-    assert advice._hosting(slow) == ["The largest such stretch takes 2.65 s, during collate."]
+    assert advice._hosting(slow) == ["The longest such gap takes 2.65 s, during collate."]

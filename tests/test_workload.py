@@ -113,15 +113,15 @@ def test_a_file_that_changed_is_read_again(load: Any) -> None:
 @pytest.mark.parametrize(
     ("code", "params", "kind", "words"),
     [
-        ("def biuld(device): ...", "{}", UsageError, ["no callable build", "there: biuld", "did you mean biuld?"]),
-        ("build = 3", "{}", UsageError, ["build is not a callable", "there: none"]),
+        ("def biuld(device): ...", "{}", UsageError, ["no callable build", "available: biuld", "did you mean biuld?"]),
+        ("build = 3", "{}", UsageError, ["build is not a callable", "available: none"]),
         ("def build(device, n): ...", "{m: 1}", UsageError, ["w.py:build", "no parameter m", "takes device, n"]),
         ("def build(device, n, k): ...", "{n: 1}", UsageError, ["needs a parameter k", "params"]),
         ("def build(n): ...", "{n: 1}", UsageError, ["no parameter device"]),
-        ("import nosuch_", "{}", WorkloadError, ["w.py: importing it", "ModuleNotFoundError", "nosuch_"]),
+        ("import nosuch_", "{}", WorkloadError, ["importing ", "w.py raised ModuleNotFoundError", "nosuch_"]),
         ("def build(:\n", "{}", WorkloadError, ["SyntaxError", "w.py, line 1"]),
         ("1 / 0", "{}", WorkloadError, ["ZeroDivisionError: division by zero"]),
-        ("import sys; sys.exit()", "{}", WorkloadError, ["importing it", "sys.exit()"]),
+        ("import sys; sys.exit()", "{}", WorkloadError, ["importing ", "w.py ended the process with sys.exit()"]),
     ],
 )
 def test_refused_when_loaded(load: Any, code: str, params: str, kind: type[ProftrackError], words: list[str]) -> None:
@@ -151,15 +151,15 @@ def check_words(message: str, words: list[str]) -> None:
     ("code", "kind", "words"),
     [
         ("raise ValueError(f'n must be 1 or more, not {n}')", UsageError, ["w.py:build: n must be 1 or more, not -3"]),
-        ("raise ValueError('n is too small')", UsageError, ["w.py:build refuses n=-3: n is too small"]),
-        ("raise ValueError('-30 is no size for n')", UsageError, ["refuses n=-3: -30 is"]),
-        ("raise ValueError('no')", UsageError, ["refuses n=-3, dtype=b: no"]),
+        ("raise ValueError('n is too small')", UsageError, ["w.py:build rejects n=-3: n is too small"]),
+        ("raise ValueError('-30 is no size for n')", UsageError, ["rejects n=-3: -30 is"]),
+        ("raise ValueError('no')", UsageError, ["rejects n=-3, dtype=b: no"]),
         ("raise TypeError('bad\\nworse')", WorkloadError, ["w.py: build(n=-3, dtype='b') raised TypeError: bad"]),
         ("raise RuntimeError", WorkloadError, ["raised RuntimeError: (no message)"]),
         ("import sys; sys.exit(0)", WorkloadError, ["sys.exit()"]),
-        ("return None", WorkloadError, ["w.py:build gives a NoneType", "callable that does one step"]),
+        ("return None", WorkloadError, ["w.py:build returns a NoneType", "callable that runs one step"]),
         ("yield", WorkloadError, ["w.py:build yields", "contextmanager"]),
-        ("import asyncio; return asyncio.sleep(0)", WorkloadError, ["gives a coroutine"]),
+        ("import asyncio; return asyncio.sleep(0)", WorkloadError, ["returns a coroutine"]),
     ],
 )
 def test_failures_of_build(load: Any, code: str, kind: type[ProftrackError], words: list[str]) -> None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs of `changed` on this machine into FOLDER, each in a fresh process: three of the same, then one a change.
+# Runs `changed` on this machine into FOLDER, each run in a fresh process: three unchanged runs, then one per change.
 #   benchmarks/changes/run.sh FOLDER        then: proftrack compare FOLDER/a FOLDER/item   and so on
 set -eu
 folder=$1

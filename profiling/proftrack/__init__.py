@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Imported when they are first asked for: `import proftrack` costs nothing. (name, module that defines it)
+# Imported at first use, so that `import proftrack` costs nothing. Name: module that defines it.
 _PUBLIC = {
     "analyze": "proftrack.analysis.dataframes",
     "history": "proftrack.store.history",

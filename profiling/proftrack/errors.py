@@ -1,15 +1,15 @@
 """What can go wrong, as one tree. The library raises; only the command line exits.
 
 ProftrackError               one sentence: the thing, its value, the remedy
-├── UsageError               the command or the experiment asks for something that cannot be (exit 2)
-├── WorkloadError            the user's own code raised, or is not what a workload must be
-├── CaptureError             the profiler did not give what the schedule promised
-│   └── BudgetError          not even the least measurement ends within the time budget
-├── TraceError               a trace cannot be read: file, byte offset and line are named
-│   └── NotATraceError       sound JSON that is no trace
+├── UsageError               the command or the experiment asks for something impossible (exit 2)
+├── WorkloadError            the user's own code raised, or does not follow the contract of a workload
+├── CaptureError             the profiler recorded less than the schedule promised, or could not run
+│   └── BudgetError          not even the shortest measurement fits into the time budget
+├── TraceError               a trace cannot be read: names the file, byte offset and line
+│   └── NotATraceError       valid JSON that is not a trace
 ├── StoreError               MLflow's store cannot be reached, read or written
-├── NotFoundError            no run, baseline or commit of that name
-└── IncomparableError        two results that must not be compared: the differing keys are named
+├── NotFoundError            no run, baseline or commit with that name
+└── IncomparableError        two results must not be compared: names the keys that differ
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ProftrackError(Exception):
 
 
 class UsageError(ProftrackError):
-    """A parameter, a key or an experiment file that cannot be accepted."""
+    """A parameter, a key or an experiment file is not accepted."""
 
     exit_code = 2
 
@@ -47,15 +47,15 @@ class CaptureError(ProftrackError):
 
 
 class BudgetError(CaptureError):
-    """The measurement cannot end within timing.budget_seconds."""
+    """The measurement does not fit into timing.budget_seconds."""
 
 
 class TraceError(ProftrackError):
-    """A trace file that cannot be read whole."""
+    """A trace file cannot be read completely."""
 
 
 class NotATraceError(TraceError):
-    """A file of JSON that is no trace of torch.profiler."""
+    """A JSON file is not a trace of torch.profiler."""
 
     def __init__(self, problem: str, remedy: str | None = None, *, path: Path | None = None) -> None:
         super().__init__(problem, remedy)
@@ -63,12 +63,12 @@ class NotATraceError(TraceError):
 
 
 class StoreError(ProftrackError):
-    """MLflow's tracking or artifact store refused or could not be reached."""
+    """MLflow's tracking or artifact store refused a request or could not be reached."""
 
 
 class NotFoundError(ProftrackError):
-    """What a name refers to is not there: no run, no baseline, no commit."""
+    """A name refers to no run, baseline or commit."""
 
 
 class IncomparableError(ProftrackError):
-    """Two results differ in what must be equal to compare them."""
+    """Two results differ in something that must be equal to compare them."""

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written aside, then put into place. Locks, and what is said of a missing file."""
+"""Atomic file writes (written aside, then moved into place), file locks, and the message for a missing file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from proftrack.text import meant
 
 @contextlib.contextmanager
 def aside(path: Path) -> Iterator[Path]:
-    """A hidden file beside `path` to write to. It becomes `path` when the block ends, and goes where the block raises.
+    """A hidden file beside `path` to write to. It becomes `path` when the block ends, or is removed if it raises.
 
-    Raises OSError where it cannot be put into place.
+    Raises OSError if it cannot be moved into place.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -29,9 +29,9 @@ def aside(path: Path) -> Iterator[Path]:
 
 
 def replace(path: Path, data: bytes, *, mode: int = 0o666, sync: bool = False) -> None:
-    """Write `data` in place of what `path` holds: readers see the old file or the new one, never a part.
+    """Replace the content of `path` with `data`: readers see the old file or the new one, never a partial one.
 
-    `mode` is that of a file that is made, before the umask. `sync`: not before it is on the disk. Raises OSError.
+    `mode` is the mode of the new file, before the umask. `sync`: wait until it is on disk. Raises OSError.
     """
     with aside(path) as part:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
@@ -43,14 +43,14 @@ def replace(path: Path, data: bytes, *, mode: int = 0o666, sync: bool = False) -
 
 
 def to_disk(path: Path) -> None:
-    """Wait until a file, or the entries of a folder, are on the disk. Raises OSError."""
+    """Wait until a file, or the entries of a folder, are on disk. Raises OSError."""
     if path.is_dir() and os.name != "posix":
         return
     handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # file systems that have no fsync
+        if error.errno != errno.EINVAL:  # file systems without fsync
             raise
     finally:
         os.close(handle)
@@ -58,12 +58,12 @@ def to_disk(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, *, held: ProftrackError | None = None) -> Iterator[None]:
-    """Hold the lock file `path` for the block; wait for it, or raise `held` at once where another process has it.
+    """Hold the lock file `path` during the block. If another process holds it, raise `held`; without `held`, wait.
 
-    The file stays: removing a lock that others wait for would let two of them in. Where the file system has no locks,
-    or the file cannot be made, nothing is held: a lock is a second guard here, never the only one.
+    The file stays: removing a lock that other processes wait for would let two of them in. If the file system has no
+    locks, or the file cannot be created, nothing is locked: a lock is a second guard here, never the only one.
     """
-    from filelock import FileLock, Timeout  # here: reading a trace has no use for what it costs (0.04 s)
+    from filelock import FileLock, Timeout  # imported here, so that reading a trace does not pay for it (0.04 s)
 
     lock = FileLock(path, thread_local=False)  # a block may begin in one thread and end in another
     try:
@@ -81,7 +81,7 @@ def locked(path: Path, *, held: ProftrackError | None = None) -> Iterator[None]:
 
 
 def no_such_file(path: Path) -> str:
-    """The sentence about a file that is not there, with the name in its folder that comes closest."""
+    """The message for a missing file, suggesting the most similar name in its folder."""
     names: list[str] = []
     with contextlib.suppress(OSError):
         names = [each.name for each in path.parent.iterdir()]

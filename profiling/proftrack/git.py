@@ -1,4 +1,4 @@
-"""State of the Git repository that holds the profiled code. Git is only asked; nothing is written, nothing printed."""
+"""State of the Git repository that holds the profiled code. Only reads: nothing is written or printed."""
 
 from __future__ import annotations
 
@@ -13,56 +13,58 @@ from proftrack.record.environment import Git
 from proftrack.redact import without_credentials
 
 NO_DIFF_VARIABLE = "PROFTRACK_NO_DIFF"
-"""Set to anything but 0: no diff is recorded, only that the tree is dirty."""
+"""If set to anything but 0, no diff is recorded, only that the tree is dirty."""
 _TIMEOUT_S = 30
 _UNTRACKED_SHOWN = 1000
 _HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-# Hooks, pagers, prompts and external diff programs of the user's configuration stay out of it.
+# Ignore hooks, pagers, prompts and external diff programs from the user's configuration.
 _GIT = ("git", "--no-optional-locks", "--no-pager", "-c", "core.fsmonitor=false", "-c", "core.quotepath=off")
 _DIFF = ("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color", "--submodule=short")
-# What a run itself leaves in the working directory does not make the code another one.
-_NOT_OURS = ("--", ".", *(f":(exclude,glob)**/{made}" for made in ("mlflow.db*", "mlruns/**", "proftrack-runs/**")))
-_ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE", "GIT_PREFIX")
+# Files that a run itself leaves in the working directory do not change the code.
+_OUTPUTS = ("mlflow.db*", "mlruns/**", "proftrack-runs/**")
+_WITHOUT_OUTPUTS = ("--", ".", *(f":(exclude,glob)**/{output}" for output in _OUTPUTS))
+# These would point git at another repository.
+_REDIRECTING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE", "GIT_PREFIX")
 
 
 def git_state(code: Path) -> Git | None:
-    """Commit, branch, whether the tree differs from the commit (untracked files included, ignored ones not), remote.
+    """Commit, branch, remote, and whether the tree differs from the commit (counting untracked, not ignored files).
 
-    None without Git, without a repository and before its first commit.
+    None without Git, without a repository, or before its first commit.
     """
     root = _root(code)
-    commit = _ask(root, "rev-parse", "--verify", "--quiet", "HEAD") if root else None
-    if root is None or not commit:
+    commit = _ask(root, "rev-parse", "--verify", "--quiet", "HEAD")
+    if not commit:
         return None
-    status = _ask(root, "status", "--porcelain", "--untracked-files=all", *_NOT_OURS)
+    status = _ask(root, "status", "--porcelain", "--untracked-files=all", *_WITHOUT_OUTPUTS)
     changes = None if status is None else _changes(status)
     remote = _ask(root, "config", "--get", "remote.origin.url")
     return Git(
         commit=commit.strip(),
         branch=(_ask(root, "symbolic-ref", "--short", "--quiet", "HEAD") or "").strip() or None,
-        dirty=changes is None or bool(changes),  # a tree that cannot be looked at is not known to be clean
+        dirty=changes is None or bool(changes),  # an unreadable tree may be dirty
         untracked_only=bool(changes) and all(line.startswith("?? ") for line in changes or ()),
         remote=without_credentials(remote.strip()) if remote and remote.strip() else None,
     )
 
 
 def _changes(status: str) -> list[str]:
-    """The lines of `git status --porcelain`, without a report that `proftrack report` put there."""
+    """The lines of `git status --porcelain`, without a report.html, which `proftrack report` may have written."""
     lines = (line for line in status.splitlines() if line)
     return [line for line in lines if not re.fullmatch(r'\?\? "?(?:.*/)?report\.html"?', line)]
 
 
 def git_diff(code: Path, max_bytes: int) -> str | None:
-    """What makes the tree dirty: the tracked changes against HEAD, then the names of untracked files.
+    """What makes the tree dirty: the changes of tracked files against HEAD, then the names of untracked files.
 
-    At most about `max_bytes`; a line says where it was cut. None where the tree is clean or there is no repository, and
-    where $PROFTRACK_NO_DIFF says that no source code leaves this machine.
+    The diff is cut after `max_bytes`, with a line that says so. None if the tree is clean, if there is no repository,
+    or if $PROFTRACK_NO_DIFF says that no source code may leave this machine.
     """
     root = None if os.environ.get(NO_DIFF_VARIABLE, "0") not in ("", "0") else _root(code)
     if root is None:
         return None
     parts = [_capped(root, max_bytes)]
-    names = (_ask(root, "ls-files", "--others", "--exclude-standard", "-z", *_NOT_OURS) or "").split("\0")
+    names = (_ask(root, "ls-files", "--others", "--exclude-standard", "-z", *_WITHOUT_OUTPUTS) or "").split("\0")
     names = sorted(name for name in names if name)
     if names:
         more = len(names) - _UNTRACKED_SHOWN
@@ -75,15 +77,14 @@ def git_diff(code: Path, max_bytes: int) -> str | None:
 
 
 def resolve_commit(code: Path, ref: str) -> str | None:
-    """The commit that a branch, tag or (short) hash names in the repository around `code`; None where it has none."""
-    root = _root(code)
-    answer = _ask(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}") if root else None
-    return answer.strip() if answer and answer.strip() else None
+    """The commit of a branch, tag or (short) hash in the repository around `code`; None if there is none."""
+    answer = _ask(_root(code), "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+    return (answer or "").strip() or None
 
 
 def commits_between(code: Path, before: str, after: str, limit: int) -> tuple[list[tuple[str, str]], int] | None:
-    """Commits reachable from `after` and not from `before`, newest first: (hash, subject) of the first `limit`, and how
-    many there are. None where the repository around `code` does not know both.
+    """Commits reachable from `after` but not from `before`, newest first: (hash, subject) of the first `limit`, and the
+    number of all. None unless the repository around `code` has both.
     """
     root, span = _root(code), f"{before}..{after}"
     if root is None or resolve_commit(root, before) is None or resolve_commit(root, after) is None:
@@ -97,19 +98,17 @@ def commits_between(code: Path, before: str, after: str, limit: int) -> tuple[li
 
 
 def diff_summary(code: Path, before: str, after: str) -> str:
-    """`3 files changed, 10 insertions(+)` between two commits; empty where that is not known."""
-    root = _root(code)
-    answer = _ask(root, "diff", "--shortstat", "--no-ext-diff", "--end-of-options", before, after) if root else None
+    """`3 files changed, 10 insertions(+)` between two commits; empty if unknown."""
+    answer = _ask(_root(code), "diff", "--shortstat", "--no-ext-diff", "--end-of-options", before, after)
     return (answer or "").strip()
 
 
 def commit_order(code: Path, commits: set[str]) -> dict[str, int]:
-    """Position of each commit that the repository around `code` knows, ancestors first; unknown ones are left out."""
-    root = _root(code)
+    """Position of each commit in the repository around `code`, ancestors first; unknown commits are left out."""
     hashes = sorted(commit for commit in commits if _HASH.fullmatch(commit))
-    if root is None or not hashes:
+    if not hashes:
         return {}
-    answer = _ask(root, "rev-list", "--topo-order", "--reverse", "--ignore-missing", "--end-of-options", *hashes)
+    answer = _ask(_root(code), "rev-list", "--topo-order", "--reverse", "--ignore-missing", "--end-of-options", *hashes)
     order = {commit: position for position, commit in enumerate((answer or "").split())}
     return {commit: order[commit] for commit in hashes if commit in order}
 
@@ -130,7 +129,10 @@ def _capped(root: Path, max_bytes: int) -> str:
     return text if size <= max_bytes else f"{text}\n# diff cut here: {max_bytes} of {size} bytes"
 
 
-def _ask(folder: Path, *arguments: str) -> str | None:
+def _ask(folder: Path | None, *arguments: str) -> str | None:
+    """What git prints in `folder`; None without a folder, or if git fails."""
+    if folder is None:
+        return None
     with tempfile.TemporaryFile() as output:
         if not _run(folder, arguments, output):
             return None
@@ -139,8 +141,8 @@ def _ask(folder: Path, *arguments: str) -> str | None:
 
 
 def _run(folder: Path, arguments: tuple[str, ...], output: IO[bytes]) -> bool:
-    """Run git in `folder`; False where it is missing, fails or takes too long."""
-    variables = {key: value for key, value in os.environ.items() if key not in _ELSEWHERE}
+    """Run git in `folder`; False if it is missing, fails or takes too long."""
+    variables = {key: value for key, value in os.environ.items() if key not in _REDIRECTING}
     variables |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", "GIT_EXTERNAL_DIFF": ""}
     try:
         done = subprocess.run(

@@ -1,8 +1,8 @@
-"""Which process a run belongs to, and whether that process still lives.
+"""Which process a run belongs to, and whether that process is still alive.
 
-A run that a dead process left RUNNING is closed by the next start; a live one's never. A pid alone cannot tell the
-two apart: it is used again, it means another process in another container, and it means nothing after a reboot. So a
-run carries the pid with its start mark, and the boot and the pid namespace in which it was true.
+The next start closes a run that a dead process left RUNNING, but never the run of a live one. A pid alone cannot tell
+the two apart: pids are reused, mean another process in another container, and mean nothing after a reboot. So a run
+carries the pid with the start time of its process, and the boot and the pid namespace that the pid belongs to.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "fish", "cmd.exe", "pow
 
 
 class Process(Struct, frozen=True, kw_only=True):
-    """What makes a process the same process. Identifiers of the machine are hashed: tags are read by others."""
+    """Identifies a process. Identifiers of the machine are hashed, because other people read the tags."""
 
     host: str
     pid: int
     started: str
-    """Kernel ticks since boot on Linux (they do not move with the clock), epoch seconds elsewhere."""
+    """Start time: kernel ticks since boot on Linux (unaffected by clock changes), epoch seconds elsewhere."""
     boot: str = ""
     namespace: str = ""
     machine: str = ""
-    """Empty where the machine cannot be told from a clone of it, such as in a container."""
+    """Empty if the machine cannot be distinguished from a clone of it, such as in a container."""
 
 
 def this_process() -> Process:
@@ -54,7 +54,7 @@ def this_process() -> Process:
 
 
 def is_dead(process: Process, here: Process) -> bool:
-    """Whether `process` surely runs no more, seen from `here`. In doubt it lives.
+    """Whether `process` is certainly dead, seen from `here`. In doubt, False.
 
     | boot           | pid namespace | machine        | dead when                               |
     |----------------|---------------|----------------|-----------------------------------------|
@@ -75,26 +75,26 @@ def is_dead(process: Process, here: Process) -> bool:
 
 
 def is_alive(process: Process, here: Process) -> bool:
-    """Whether `process` surely runs, seen from `here`. In doubt it does not; both this and is_dead may be False."""
+    """Whether `process` is certainly alive, seen from `here`. In doubt, False; is_dead may then be False too."""
     comparable = bool(here.boot) and (process.boot, process.namespace) == (here.boot, here.namespace)
     return comparable and bool(process.started) and _start_mark(process.pid) == process.started
 
 
 class Watched(Protocol):
-    """What a run depends on beside its own process: looked at twice a second while it is open."""
+    """What a run depends on besides its own process: checked twice a second while the run is open."""
 
     def is_gone(self) -> bool:
         """Whether the run must end now."""
 
     def fail(self, error: BaseException) -> None:
-        """Hear what ends the run in this process."""
+        """Be notified of the error that ends the run in this process."""
 
     def failure(self) -> ProftrackError | None:
-        """What went wrong elsewhere, if that is why this process is being ended: the run is FAILED then, not KILLED."""
+        """The error elsewhere, if that is why this process is being ended: the run is then FAILED, not KILLED."""
 
 
 class Parent:
-    """The processes above this one up to the first that is no shell: `mlflow run`, with bash in between or not."""
+    """The parent processes up to the first that is not a shell: `mlflow run`, with or without bash in between."""
 
     def __init__(self) -> None:
         self._pid = os.getppid()
@@ -109,21 +109,21 @@ class Parent:
                     break
 
     def fail(self, error: BaseException) -> None:
-        """They learn it from the exit code."""
+        """Nothing to do: the parents see the exit code."""
 
     def failure(self) -> ProftrackError | None:
-        """Their end is an interruption, and nothing that went wrong here."""
+        """None: the end of a parent is an interruption, not an error."""
         return None
 
     def is_gone(self) -> bool:
-        """Whether one of them has ended since this object was made."""
+        """Whether one of the parents has ended since this object was created."""
         return os.getppid() != self._pid or any(_start_mark(pid) != mark for pid, mark in self._above)
 
 
 def _start_mark(pid: int) -> str | None:
-    """When `pid` started, comparable between processes; None where there is no such process or it is a zombie."""
+    """When `pid` started, comparable between processes; None if there is no such process or it is a zombie."""
     if platform.system() == "Linux":
-        # The command may hold spaces and brackets: the fields are counted from the last one.
+        # The command may contain spaces and parentheses, so count the fields from the last parenthesis.
         fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
         return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else None
     try:
@@ -157,9 +157,9 @@ def _hash(text: str) -> str:
 
 
 def user() -> str:
-    """Who runs this process."""
+    """The user who runs this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):
-        # A container's user id that no passwd file knows.
+        # In a container, the user id may not be in the passwd file.
         return "unknown"

@@ -1,14 +1,14 @@
-"""Signals and the parent's death as an exception in the main thread, so that a run always gets its last status.
+"""Signals and the parent's death as an exception in the main thread, so that a run always gets its final status.
 
     SIGTERM, SIGINT, SIGHUP ─┐
     the parent ended ────────┼─> an exception in the main thread ──> the run ends as KILLED, or FAILED after `abort`
     abort(error) ────────────┘          │
                                         ├─ not raised within STUCK_S (native code)  ─┐
-                                        └─ not over within GRACE_S                  ─┴─> `last_resort`, then exit
+                                        └─ not finished within GRACE_S              ─┴─> `last_resort`, then exit
 
-Python runs its handlers in the main thread between two bytecodes only: a step of minutes, a hung kernel or a long
-compilation would keep a signal waiting. Therefore a thread reads the signal's byte from the wakeup descriptor as well,
-and ends the process where the main thread cannot.
+Python runs signal handlers only in the main thread and between two bytecodes: a step of minutes, a hung kernel or a
+long compilation would keep a signal waiting. Therefore a thread also reads the signal's byte from the wakeup
+descriptor, and ends the process if the main thread cannot.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WATCHED = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal, or the end of the process that started this one. No `except Exception` of a workload swallows it."""
+    """A signal, or the end of the process that started this one. `except Exception` in a workload does not catch it."""
 
     def __init__(self, reason: str, exit_code: int) -> None:
         super().__init__(reason)
@@ -48,20 +48,20 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Aborted(BaseException):
-    """An error of `abort` on its way out of the block. No `except Exception` of a workload swallows it either."""
+    """Carries an error of `abort` out of the block. An `except Exception` in a workload does not catch it either."""
 
     def __init__(self, error: ProftrackError) -> None:
         super().__init__(str(error))
         self.error = error
-        """What leaves the block."""
+        """The error that leaves the block."""
 
 
 class Interrupts:
-    """While this context is entered, signals raise Interrupted in the main thread; leaving it restores the handlers.
+    """Inside this context, signals raise Interrupted in the main thread; leaving it restores the handlers.
 
-    `parent`: whose end counts as an interruption too. `last_resort` is called with what is to be raised, in another
-    thread, where the main thread cannot raise it, or has not come to an end GRACE_S later; the process then exits.
-    Outside the main thread signals are left alone, and so are those that the caller ignores (nohup).
+    The end of `parent` counts as an interruption too. If the main thread cannot raise the exception, or has not
+    finished GRACE_S later, another thread calls `last_resort` with it, and the process exits.
+    Outside the main thread signals are left alone; signals that the caller ignores (nohup) always are.
     """
 
     def __init__(
@@ -70,24 +70,24 @@ class Interrupts:
         self._last_resort = last_resort
         self._parent = parent
         self._error: BaseException | None = None
-        """What ends the block."""
+        """The exception that ends the block."""
         self._aborted: ProftrackError | None = None
-        """What `abort` was given."""
-        self._heard = False
+        """The error that `abort` was called with."""
+        self._is_ending = False
         """Whether the main thread has begun to end this block, or one within it."""
         self._raised = False
         self._shields = 0
-        self._number = int(signal.SIGTERM)
-        """Of the last signal that the thread has seen."""
-        self._late: int | None = None
-        """A signal that came when the block was over already."""
-        self._told = False
-        """Whether the thread has sent one."""
-        self._before: dict[signal.Signals, Any] = {}
+        self._last_signal = int(signal.SIGTERM)
+        """The last signal that the thread has seen."""
+        self._late_signal: int | None = None
+        """A signal that came after the block was over."""
+        self._sent_by_us = False
+        """Whether the thread has sent the signal itself."""
+        self._old_handlers: dict[signal.Signals, Any] = {}
         self._done = threading.Event()
         self._owner = 0
         self._reader, self._writer = socket.socketpair()
-        self._fd_before = -1
+        self._old_wakeup_fd = -1
         self._thread = threading.Thread(target=self._watch, name="proftrack-signals", daemon=True)
 
     def __enter__(self) -> Interrupts:
@@ -96,9 +96,9 @@ class Interrupts:
         self._owner = os.getpid()
         for number in _WATCHED:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                self._before[number] = signal.signal(number, self._handle)
+                self._old_handlers[number] = signal.signal(number, self._handle)
         self._writer.setblocking(False)
-        self._fd_before = signal.set_wakeup_fd(-1)
+        self._old_wakeup_fd = signal.set_wakeup_fd(-1)
         self.listen()
         if self._parent is not None:
             _die_with_parent(signal.SIGTERM)
@@ -107,10 +107,10 @@ class Interrupts:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        self._shields += 1  # the block is over: nothing can end it any more
+        self._shields += 1  # the block is over: nothing may interrupt it now
         self._done.set()
         if self._owner == os.getpid():
-            # The thread first: a signal that it is about to send must find our handler and not the caller's.
+            # Stop the thread first: a signal that it is about to send must reach our handler, not the caller's.
             self._writer.send(b"\0")
             self._thread.join(2 * _POLL_S)
             _entered.remove(self)
@@ -119,14 +119,14 @@ class Interrupts:
                 _die_with_parent(0)
         self._writer.close()
         self._reader.close()
-        if self._late is not None:
-            signal.raise_signal(self._late)  # for whoever handles it outside of the block
+        if self._late_signal is not None:
+            signal.raise_signal(self._late_signal)  # for the handlers outside of the block
         if isinstance(error, Aborted):
             raise error.error from None
 
     @contextlib.contextmanager
     def shield(self) -> Iterator[None]:
-        """A stretch that no interruption cuts in two; one that comes meanwhile is raised at its end."""
+        """Defer interruptions: one that comes during the block is raised at its end."""
         self._shields += 1
         try:
             yield
@@ -138,15 +138,15 @@ class Interrupts:
         if os.getpid() != self._owner:
             return
         if self._done.is_set():
-            self._late = None if self._told else number
+            self._late_signal = None if self._sent_by_us else number
             return
         if self._error is None:
-            by_parent = self._parent is not None and self._parent.is_gone()
-            reason = PARENT_EXIT if by_parent else signal.Signals(number).name
+            parent_is_gone = self._parent is not None and self._parent.is_gone()
+            reason = PARENT_EXIT if parent_is_gone else signal.Signals(number).name
             self._error = Aborted(self._aborted) if self._aborted else Interrupted(reason, 128 + number)
-        # The bytes of signals go to the outermost block's thread, the handlers are those of the innermost.
+        # The thread of the outermost block gets the signals' bytes; the handlers are those of the innermost block.
         for each in _entered:
-            each._heard = True
+            each._is_ending = True
         self._raise_if_due()
 
     def _raise_if_due(self) -> None:
@@ -155,36 +155,36 @@ class Interrupts:
             raise self._error
 
     def abort(self, error: ProftrackError) -> None:
-        """Raise `error` in the main thread, from any other."""
+        """Raise `error` in the main thread; callable from any other thread."""
         self._aborted = error
         os.kill(self._owner, signal.SIGTERM)
 
     def _watch(self) -> None:
-        """The thread: looks at the parent, and ends the process where the main thread cannot."""
+        """The thread: checks the parent, and ends the process if the main thread cannot."""
         signalled_at: float | None = None
         while not self._done.is_set():
-            # Without a parent to look at, this thread sleeps: it takes nothing from the steps that are being timed.
-            waiting = _POLL_SIGNALLED_S if signalled_at else _POLL_S if self._parent else None
-            self._reader.settimeout(waiting)
+            # Without a parent to check, this thread sleeps: it must not disturb the steps that are being timed.
+            timeout = _POLL_SIGNALLED_S if signalled_at else _POLL_S if self._parent else None
+            self._reader.settimeout(timeout)
             if self._received() and signalled_at is None:
                 signalled_at = time.monotonic()
             if signalled_at is None and self._parent is not None and self._parent.is_gone():
                 signalled_at = time.monotonic()
-                self._told = True
+                self._sent_by_us = True
                 os.kill(self._owner, signal.SIGTERM)
-            grace = GRACE_S if self._heard else STUCK_S
+            grace = GRACE_S if self._is_ending else STUCK_S
             if signalled_at is not None and time.monotonic() - signalled_at > grace:
                 self._give_up()
 
     def _received(self) -> bool:
         with contextlib.suppress(OSError):  # a timeout is one
-            numbers = [number for number in self._reader.recv(64) if number in self._before]
-            self._number = numbers[0] if numbers else self._number
+            numbers = [number for number in self._reader.recv(64) if number in self._old_handlers]
+            self._last_signal = numbers[0] if numbers else self._last_signal
             return bool(numbers)
         return False
 
     def _give_up(self) -> None:
-        error: BaseException = Interrupted(signal.Signals(self._number).name, 128 + self._number)
+        error: BaseException = Interrupted(signal.Signals(self._last_signal).name, 128 + self._last_signal)
         for each in _entered:
             error = each._aborted or each._error or error
         ending = threading.Thread(target=self._end, args=(error,), daemon=True)
@@ -200,21 +200,21 @@ class Interrupts:
             farewell(error)
 
     def listen(self) -> None:
-        """Have the bytes of signals sent to the thread, unless an event loop of the caller's lives on them."""
-        free = self._fd_before == -1
-        signal.set_wakeup_fd(self._writer.fileno() if free else self._fd_before, warn_on_full_buffer=False)
+        """Send the signals' bytes to the thread, unless the caller has an event loop that needs them."""
+        free = self._old_wakeup_fd == -1
+        signal.set_wakeup_fd(self._writer.fileno() if free else self._old_wakeup_fd, warn_on_full_buffer=False)
 
     def restore(self) -> None:
-        """Put the handlers back that were there before."""
-        for number, handler in self._before.items():
+        """Restore the previous handlers."""
+        for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
-        signal.set_wakeup_fd(self._fd_before)
+        signal.set_wakeup_fd(self._old_wakeup_fd)
 
 
 def abort(error: ProftrackError) -> bool:
-    """End what runs in the innermost block of Interrupts with `error`, from another thread than the main one.
+    """End the innermost block of Interrupts with `error`; to be called from a thread other than the main one.
 
-    Where the main thread is in native code, the process ends. False where no block is entered: nothing happens then.
+    If the main thread is in native code, the process ends. Returns False, without effect, outside of any block.
     """
     if not _entered:
         return False
@@ -224,10 +224,10 @@ def abort(error: ProftrackError) -> bool:
 
 @contextlib.contextmanager
 def guarded(end: Callable[[BaseException | None], None], watched: Watched | None = None) -> Iterator[Interrupts]:
-    """Interrupts for the block, and `end` called with what ended it, None where nothing did, whatever happens.
+    """Interrupts for the block. Always calls `end`, with the error that ended the block or with None.
 
-    Those that are `watched` hear of an error first; where one of them has failed itself, its failure takes the place of
-    what came of it here. No interruption cuts `end` in two.
+    `watched` is notified of an error first; if it has failed itself, its failure replaces the error that it caused
+    here. `end` is shielded from interruptions.
     """
 
     def last_resort(error: BaseException) -> None:
@@ -252,7 +252,7 @@ def guarded(end: Callable[[BaseException | None], None], watched: Watched | None
 
 @contextlib.contextmanager
 def farewell(say: Callable[[BaseException], None]) -> Iterator[None]:
-    """Have `say` called where the process ends inside the block without the main thread; see Interrupts."""
+    """Call `say` if the process ends inside the block without its main thread; see Interrupts."""
     _farewells.append(say)
     try:
         yield
@@ -264,14 +264,14 @@ _farewells: list[Callable[[BaseException], None]] = []
 
 
 def _die_with_parent(number: int) -> None:
-    """Ask Linux to send `number` when the parent ends (0: no longer). A shell between us and it is polled instead."""
+    """Ask Linux to send `number` when the parent ends (0: stop that). With a shell in between, polling detects it."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
 
 
-# Those entered and not yet left, outermost first. A forked child (a DataLoader's worker) leaves all of them at once:
-# its signals are its own, and no byte of them may reach the parent's thread, not even before this cleanup.
+# The contexts entered and not yet left, outermost first. A forked child (a DataLoader's worker) leaves all of them at
+# once: it handles its own signals, and none of their bytes may reach the parent's thread, even before this cleanup.
 _entered: list[Interrupts] = []
 
 

@@ -1,7 +1,7 @@
-"""Figures as text, and untrusted names made fit to show. The one place that formats.
+"""Formats figures as text, and makes untrusted names safe to show. The one place that formats.
 
-Columns of figures have three digits each, so that they can be compared at a glance (51.0 us); sentences have no more
-than they need (51 us).
+Figures in columns have three digits each, so that they can be compared at a glance (51.0 us); figures in sentences have
+no more digits than needed (51 us).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-# Control and direction characters, what is invisible, and lone surrogates, which no file can hold.
+# Control and direction characters, invisible characters, and lone surrogates, which cannot be written to a file.
 _CONTROL = re.compile(
     r"[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
     r"\U000e0000-\U000e007f]"
@@ -20,14 +20,12 @@ _CONTROL = re.compile(
 _NOISE = re.compile(r"^void |at::native::|at::cuda::|\(anonymous namespace\)::|c10::")
 _QUALIFIER = re.compile(r"^(?:void|static|__global__)\s+")
 _PARAMETERS = re.compile(r"(?<=\w)\(.*\)$")
-# What rounds to 1000 has the next unit.
+# Values that round to 1000 get the next unit.
 _INF = float("inf")
 _UNITS = ((0.1, 1e-3, "ns"), (1e3, 1, "us"), (1e6, 1e3, "ms"), (_INF, 1e6, "s"))
-
-
 _PREFIXES = ((1e3, 1, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M"), (1e12, 1e9, "G"), (1e15, 1e12, "T"), (_INF, 1e15, "P"))
 _VALUE = 80
-"""Characters of a value in a sentence."""
+"""Maximum characters of a value in a sentence."""
 _SHORT_NAME = 80
 
 
@@ -49,7 +47,7 @@ def short_time(us: float) -> str:
 
 
 def torch_time(us: float) -> str:
-    """Microseconds as torch's tables have them: 572.832us, 1.558ms, 3.574s."""
+    """Microseconds as in torch's tables: 572.832us, 1.558ms, 3.574s."""
     if us >= 1e6:
         return f"{us / 1e6:.3f}s"
     return f"{us / 1e3:.3f}ms" if us >= 1e3 else f"{us:.3f}us"
@@ -100,7 +98,7 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def figure(metric: str, value: float | None) -> str:
-    """A metric's value in a column, in the unit that its name says: 2.65 s, 60.0 GB, 0.5."""
+    """A metric's value in a column, in the unit given by its name: 2.65 s, 60.0 GB, 0.5."""
     if value is None:
         return "-"
     if metric.endswith("_us"):
@@ -138,19 +136,19 @@ def how_often(count: float) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """0.0142 -> 1.4 %; what is there and too small for that is <0.1 %."""
+    """0.0142 -> 1.4 %; values above zero that would round to zero: <0.1 %."""
     if fraction is None:
         return "-"
     return "<0.1 %" if 0 < fraction < 0.0005 else f"{fraction * 100:.1f} %"
 
 
 def difference(fraction: float) -> str:
-    """How far apart two figures are, 0.12 being 12.0 %; from a factor of ten on as a factor: 240x."""
+    """A relative difference: 0.12 -> 12.0 %; from a factor of ten, the factor: 240x."""
     return f"{fraction * 100:.1f} %" if fraction < 9 else f"{number(1 + fraction)}x"
 
 
 def changes(*ratios: float) -> list[str]:
-    """Ratios as changes: 1.05 -> +5.0 %. Where one is beyond ten times or a tenth, all as factors: 0.019x, 1,101x."""
+    """Ratios as changes: 1.05 -> +5.0 %. If any is beyond ten times or a tenth, all as factors: 0.019x, 1,101x."""
     if all(10 > ratio > 0.1 or not ratio for ratio in ratios):
         return [f"{(ratio - 1) * 100:+.1f} %" for ratio in ratios]
     return [f"{number(ratio)}x" for ratio in ratios]
@@ -160,14 +158,14 @@ def changes(*ratios: float) -> list[str]:
 
 
 def show(value: Any) -> str:
-    """A value as it can stand in a sentence: one line, not too long."""
+    """A value for use in a sentence: one line, not too long."""
     text = value if isinstance(value, str) and value.isprintable() and value.strip() else repr(value)
     return text if len(text) <= _VALUE else text[: _VALUE - 3] + "..."
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """`; did you mean X?` where a known word is close, whatever its case; else nothing."""
-    words = {each.lower(): each for each in known}
+    """`; did you mean X?` if a known word is close, ignoring case; else empty."""
+    words = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(word.lower(), list(words), n=1, cutoff=0.6)
     return f"; did you mean {words[close[0]]}?" if close else ""
 
@@ -176,7 +174,7 @@ def meant(word: str, known: Iterable[str]) -> str:
 
 
 def plain(name: str, limit: int = 200) -> str:
-    """An untrusted name on one line: control and direction characters escaped, the middle of a long one left out."""
+    """An untrusted name on one line: control and direction characters are escaped, the middle of long names is cut."""
     limit = max(limit, 5)
     head = (limit - 3) * 2 // 3
     tail = limit - 3 - head
@@ -184,7 +182,7 @@ def plain(name: str, limit: int = 200) -> str:
         text = _escaped(name)
         if len(text) <= limit:
             return text
-    # Escapes only make it longer: no more than this can be shown of a name of megabytes.
+    # Escaping only lengthens a text, so no more than this is needed, even for a name of megabytes.
     return f"{_escaped(name[:head])[:head]}...{_escaped(name[-tail:])[-tail:]}"
 
 
@@ -193,12 +191,12 @@ def _escaped(text: str) -> str:
 
 
 def brief(name: str, limit: int) -> str:
-    """A kernel's name in a table: without the return type and the namespaces that all of torch's have."""
+    """A kernel's name for a table, without its return type and the namespaces common to all of torch's kernels."""
     return plain(_NOISE.sub("", name), limit)
 
 
 def short_name(name: str) -> str:
-    """A kernel's name as people say it: no return type, template arguments or parameters, and no namespaces of torch.
+    """A kernel's plain name, without return type, template arguments, parameters and torch's namespaces.
 
     Not escaped, and at most 80 characters.
     """

@@ -1,8 +1,8 @@
-"""From traces to judged records: all that `proftrack analyze` and `proftrack.analyze()` do, without torch.
+"""From traces to judged records: everything that `proftrack analyze` and `proftrack.analyze()` do, without torch.
 
-trace_files  which files were named: themselves, or by their folder
-pool         several traces read and measured, in processes where that pays
-pipeline     the stages joined: a record for each rank, of traces or of a capture
-ranks        what several ranks say together, and each one's verdict in their company
+trace_files  which trace files to read: those named directly, and those in a named folder
+pool         reads and measures several traces, in several processes if that is faster
+pipeline     joins the stages: a record for each rank, from traces or from a capture
+ranks        compares the ranks of one run, and adds to each verdict what the comparison shows
 dataframes   the result in a notebook
 """

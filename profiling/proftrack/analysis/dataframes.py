@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 class AnalyzedTrace:
-    """A trace's record, and its tables as DataFrames (times in microseconds, as their columns say).
+    """A trace's record, and its tables as DataFrames (times in microseconds, as column names say).
 
-    record    everything `proftrack analyze --json -` prints
+    record    everything that `proftrack analyze --json -` prints
     verdict   regime, cause, confidence, evidence, advice
-    rank      None for one trace alone that does not say which it is of
+    rank      None for a single trace that does not state its rank
     ops       name, category, calls, self_cpu_time_us, cpu_time_us, self_cuda_time_us, cuda_time_us
     kernels   name, kind, calls, total_us, mean_us, min_us, max_us, share, limit, blocks, flops, bytes, roofline_us, ...
     steps     step, host_us, self_cpu_time_us, self_cuda_time_us, gpu_events, kernels, launches
     regions   name, calls, cpu_time_us, gpu_busy_us, launches
-    events    one row an event: ts_ns, dur_ns (integers), name, category, kind, pid, tid, device, stream, ...
+    events    one row per event: ts_ns, dur_ns (integers), name, category, kind, pid, tid, device, stream, ...
     """
 
     def __init__(self, analysis: Analysis) -> None:
@@ -75,9 +75,9 @@ class AnalyzedTrace:
 class AnalyzedRanks:
     """Several traces as the ranks of one run.
 
-    ranks     an AnalyzedTrace each, in the order of their ranks; a verdict knows of the other ranks
-    joint     the ranks side by side and what that means, as `proftrack analyze --json -` prints it; None for one rank
-    left_out  JSON files of a folder that are no traces
+    ranks     one AnalyzedTrace per rank, in rank order; each verdict takes the other ranks into account
+    joint     the comparison of the ranks, as `proftrack analyze --json -` prints it; None for one rank
+    left_out  JSON files of a folder that are not traces
     """
 
     def __init__(self, ranks: Sequence[AnalyzedTrace], joint: Joint | None, left_out: Sequence[Path]) -> None:
@@ -89,9 +89,9 @@ class AnalyzedRanks:
         return f"<proftrack ranks: {' '.join(self.joint.findings) if self.joint else self.ranks[0].verdict.summary}>"
 
 
-# A type checker cannot know whether a path is a folder's: what it gives may be used as either.
+# A type checker cannot know whether a path names a folder, so the result may be used as either type.
 @overload
-def analyze(  # type: ignore[overload-overlap]  # a str is an Iterable of them, too
+def analyze(  # type: ignore[overload-overlap]  # a str is also an Iterable[str]
     path: str | PathLike[str],
     *,
     step_time_us: float | None = ...,
@@ -121,17 +121,17 @@ def analyze(
 ) -> AnalyzedTrace | AnalyzedRanks:
     """Read, measure and judge torch.profiler traces (.json or .json.gz).
 
-    A file gives an AnalyzedTrace. A folder, or several paths, are the ranks of one run and give AnalyzedRanks.
+    A file returns an AnalyzedTrace. A folder or several paths are taken as the ranks of one run and return
+    AnalyzedRanks.
 
     `step_time_us` is the step time without the profiler; without it the verdict rests on the traces' own times.
-    `max_bytes` bounds the JSON inside a file (default 8 GiB, and 250 times the file's size). `rank_from` is a regular
-    expression with one group that takes the rank from a file's name. More than one of `processes` needs a main module
-    that may be imported again (`if __name__ == "__main__"`).
-    Raises TraceError where a file cannot be read; `salvage` reads what is whole of it. Raises UsageError where
-    `step_time_us` is no time of a step, or ranks and files do not go together; NotFoundError where one of several paths
-    does not exist.
+    `max_bytes` limits the JSON inside a file (default 8 GiB, and 250 times the file's size). `rank_from` is a regular
+    expression whose one group matches the rank in a file name. `processes` above 1 requires a main module that can be
+    imported again (`if __name__ == "__main__"`).
+    Raises TraceError if a file cannot be read (`salvage` reads its intact part), UsageError if `step_time_us` is not a
+    valid step time or ranks and files do not match, NotFoundError if one of several paths does not exist.
     """
-    paths = [Path(path)] if isinstance(path, (str, PathLike)) else [Path(each) for each in path]
+    paths = [Path(path)] if isinstance(path, (str, PathLike)) else [Path(item) for item in path]
     is_file = isinstance(path, (str, PathLike)) and not paths[0].is_dir()
     left_out: list[Path] = []
     analyzed = analyze_traces(
@@ -143,12 +143,12 @@ def analyze(
         processes=processes,
         on_left_out=left_out.append,
     )
-    traces = [AnalyzedTrace(each) for each in analyzed.ranks]
+    traces = [AnalyzedTrace(analysis) for analysis in analyzed.ranks]
     return traces[0] if is_file else AnalyzedRanks(traces, analyzed.joint, left_out)
 
 
 def _frame(rows: Sequence[Struct], row_type: type[Struct]) -> pd.DataFrame:
-    """A row each; without any the columns are still there."""
+    """One DataFrame row for each of `rows`; an empty frame still has its columns."""
     import pandas as pd
 
     frame: pd.DataFrame = pd.DataFrame(

@@ -1,4 +1,4 @@
-"""Joins the stages: traces are read, measured and judged, become a record a rank, and the ranks are compared."""
+"""Joins the stages: reads, measures and judges traces, makes one record per rank, and compares the ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from proftrack import __version__
 from proftrack.analysis.pool import Measured, read_and_measure
 from proftrack.analysis.ranks import Part, join_ranks
 from proftrack.analysis.trace_files import TraceFiles
-from proftrack.capture.result import Capture
 from proftrack.errors import UsageError
 from proftrack.measures import Measures, combine, measure
 from proftrack.measures.collectives import Collective
@@ -31,11 +30,12 @@ from proftrack.verdict.context import Context
 from proftrack.verdict.judge import Judgement, judge
 
 if TYPE_CHECKING:
+    from proftrack.capture.result import Capture  # not at run time: it loads YAML, which traces do not need
     from proftrack.experiment import Experiment
 
 _COSTLY_OPTIONS = ("record_shapes", "with_stack", "profile_memory")
 LONGEST_STEP_US = 1e12
-"""A step of more than eleven days is a mistake of units."""
+"""A step of more than eleven days means that the units are mistaken."""
 
 
 class Analysis(NamedTuple):
@@ -43,30 +43,30 @@ class Analysis(NamedTuple):
 
     record: Record
     tables: list[EventTable]
-    """One a cycle, in order of time."""
+    """One per cycle, in order of time."""
     collectives: Sequence[Collective] = ()
     paths: Sequence[Path] = ()
-    """The trace files; one a cycle."""
+    """The trace files, one per cycle."""
     rank: int | None = None
-    """Where several traces are analyzed together every one has a rank; of one alone it may be unknown."""
+    """Known for all traces that are analyzed together; for a single trace it may be unknown."""
     rank_is_assumed: bool = False
-    """Neither the trace nor its name says so: it is a number that no other has."""
+    """Neither the trace nor its name states the rank: it is a number that no other trace has."""
 
 
 class JointAnalysis(NamedTuple):
-    """The ranks of one run, and what they say together."""
+    """The ranks of one run, and their comparison."""
 
     ranks: list[Analysis]
     joint: Joint | None
-    """None where there is only one."""
+    """None if there is only one rank."""
 
 
 def analyze_trace(
     path: Path, *, step_time_us: float | None = None, salvage: bool = False, max_bytes: int | None = None
 ) -> Analysis:
-    """Read, measure and judge somebody's trace.
+    """Read, measure and judge one trace.
 
-    Raises TraceError where it cannot be read or holds no events, UsageError where `step_time_us` is no time of a step.
+    Raises TraceError if it cannot be read or has no events, UsageError if `step_time_us` is not a valid step time.
     """
     files = TraceFiles([path], frozenset())
     [analysis] = analyze_traces(files, step_time_us=step_time_us, salvage=salvage, max_bytes=max_bytes).ranks
@@ -83,62 +83,62 @@ def analyze_traces(
     processes: int = 1,
     on_left_out: Callable[[Path], object] = lambda path: None,
 ) -> JointAnalysis:
-    """Read, measure and judge the traces of one run's ranks: one record a rank, its cycles taken together.
+    """Read, measure and judge the traces of one run's ranks: one record per rank, combining its cycles.
 
-    Ranks come from `rank_from` (a regular expression on file names), else from the traces, else from their names. Files
-    without a rank that one process wrote (HOST_PID.TIME...) are its cycles; others are records of their own, numbered
-    with the ranks that are free. `on_left_out` is called for each file of a folder that is JSON, but no trace. At most
-    `processes` processes read at once (see `read_and_measure`).
-    Raises TraceError where a trace cannot be read, UsageError where ranks and files do not go together or
-    `step_time_us` is no time of a step.
+    Ranks come from `rank_from` (a regular expression on file names), else from the traces, else from their names.
+    Files without a rank that one process wrote (HOST_PID.TIME...) are its cycles; each other file is a record of its
+    own, numbered with a free rank. `on_left_out` is called for each file of a folder that is JSON but not a trace. At
+    most `processes` processes read at once (see `read_and_measure`).
+    Raises TraceError if a trace cannot be read, UsageError if ranks and files do not match or `step_time_us` is not a
+    valid step time.
     """
     step_time_us = _checked_step_time(step_time_us)
     cycles: dict[int | str, list[Measured]] = defaultdict(list)
-    for each in read_and_measure(
+    for measured in read_and_measure(
         files, salvage=salvage, max_bytes=max_bytes, processes=processes, on_left_out=on_left_out
     ):
-        distributed = each.trace.table.meta.distributed or {}
-        rank = rank_of(each.trace.path, stated_rank(distributed.get("rank")), rank_from)
-        cycles[worker_of(each.trace.path) if rank is None else rank].append(each)
+        distributed = measured.trace.table.meta.distributed or {}
+        rank = rank_of(measured.trace.path, stated_rank(distributed.get("rank")), rank_from)
+        cycles[worker_of(measured.trace.path) if rank is None else rank].append(measured)
     ranks = [_analyzed(key, of_rank, step_time_us) for key, of_rank in cycles.items()]
     return _joined(sorted(ranks, key=lambda a: (a.rank is None, a.rank or 0, str(a.paths[0]))))
 
 
 def _joined(ranks: list[Analysis]) -> JointAnalysis:
-    """Several ranks compared; those not known take the free numbers, in the order of their names."""
+    """Several ranks compared; unknown ranks take the free numbers, in the order of their names."""
     if len(ranks) == 1:
         return JointAnalysis(ranks, None)
-    numbers = numbered([each.rank for each in ranks])
+    numbers = numbered([analysis.rank for analysis in ranks])
     parts = [
-        Part(rank=number, record=each.record, collectives=each.collectives, assumed=each.rank is None)
-        for number, each in zip(numbers, ranks, strict=True)
+        Part(rank=number, record=analysis.record, collectives=analysis.collectives, assumed=analysis.rank is None)
+        for number, analysis in zip(numbers, ranks, strict=True)
     ]
     records, joint = join_ranks(parts)
     compared = [
-        each._replace(record=record, rank=part.rank, rank_is_assumed=part.assumed)
-        for each, part, record in zip(ranks, parts, records, strict=True)
+        analysis._replace(record=record, rank=part.rank, rank_is_assumed=part.assumed)
+        for analysis, part, record in zip(ranks, parts, records, strict=True)
     ]
     return JointAnalysis(compared, joint)
 
 
 def _checked_step_time(value: Any) -> float | None:
-    """A step time that somebody gave, whether as an option or from Python."""
+    """A step time from the command line or from Python, as a float. Raises UsageError if it is not valid."""
     if value is None:
         return None
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if is_number and 0 < value <= LONGEST_STEP_US:
         return float(value)
     raise UsageError(
-        f"step_time_us: {repr(value)[:60]} is no time of a step",
+        f"step_time_us: {repr(value)[:60]} is not a valid step time",
         f"give a number of microseconds above 0 and up to {LONGEST_STEP_US:.0e}",
     )
 
 
 def _analyzed(key: int | str, cycles: list[Measured], step_time_us: float | None) -> Analysis:
-    """One rank's record over its cycles in order of time."""
+    """One rank's record, from its cycles in order of time."""
     cycles = sorted(cycles, key=lambda c: c.trace.table.started_ns)
     traces = [cycle.trace for cycle in cycles]
-    _refuse_overlap(traces)
+    _reject_overlap(traces)
     measures = combine([cycle.measures for cycle in cycles])
     judged = judge(measures, Context(step_time_us=step_time_us))
     record = _record(measures, judged, traces, environment=_environment(traces[0]))
@@ -150,18 +150,18 @@ def _analysis(record: Record, traces: list[Trace], measures: Measures, rank: int
     return Analysis(record, tables, measures.collectives, paths, rank)
 
 
-def _refuse_overlap(traces: list[Trace]) -> None:
-    """Cycles of one process follow each other: traces that overlap in time are of two processes with one rank."""
+def _reject_overlap(traces: list[Trace]) -> None:
+    """Cycles of one process do not overlap: traces that do come from two processes with the same rank."""
     for before, after in pairwise(traces):
         if after.table.started_ns < before.table.started_ns + int(before.table.end[before.table.valid].max(initial=0)):
             raise UsageError(
-                f"{before.path.name} and {after.path.name} are of one rank by their names and overlap in time: "
-                "name the ranks with --rank-from, or analyze them apart"
+                f"{before.path.name} and {after.path.name} have the same rank but overlap in time",
+                "name the ranks with --rank-from, or analyze the traces separately",
             )
 
 
 def analyze_capture(capture: Capture, experiment: Experiment, environment: Environment) -> Analysis:
-    """Read, measure and judge what a capture left: every cycle's trace, and the unprofiled timing."""
+    """Read, measure and judge the results of a capture: every cycle's trace, and the unprofiled timing."""
     traces = [read(cycle.trace) for cycle in capture.cycles]
     measures = combine([measure(t.table, capture.ceilings) for t in traces])
     context = Context(
@@ -231,7 +231,7 @@ def _work(capture: Capture | None, measures: Measures) -> StepWork | None:
 
 
 def _rates(capture: Capture | None, measures: Measures, judged: Judgement) -> Rates | None:
-    """What a step attained, over T; only where T was measured without the profiler."""
+    """The rates that a step attained over T; only if T was measured without the profiler."""
     work, time = _work(capture, measures), judged.step_time_us
     if capture is None or capture.timing is None or work is None or not time:
         return None
@@ -247,10 +247,10 @@ def _rates(capture: Capture | None, measures: Measures, judged: Judgement) -> Ra
 
 
 def _run_facts(capture: Capture, experiment: Experiment, environment: Environment) -> RunFacts:
-    """What was asked for, and what must be equal for another run to be comparable."""
+    """The settings of the run, and those that must be equal for another run to be comparable."""
     from proftrack.experiment import fingerprint
 
-    # A record is read by others: an address among the parameters loses its password.
+    # Records are shared: passwords are removed from URLs among the parameters.
     experiment = msgspec.structs.replace(experiment, params=scrub_all(experiment.params))
     device = environment.device.name if environment.device else capture.device
     digest, keys = fingerprint(experiment, device, cpu_threads=environment.cpu_threads)
@@ -271,12 +271,12 @@ def _run_facts(capture: Capture, experiment: Experiment, environment: Environmen
 
 
 def _profiler_options(trace: Trace) -> dict[str, bool]:
-    """Which of the profiler's costly options were on; a trace names only those that were."""
+    """Which of the profiler's costly options were on; a trace lists only those."""
     return {name: bool(trace.table.meta.fields.get(name)) for name in _COSTLY_OPTIONS}
 
 
 def _environment(trace: Trace) -> Environment:
-    """What a trace says about where it was made."""
+    """The environment that a trace describes."""
     meta = trace.table.meta
     used = [d for d in meta.device_properties if d.get("id") in set(trace.table.device.tolist())]
     device = None

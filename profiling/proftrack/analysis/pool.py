@@ -1,4 +1,4 @@
-"""Reads and measures several traces, in processes of their own where that pays."""
+"""Reads and measures several traces, in several processes if that is faster."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from proftrack.measures import Measures, measure
 from proftrack.trace.reader import Trace, read
 
 PAYS_FROM_BYTES = 4 << 20
-"""Of files on disk: below this a process takes longer to start (0.2 s) than to read its share."""
+"""Size of the files on disk: below this a process takes longer to start (0.2 s) than to read its share."""
 PEAK_PER_BYTE = {True: 12, False: 0.75}
-"""Peak memory of a reader for each byte on disk, of a compressed and of a plain trace (seen: 10 and 0.7)."""
+"""A reader's peak memory per byte on disk, by whether the trace is compressed (10 and 0.7 were observed)."""
 PEAK_AT_LEAST = 100 << 20
 
 
@@ -38,9 +38,9 @@ def read_and_measure(
 ) -> list[Measured]:
     """Each trace with its figures, in the order of `files`, read by at most `processes` processes at once.
 
-    `on_left_out` is called for each file of a folder that is JSON, but no trace. More than one process needs a main
-    module that may be imported again, as the command line's. Raises TraceError where a trace cannot be read or holds no
-    events, UsageError where no file is a trace.
+    `on_left_out` is called for each file of a folder that is JSON but not a trace. More than one process requires a
+    main module that can be imported again, like the command line's. Raises TraceError if a trace cannot be read or has
+    no events, UsageError if no file is a trace.
     """
     measured: list[Measured] = []
     others = 0
@@ -52,7 +52,7 @@ def read_and_measure(
                 continue
             others += 1
             if others == len(files.paths):
-                raise UsageError(f"{path.parent}: no JSON in this folder is a trace", "name a trace")
+                raise UsageError(f"{path.parent}: no JSON file in this folder is a trace", "name a trace")
             on_left_out(path)
     return measured
 
@@ -60,30 +60,30 @@ def read_and_measure(
 def _in_processes(
     job: Callable[[Path], Measured | None], paths: Sequence[Path], workers: int
 ) -> Generator[Measured | None, None, None]:
-    """The job's results in the order of `paths`, each as soon as it is there."""
+    """The job's results in the order of `paths`, each as soon as it is available."""
     if workers == 1:
         yield from map(job, paths)
         return
-    # Here: one trace has no use for what these cost.
+    # Imported here because a single trace should not pay for these.
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
     from multiprocessing import get_context
 
-    # Not by fork: numpy has threads, and what they hold would stay held in a copy.
+    # Not by fork: numpy has threads, and locks that they hold would stay locked in the child.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         try:
             yield from pool.map(job, paths)
         except BrokenProcessPool as error:
             folder = paths[0].parent
             raise TraceError(
-                f"{folder}: a process that read traces was ended (too little memory?)", "name fewer traces at once"
+                f"{folder}: a process reading traces was killed (out of memory?)", "name fewer traces at once"
             ) from error
 
 
 def _read_and_measure(
     path: Path, salvage: bool, max_bytes: int | None, may_be_other: frozenset[Path]
 ) -> Measured | None:
-    """None for JSON of another kind, where `may_be_other` has it."""
+    """The trace with its figures; None if it is JSON of another kind and in `may_be_other`."""
     try:
         trace = read(path, salvage=salvage, max_bytes=max_bytes)
     except NotATraceError:
@@ -91,12 +91,14 @@ def _read_and_measure(
             return None
         raise
     if not len(trace.table):
-        raise TraceError(f"{path}: holds no complete events ({trace.events} of other kinds)", "export the trace again")
+        raise TraceError(
+            f"{path}: contains no complete events ({trace.events} of other kinds)", "export the trace again"
+        )
     return Measured(trace, measure(trace.table))
 
 
 def _workers(paths: Sequence[Path], processes: int) -> int:
-    """As many as processors, traces and half of the free memory allow; one where more would not pay."""
+    """As many as processors, traces and half of the free memory allow; one if more would not be faster."""
     sizes = [path.stat().st_size if path.is_file() else 0 for path in paths]
     if len(paths) < 2 or sum(sizes) < PAYS_FROM_BYTES:
         return 1

@@ -1,8 +1,8 @@
-"""Several ranks as one run: their figures side by side, and what one rank's record cannot tell without the others.
+"""Compares the ranks of one run, and adds to each rank's verdict what only the comparison shows.
 
-A collective ends for all ranks at about the same time, and begins for each when it arrives: of the same collective the
-shortest is the transfer, what it takes longer on another rank is that rank's waiting. The rank that waits least is the
-one that the others wait for. Durations are compared, never the ranks' clocks.
+A collective ends for all ranks at about the same time, but begins for each rank when that rank arrives. So its
+shortest duration is the transfer, and the excess on another rank is that rank's waiting. The rank that waits least is
+the one that the others wait for. Durations are compared, never the ranks' clocks.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from proftrack.record.verdict import Evidence
 from proftrack.text import difference, short_time
 
 MOSTLY = 0.5
-"""Share of a rank's time in collectives from which on it is called waiting."""
+"""From this share of its time in collectives on, a rank counts as waiting."""
 NOTABLE = 0.05
-"""Differences between ranks under this share are not worth a word."""
+"""Differences between ranks under this share are not reported."""
 _LISTED = 10
 
 
@@ -34,26 +34,26 @@ class Part(Struct, frozen=True, kw_only=True):
     record: Record
     collectives: Sequence[Collective]
     assumed: bool = False
-    """Nothing says that it is this rank; see `numbered`."""
+    """Neither the trace nor its name states this rank; see `numbered`."""
 
     @property
     def partial(self) -> bool:
-        """Whether its trace was read in part."""
+        """Whether the trace was read only in part."""
         return any(flag.code == "partial_file" for flag in self.record.quality)
 
 
 def join_ranks(parts: Sequence[Part]) -> tuple[list[Record], Joint]:
     """Compare the ranks of one run.
 
-    Returns the record of each part, in the order of `parts` and with a verdict that knows of the other ranks, and the
-    comparison.
+    Returns the record of each part, in the order of `parts` and with a verdict that takes the other ranks into account,
+    and the comparison.
     """
     joint = join(parts)
-    return [in_company(part.record, part.rank, joint) for part in parts], joint
+    return [_with_waiting(part.record, part.rank, joint) for part in parts], joint
 
 
 def join(parts: Sequence[Part]) -> Joint:
-    """The ranks' figures side by side, and what they mean."""
+    """The ranks' figures side by side, and the findings."""
     waiting = _waiting([part for part in parts if not part.partial])
     ranks = [_figures(part, waiting.get(part.rank)) for part in sorted(parts, key=lambda p: p.rank)]
     timed = {r.rank: r.step_time_us for r in ranks if r.step_time_us and not r.partial}
@@ -68,35 +68,36 @@ def join(parts: Sequence[Part]) -> Joint:
     )
 
 
-def in_company(record: Record, rank: int, joint: Joint) -> Record:
-    """The record with what only the other ranks can tell: whether its time in collectives is transfer, or waiting.
+def _with_waiting(record: Record, rank: int, joint: Joint) -> Record:
+    """The record, whose verdict says if most of its time in collectives is waiting for another rank.
 
-    A rank that waits for another is communication-bound by its own trace; nothing done to its communication helps it.
+    By its own trace a waiting rank is communication-bound, but changing its communication would not help it.
     """
-    figures = {each.rank: each for each in joint.ranks}
+    figures = {rank_figures.rank: rank_figures for rank_figures in joint.ranks}
     own, late = figures[rank], figures.get(-1 if joint.waited_for_rank is None else joint.waited_for_rank)
     if record.verdict.regime != "communication-bound" or late is None or late.rank == rank:
         return record
-    waiting, inside = own.waiting_us or 0.0, own.communication_us or 0.0
-    if not inside or waiting < MOSTLY * inside:
+    waiting, communication = own.waiting_us or 0.0, own.communication_us or 0.0
+    if not communication or waiting < MOSTLY * communication:
         return record
     summary = record.verdict.summary.rstrip(".")
     verdict = msgspec.structs.replace(
         record.verdict,
         cause=f"rank {late.rank}",
-        summary=f"{summary}, and {waiting / inside:.0%} of that is waiting for rank {late.rank}.",
+        summary=f"{summary}, and {waiting / communication:.0%} of that is waiting for rank {late.rank}.",
         evidence=[
             *record.verdict.evidence,
             Evidence(
                 name="waiting_us",
                 value=waiting,
                 unit="us",
-                text=f"Of {inside:.0f} us a step in collectives {waiting:.0f} us are beyond rank {late.rank}'s own.",
+                text=f"{waiting:.0f} us of the {communication:.0f} us per step in collectives exceeds "
+                f"rank {late.rank}'s own time there.",
             ),
         ],
         advice=[
-            f"Look at rank {late.rank}, which the others wait for; by itself it is {late.regime}.",
-            "Overlapping collectives, sending less or a faster network wins little while they wait.",
+            f"Look at rank {late.rank}, which the other ranks wait for; on its own it is {late.regime}.",
+            "While they wait, overlapping collectives, sending less data or a faster network gains little.",
         ],
     )
     return msgspec.structs.replace(record, verdict=verdict)
@@ -122,7 +123,7 @@ def _figures(part: Part, waiting: float | None) -> RankFigures:
 
 
 def _waiting(parts: list[Part]) -> dict[int, float]:
-    """For each rank, its time in collectives beyond the quickest rank's, over those that all ranks have alike."""
+    """For each rank, its time in collectives beyond the fastest rank's, over the collectives that all ranks share."""
     sequences = {part.rank: _by_name(part.collectives) for part in parts}
     if len(parts) < 2 or not all(sequences.values()):
         return {}
@@ -130,7 +131,7 @@ def _waiting(parts: list[Part]) -> dict[int, float]:
     for name in set.intersection(*(set(s) for s in sequences.values())):
         columns = {rank: s[name] for rank, s in sequences.items()}
         if len({len(c) for c in columns.values()}) != 1:
-            continue  # not the same collectives: nothing pairs them
+            continue  # the ranks ran different numbers of these: they cannot be paired
         for durations in zip(*columns.values(), strict=True):
             least = min(durations)
             for rank, duration in zip(columns, durations, strict=True):
@@ -157,17 +158,18 @@ def _waited_for(ranks: list[RankFigures]) -> int | None:
 def _compared(
     parts: Sequence[Part], ranks: list[RankFigures], waited_for: int | None, spread: float | None, timed: int
 ) -> list[str]:
-    """What comes of comparing the ranks whose traces are whole."""
+    """Findings from comparing the ranks with complete traces."""
     out = []
     if spread is not None:
-        out.append(f"Step times of the {timed} ranks differ by {difference(spread)}.")
+        out.append(f"Step times of the {timed} ranks differ by up to {difference(spread)}.")
     if waited_for is not None:
         others = [r for r in ranks if r.rank != waited_for and r.waiting_us]
         worst = max(others, key=lambda r: r.waiting_us or 0.0)
         regime = next(r.regime for r in ranks if r.rank == waited_for)
+        waiting = short_time(worst.waiting_us or 0.0)
         out.append(
-            f"The others wait for rank {waited_for}: rank {worst.rank} spends {short_time(worst.waiting_us or 0.0)} a "
-            f"step in collectives waiting. Look at rank {waited_for} ({regime} by itself), not at the network."
+            f"The other ranks wait for rank {waited_for}: rank {worst.rank} spends {waiting} per step waiting in "
+            f"collectives. Look at rank {waited_for} ({regime} on its own), not at the network."
         )
     elif any(r.waiting_us is not None for r in ranks):
         out.append("No rank waits notably for another: time in collectives is transfer.")
@@ -178,21 +180,21 @@ def _compared(
 
 
 def _left_out(parts: Sequence[Part]) -> list[str]:
-    """Ranks that are missing, not compared, or assumed."""
+    """Findings about ranks that are missing, not compared, or assumed."""
     out = []
     partial = sorted(part.rank for part in parts if part.partial)
     if partial:
-        whose, they = ("trace of rank", "it is") if len(partial) == 1 else ("traces of ranks", "they are")
-        out.append(f"Read in part, the {whose} {_listed(partial)}: {they} left out of the comparison.")
+        traces, were, are = ("trace of rank", "was", "is") if len(partial) == 1 else ("traces of ranks", "were", "are")
+        out.append(f"The {traces} {_listed(partial)} {were} read only in part and {are} left out of the comparison.")
     present = {part.rank for part in parts}
-    # Not a set of all ranks: a name or a trace may give one of any size.
+    # Not a set of all ranks: a name or a trace may state a rank of any size.
     missing = list(islice(filterfalse(present.__contains__, range(max(present) + 1)), _LISTED + 1))
     if missing:
-        out.append(f"No trace of rank {_listed(missing)}.")
+        out.append(f"There is no trace of {'rank' if len(missing) == 1 else 'ranks'} {_listed(missing)}.")
     assumed = sum(part.assumed for part in parts)
     if assumed:
-        whose = "rank of 1 trace is" if assumed == 1 else f"ranks of {assumed} traces are"
-        out.append(f"The {whose} assumed from the order of {'the' if assumed == 1 else 'their'} names.")
+        ranks_are = "rank of 1 trace is" if assumed == 1 else f"ranks of {assumed} traces are"
+        out.append(f"The {ranks_are} assumed from the order of the file names.")
     return out
 
 

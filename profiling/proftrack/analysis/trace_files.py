@@ -1,4 +1,4 @@
-"""Which trace files somebody named: the files themselves, and the JSON in a folder."""
+"""Finds the trace files to read: those named directly, and the JSON files in a named folder."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class TraceFiles(NamedTuple):
 
     paths: list[Path]
     from_folders: frozenset[Path]
-    """Those of `paths` that only their folder was named for: one that turns out to be other JSON is left out."""
+    """The `paths` found in a named folder: one that turns out to be other JSON is left out."""
 
 
 def find(given: Iterable[Path]) -> TraceFiles:
-    """The files that `given` names, folders replaced by the JSON files directly in them.
+    """The files that `given` names, with folders replaced by the JSON files directly in them.
 
-    Raises NotFoundError where a path does not exist, UsageError where nothing is named, a folder has no JSON file or a
-    file is named twice.
+    Raises NotFoundError if a path does not exist; UsageError if nothing is named, a folder has no JSON file, or a file
+    is named twice.
     """
     paths: list[Path] = []
     from_folders: set[Path] = set()
@@ -38,15 +38,15 @@ def find(given: Iterable[Path]) -> TraceFiles:
         else:
             paths.append(path)
     if not paths:
-        raise UsageError("no trace given", "name at least one")
-    twice = sorted({path for path in paths if paths.count(path) > 1})
-    if twice:
-        raise UsageError(f"{twice[0]}: given twice", "name each trace once")
+        raise UsageError("no trace given", "name at least one trace")
+    duplicates = sorted({path for path in paths if paths.count(path) > 1})
+    if duplicates:
+        raise UsageError(f"{duplicates[0]}: given twice", "name each trace once")
     return TraceFiles(paths, frozenset(from_folders))
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    """Smallest first: other JSON is small, and is found before much is read."""
+    """Smallest first: JSON of other kinds is small, and so is recognized before much is read."""
     inside = {file for pattern in PATTERNS for file in folder.glob(pattern)}
     if not inside:
         raise UsageError(f"{folder}: no .json or .json.gz file in this folder", "name a trace or its folder")

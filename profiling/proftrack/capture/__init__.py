@@ -1,43 +1,45 @@
 """Capture: run a workload, time it, profile it. The only stage that runs the user's code.
 
     compat           what torch does not promise: private names, and what not every version has
-    device           what is asked of the device that steps run on
+    device           the device that steps run on
     environment      facts about the machine, the software and the code
-    cpu_load         what used the processors while steps were timed
-    gpu_state        the GPU's clocks, throttling and neighbours
+    cpu_load         what used the CPUs while steps were timed
+    gpu_state        the GPU's clocks, throttling and other processes
     timing           warm-up, and steps timed without a profiler
     in_turns         several workloads timed in turns
-    lockstep         ranks timed in step with each other
-    call_costs       what it costs to call an operator on this CPU
-    ceilings         attainable rates of the device, measured once and kept
-    step_work        what one step must at least do, counted
-    dtype            what a workload computes in, and what this device only emulates
-    budget           how long all of it may take, and what fits
+    lockstep         ranks timed in lockstep
+    call_costs       the cost of calling an operator on this CPU
+    ceilings         attainable rates of the device, measured once and cached
+    step_work        the least work that one step must do, counted
+    dtype            the type that a workload computes in, and types that this device only emulates
+    budget           how long a measurement may take, and which of its parts fit
     trace_file       a cycle's trace: counted, compressed, named
-    profiling        the scheduled profiler, one trace a cycle
-    profiler_check   whether a profile can be taken here at all
-    result           what a capture leaves behind
-    measurement      a workload under measurement, stage by stage
+    profiling        the scheduled profiler, one trace per cycle
+    profiler_check   whether profiling works on this machine
+    result           the result of a capture
+    measurement      the measurement of one workload, stage by stage
     run              the order of the stages: `capture`
-    loop             the same for a loop that the user runs
-    step_hooks       where the steps are of a program that marks none
-    rank_exchange    what ranks tell each other
+    loop             the same for a user's own loop
+    step_hooks       finds the steps of a program that does not mark them
+    rank_exchange    messages between ranks
     step_transforms  a step compiled, or captured as a CUDA graph
     compilation      what torch.compile did
-    output_check     a step's results held against another's
+    output_check     compares a step's results with another's
 
-What it changes in the user's process, and why it cannot do without:
+Process-wide changes that capture makes, and why it needs them:
 
-    KINETO_LOG_LEVEL                 for the first session of the process, when Kineto reads it; then as it was
+    KINETO_LOG_LEVEL                 set for the first session of the process, when Kineto reads it; then restored
     filters of three warnings        of torch's profiler; they stay, see `profiling.quiet`
-    torch's threads                  1 while a call's cost or an emulated type is measured, before steps are timed
+    torch's thread count             1 while a call's cost or an emulated type is measured, before steps are timed
     profile._prepare_trace           while steps are timed and recorded: a second profiler must raise
-    CUDAGraph.capture_begin          while variants run: who captures is in the way of the next
-    warnings.catch_warnings          around the first question for a GPU, and for NVIDIA's driver: the reason is quoted
+    CUDAGraph.capture_begin          while variants run: a capture by one of them gets in the way of the next
+    warnings.catch_warnings          around the first query for a GPU, and for NVIDIA's driver: the reason is quoted
     the current GPU                  of a rank that `torchrun` started through the command line
-    sys.path, sys.modules            while a workload of a file is in use (`proftrack.experiment.workload`)
+    sys.path, sys.modules            while a workload from a file is in use (`proftrack.experiment.workload`)
+    torch's optimizer step hook      while a program runs whose steps are its optimizer's (`step_hooks`); then removed
+    the function named by --step     wrapped while the program runs, to count its calls (`step_hooks`); then restored
 
-`proftrack.record` needs the result alone, so torch and the rest are imported when `capture` is first asked for.
+`proftrack.record` needs only the result, so torch and the rest are imported on the first access to `capture`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""How long a measurement may take (timing.budget_seconds), and what of it fits.
+"""How long a measurement may take (timing.budget_seconds), and which of its parts fit.
 
     start                                                                                        budget
     | device | build | first step | counted | ceilings | warm-up | timing | recorded steps | report |
                                   ^ the plan is made here, from the first step's time
 
-What must be done: the first step, FEWEST_STEPS timed ones and the schedule's. What is done where there is time:
-counting a step's work, ceilings, warm-up, more timed steps. A measurement of which not even the least fits is refused,
-before it takes the time. What is nearly through is never thrown away: a rest of a tenth of the budget may overrun it.
+Required: the first step, FEWEST_STEPS timed steps and the schedule's steps. Done if there is time: counting a step's
+work, ceilings, warm-up, more timed steps. If not even the required steps fit, the measurement is refused before it
+takes the time. A measurement that is nearly done is never discarded: the rest may overrun the budget by a tenth of it.
 
-A first step that would take many times the budget does not run to its end, see `guarded`.
+A first step that would take many times the budget is interrupted, see `guarded`.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from proftrack.experiment import Experiment
 from proftrack.threads import beside
 
 _REPORT_SHARE = 0.05
-"""Of the budget, for reading the trace and writing the report."""
+"""Share of the budget for reading the trace and writing the report."""
 _OVERRUN = 0.1
 _WARM_UP_SHARE = 0.2
 _TIMING_SHARE = 0.4
-"""Of the time to spare, for each of the two timings."""
+"""Share of the spare time, for each of the two timings."""
 _COUNTED_STEPS = 2
-"""What a counted step costs, in steps: each operator passes through Python."""
+"""Cost of a counted step, in steps: each operator passes through Python."""
 _CEILINGS_SECONDS = 6.0
-"""Of the first run on a machine; later ones read them."""
+"""In the first run on a machine; later runs read them from the cache."""
 _CERTAIN = 2.0
-"""By how much an estimate from small products must be over the budget to refuse a step that has not run."""
+"""An estimate from small products must exceed the budget by this factor to refuse a step that has not run."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What fits into the budget, made after the first step. Times in seconds."""
+    """What fits into the budget, decided after the first step. Times in seconds."""
 
     step_seconds: float
-    """What a step is taken to last."""
+    """The assumed duration of a step."""
     count: bool
     ceilings: bool
     warm_up_seconds: float
@@ -56,11 +56,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     timing_seconds: float
     """At most, for each of the two timings."""
     expected_seconds: float
-    """What all of it is expected to take from now on."""
+    """Expected duration of everything that is left to do."""
 
 
 class Budget:
-    """The time that a measurement may take, running since this was made. `clock` gives seconds."""
+    """The time that a measurement may take, counted from construction. `clock` returns seconds."""
 
     def __init__(
         self,
@@ -69,38 +69,37 @@ class Budget:
         timed_steps: int = FEWEST_STEPS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`timed_steps`: the fewest that are run and timed without the profiler."""
+        """`timed_steps`: the fewest steps that are timed without the profiler."""
         self.experiment, self.seconds = experiment, experiment.timing.budget_seconds
         self.timed_steps = timed_steps
         self.emulated: Emulated | None = None
-        """A type that this CPU only emulates, once that is known."""
+        """The workload's type if this CPU only emulates it, once that is known."""
         self._clock, self._start = clock, clock()
 
     @property
     def left(self) -> float:
-        """Seconds until the budget is over, the report's share set aside; may be negative."""
+        """Seconds left in the budget, not counting the report's share; may be negative."""
         return self.seconds * (1 - _REPORT_SHARE) - (self._clock() - self._start)
 
     @property
     def least_steps(self) -> int:
-        """Steps that must be run after the first one."""
+        """Number of steps that must run after the first one."""
         return self.timed_steps + self.experiment.schedule.total_steps
 
     def is_ample(self, step_seconds: float, left: float) -> bool:
-        """Whether steps of this length leave time for all there is to do."""
+        """Whether steps of this length leave time for everything."""
         spare = left - self.least_steps * step_seconds
         return spare >= 2 * _CEILINGS_SECONDS and _WARM_UP_SHARE * spare >= step_seconds
 
     def plan(self, step_seconds: float, left: float) -> Plan:
-        """The use of the `left` seconds for steps of this length.
+        """How to use the `left` seconds with steps of this length.
 
-        Raises BudgetError where not even the least that must be done fits.
+        Raises BudgetError if not even the required steps fit.
         """
         least = self.least_steps * step_seconds
         spare = left - least
         if spare < 0 and least > _OVERRUN * self.seconds:
-            what = f"a step takes about {_duration(step_seconds)}, and"
-            raise BudgetError(self._refusal(step_seconds, what, left=left))
+            raise self._refusal(step_seconds, f"a step takes about {_duration(step_seconds)}, so", left=left)
         spare = max(spare, 0.0)
         counted = _COUNTED_STEPS * step_seconds
         count = counted <= spare / 2
@@ -119,36 +118,39 @@ class Budget:
         )
 
     def refuse_before(self, predicted_seconds: float) -> None:
-        """Raise BudgetError where a step that has not run is certain to take too long."""
+        """Raise BudgetError if a step that has not run is certain to take too long."""
         if (1 + self.least_steps) * predicted_seconds > _CERTAIN * self.seconds:
-            what = f"a step takes over {_duration(predicted_seconds)}, and"
+            what = f"a step takes over {_duration(predicted_seconds)}, so"
             left = self.seconds * (1 - _REPORT_SHARE) - predicted_seconds
-            raise BudgetError(self._refusal(predicted_seconds, what, left=left, uncertainty=_CERTAIN))
+            raise self._refusal(predicted_seconds, what, left=left, uncertainty=_CERTAIN)
 
     def allowed(self, first_seconds: float | None = None) -> float:
-        """Seconds after which a step that is not over leaves no way to end in time.
+        """Seconds after which a step that is still running makes it impossible to finish in time.
 
-        The first one may compile, so it has all the time there is; once it is known what that took, the least must fit
-        with steps of such length.
+        The first step may compile, so it may use all the time. Once its duration is known, the required steps must fit
+        with steps of that length.
         """
         left = max(self.left, _OVERRUN * self.seconds)
         return left if first_seconds is None else left / (1 + self.least_steps)
 
     def overrun(self, elapsed: float, *, first_seconds: float | None = None) -> BudgetError:
-        """What is said of a step that is not over after so many seconds; of the second one, what the first one took."""
+        """The error for a step that is still running after `elapsed` seconds.
+
+        `first_seconds`: duration of the first step, if this is the second.
+        """
         if first_seconds is None:
-            what = f"the first step is not over after {_duration(elapsed)}; if all take as long,"
-            return BudgetError(self._refusal(elapsed, what, left=self.left, compiles=self.emulated is None))
+            what = f"the first step was still running after {_duration(elapsed)}; if every step takes as long,"
+            return self._refusal(elapsed, what, left=self.left, compiles=self.emulated is None)
         took = f"the first took {_duration(first_seconds)}"
-        what = f"the second step is not over after {_duration(elapsed)} ({took}), and"
-        return BudgetError(self._refusal(max(first_seconds, elapsed), what, left=self.left))
+        what = f"the second step was still running after {_duration(elapsed)} ({took}), so"
+        return self._refusal(max(first_seconds, elapsed), what, left=self.left)
 
     def _refusal(
         self, step_seconds: float, what: str, *, left: float, uncertainty: float = 1.0, compiles: bool = False
-    ) -> str:
-        """`what` is known of steps of this length, or up to `uncertainty` times as long, with so much time left.
+    ) -> BudgetError:
+        """The error for steps of this length, or up to `uncertainty` times as long. `what` begins its sentence.
 
-        `compiles`: it may be that the first step compiles, and the others take no time.
+        `left`: seconds left in the budget. `compiles`: the first step may have compiled, and the others may be short.
         """
         plan, available = self.experiment.schedule, self.seconds * (1 - _REPORT_SHARE)
         spent = max(available - left, step_seconds)
@@ -156,16 +158,17 @@ class Budget:
         more = max(_rounded_up(total * uncertainty), _rounded_up(self.seconds))
         shorter = FEWEST_STEPS + 2
         if self.emulated is not None:
-            quicker = self.emulated.sentence().rstrip(".").replace(": ", ", so ")
+            faster = self.emulated.remedy()
         elif shorter < self.least_steps and spent + shorter * step_seconds < available:
-            quicker = "a shorter schedule fits (--skip_first 0 --wait 0 --warmup 1 --active 1 --repeat 1)"
+            faster = "use a shorter schedule (--skip_first 0 --wait 0 --warmup 1 --active 1 --repeat 1)"
         else:
-            quicker = "a smaller problem is quicker"
-        compiling = f" (--budget {_rounded_up(2 * self.seconds)} if the first one compiles)" if compiles else ""
-        return (
-            f"{self.experiment.name}: {what} the least measurement (1 first, {self.timed_steps} timed and "
-            f"{plan.total_steps} scheduled steps) takes {_duration(total)} or more, over the budget of "
-            f"{_duration(self.seconds)}: {quicker}, or --budget {more} allows it{compiling}"
+            faster = "make the problem smaller"
+        compiling = f" (--budget {_rounded_up(2 * self.seconds)} if the first step compiles)" if compiles else ""
+        return BudgetError(
+            f"{self.experiment.name}: {what} the shortest measurement (1 first, {self.timed_steps} timed and "
+            f"{plan.total_steps} scheduled steps) takes at least {_duration(total)}, which is over the budget of "
+            f"{_duration(self.seconds)}",
+            f"{faster}, or allow more time with --budget {more}{compiling}",
         )
 
 
@@ -176,12 +179,12 @@ def guarded(
     first_seconds: float | None = None,
     on_overrun: Callable[[BudgetError], Any] | None = None,
 ) -> Iterator[None]:
-    """Around a step of unknown length: it ends, one way or another, when it cannot fit any more (`Budget.allowed`).
+    """Guard a step of unknown length: end it once it can no longer fit (`Budget.allowed`).
 
     On a CPU that only emulates the workload's type, an operator that is certain to take too long is refused before it
-    runs (BudgetError). `on_overrun` is called, in another thread, when the time is over and the step is not: it has to
-    end the measurement, for which a step that hangs in native code leaves no other way. `first_seconds`: what the first
-    step took, where this is the second.
+    runs (BudgetError). `on_overrun` is called in another thread if the step is still running when the time is up. It
+    must end the measurement: there is no other way to stop a step that hangs in native code. `first_seconds`: duration
+    of the first step, if this is the second.
     """
     with contextlib.ExitStack() as stack:
         if on_overrun is not None:
@@ -194,7 +197,7 @@ def guarded(
 def _watching(
     budget: Budget, on_overrun: Callable[[BudgetError], Any], first_seconds: float | None
 ) -> AbstractContextManager[None]:
-    """A thread that calls `on_overrun` where the block lasts longer than the budget allows."""
+    """A thread that calls `on_overrun` if the block lasts longer than the budget allows."""
     seconds = budget.allowed(first_seconds)
 
     def watch(over: threading.Event) -> None:
@@ -205,14 +208,14 @@ def _watching(
 
 
 def _predicting(budget: Budget, emulated: Emulated) -> Any:
-    """A dispatch mode that adds up what the operators of a step will take, each before it runs.
+    """A dispatch mode that adds up the predicted times of a step's operators, each before it runs.
 
-    Not around compiled code, which would not be compiled under it.
+    Do not use it around compiled code, which would not be compiled under it.
     """
     from torch.utils.flop_counter import flop_registry
 
     class Predicting(compat.dispatch_mode()):  # type: ignore[misc]  # torch is not followed
-        """Refuses the operator with which the step becomes too long."""
+        """Refuses the operator that makes the step too long."""
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             formula = flop_registry.get(compat.operator_of(func))
@@ -233,7 +236,7 @@ def _duration(seconds: float) -> str:
 
 
 def _rounded_up(seconds: float) -> int:
-    """A value to type: two digits, with a tenth to spare."""
+    """A value for the user to type: two digits, with a margin of a tenth."""
     seconds *= 1.1
     unit: int = 10 ** max(0, math.floor(math.log10(seconds)) - 1)
     return math.ceil(seconds / unit) * unit

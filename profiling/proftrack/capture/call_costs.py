@@ -1,6 +1,6 @@
-"""What it costs to call an operator on this CPU: the self time of calls with next to nothing to do, under the profiler.
+"""The cost of calling an operator on this CPU: the self time of calls that do almost no work, under the profiler.
 
-The verdict takes these off the operators' self times in a trace (measures.work.cpu_work): the rest is work.
+The verdict subtracts these from the operators' self times in a trace (measures.work.cpu_work): the rest is work.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from proftrack.record.ceilings import PARALLEL
 
 _CALLS = 15
 _SECONDS = 0.1
-"""For each kind of call: on a busy machine one that wakes threads takes tens of milliseconds."""
+"""For each kind of call: on a busy machine a call that wakes threads takes tens of milliseconds."""
 _FLUSHED_BYTES = 8 << 20
 
 
 def call_costs() -> dict[str, float]:
-    """Median self time by operator, in microseconds: some seventy of them, the wrappers and autograd's included.
+    """Median self time in microseconds of some seventy operators, including wrappers and autograd's.
 
-    The caches are filled with something else before each call: the few recorded steps of a trace run cold, and cost
-    several times what a call in a hot loop does. On one thread, since what waking the others costs has its own price,
-    PARALLEL: there the least, which a busy machine disturbs less.
+    The caches are flushed before each call: the few recorded steps of a trace run cold, and cost several times as much
+    as calls in a hot loop. Measured on one thread, because waking the others has its own entry, PARALLEL: the minimum,
+    which a busy machine disturbs less.
     """
     import torch
 
-    prices: dict[str, float] = {}
-    # With gradients whoever calls: autograd's own operators are priced, too.
+    costs: dict[str, float] = {}
+    # With gradients in any case: the costs of autograd's own operators are needed too.
     with torch.enable_grad(), one_thread():
         for call in _calls():
             with contextlib.suppress(RuntimeError):  # an operator that this build lacks
-                for name, each in _self_times(call).items():
-                    prices[name] = max(statistics.median(each), prices.get(name, 0.0))
+                for name, times in _self_times(call).items():
+                    costs[name] = max(statistics.median(times), costs.get(name, 0.0))
     block = torch.ones(1 << 17, dtype=torch.uint8)
-    prices[PARALLEL] = min(_self_times(lambda: block.fill_(1))["aten::fill_"])
-    return prices
+    costs[PARALLEL] = min(_self_times(lambda: block.fill_(1))["aten::fill_"])
+    return costs
 
 
 def _calls() -> list[Callable[[], Any]]:
-    """Small calls of the operators that programs are made of."""
+    """Small calls of the operators that most programs use."""
     import torch
     from torch.nn import functional
 
@@ -93,7 +93,7 @@ def _self_times(call: Callable[[], Any]) -> dict[str, list[float]]:
     other = np.zeros(_FLUSHED_BYTES, dtype=np.uint8)
     for _ in range(3):
         call()
-    # Shapes are recorded by default, and cost time within a call.
+    # proftrack records shapes by default, which takes time within a call.
     with quiet(), profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
         begin = time.perf_counter()
         for _ in range(_CALLS):
@@ -111,12 +111,12 @@ def _self_times(call: Callable[[], Any]) -> dict[str, list[float]]:
 def _nested(events: list[Any]) -> list[tuple[str, int]]:
     """Name and self time of each event; all are on one thread."""
     rows = sorted((e.start_ns(), -e.duration_ns(), e.name()) for e in events)
-    own = [-negative for _, negative, _ in rows]
+    self_times = [-negative for _, negative, _ in rows]
     running: list[int] = []
     for i, (start, negative, _) in enumerate(rows):
         while running and rows[running[-1]][0] - rows[running[-1]][1] <= start:
             running.pop()
         if running:
-            own[running[-1]] += negative
+            self_times[running[-1]] += negative
         running.append(i)
-    return [(name, max(ns, 0)) for (_, _, name), ns in zip(rows, own, strict=True)]
+    return [(name, max(ns, 0)) for (_, _, name), ns in zip(rows, self_times, strict=True)]

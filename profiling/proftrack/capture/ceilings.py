@@ -1,11 +1,11 @@
-"""Attainable rates of this very device, measured in seconds and kept in the user's cache.
+"""Attainable rates of this device, measured within seconds and kept in the user's cache.
 
 Arithmetic: square matmuls of random values (zeros run faster: they switch fewer transistors), the best of several
-sizes, small ones first, for the dtypes that are asked for. Traffic: a copy far larger than any cache, bytes read plus
-bytes written. Best of several repeats, since a ceiling is what the device can do undisturbed.
+sizes, small ones first, for the requested dtypes. Traffic: a copy far larger than any cache, bytes read plus bytes
+written. Best of several repeats, since a ceiling is what the device can do undisturbed.
 
-No figure takes more than CEILING_SECONDS: a dtype that is emulated, such as bfloat16 on a CPU without instructions for
-it, is measured by products that are small enough.
+No figure takes more than CEILING_SECONDS: an emulated dtype, such as bfloat16 on a CPU without instructions for it, is
+measured with products that are small enough.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from proftrack.capture.device import Device
 from proftrack.record.ceilings import Ceilings
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
-"""Those that have a ceiling."""
+"""The dtypes that have a ceiling."""
 CEILING_SECONDS = 2.0
 _GPU_SIZES = (1024, 4096, 8192)
 _CPU_SIZES = (256, 512, 1024, 2048)
@@ -35,17 +35,17 @@ _GPU_COPY_BYTES = 1 << 30
 _CPU_COPY_BYTES = 256 << 20
 _REPEATS = 5
 _BUSY = 0.1
-"""Share of the time without a core from which on ceilings are too low for a machine that has nothing else to do."""
+"""From this share of the time spent waiting for a core, ceilings are lower than an idle machine would reach."""
 _BUSY_KEPT_NS = 600 * 10**9
 """How long such ceilings are kept: the next run may have the machine to itself."""
 _REPEAT_SECONDS = 0.03
-"""A timed repeat is about this long: its clock and synchronisation are nothing against it."""
+"""A timed repeat is about this long: reading the clock and synchronising is negligible against it."""
 
 
 def ceilings_of(device: Device, dtypes: Iterable[str] = DTYPES, *, fresh: bool = False) -> Ceilings:
-    """The device's ceilings for at least these dtypes, from the cache where they were measured before.
+    """The device's ceilings for at least these dtypes, from the cache if they were measured before.
 
-    `fresh` measures again. A dtype that has no ceiling (see DTYPES), or no product on this device, is left out.
+    `fresh` measures again. A dtype without a ceiling (see DTYPES) or without a matmul on this device is left out.
     """
     facts = _facts(device)
     path = cache_folder() / f"{_digest(facts)}.json"
@@ -65,18 +65,18 @@ def known_ceilings(device: Device, dtypes: Iterable[str]) -> Ceilings | None:
 
 
 def _missing(dtypes: Iterable[str], known: Ceilings | None) -> list[str]:
-    asked = set(dtypes)
-    return [dtype for dtype in DTYPES if dtype in asked and (known is None or dtype not in known.flops_per_s)]
+    wanted = set(dtypes)
+    return [dtype for dtype in DTYPES if dtype in wanted and (known is None or dtype not in known.flops_per_s)]
 
 
 def cache_folder() -> Path:
-    """Where ceilings are kept: $XDG_CACHE_HOME/proftrack/ceilings, else under ~/.cache."""
+    """The folder of cached ceilings: $XDG_CACHE_HOME/proftrack/ceilings, else under ~/.cache."""
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(root) / "proftrack" / "ceilings"
 
 
 def _facts(device: Device) -> dict[str, Any]:
-    """All that a ceiling depends on and that can change under the same file."""
+    """Everything that a ceiling depends on. A change of any of them needs a new measurement."""
     import torch
 
     from proftrack.capture.environment import driver_version
@@ -113,7 +113,7 @@ def _cached(path: Path) -> Ceilings | None:
 
 
 def _keep(path: Path, facts: dict[str, Any], ceilings: Ceilings) -> None:
-    """A cache that cannot be written costs the next run some seconds, nothing else."""
+    """Write the cache. If that fails, the next run only takes some seconds longer."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
@@ -122,9 +122,9 @@ def _keep(path: Path, facts: dict[str, Any], ceilings: Ceilings) -> None:
 
 
 def measure(device: Device, dtypes: Iterable[str], known: Ceilings | None = None) -> Ceilings:
-    """Measure the arithmetic rate of each dtype and, unless `known` has them, bandwidth and what a call costs on a CPU.
+    """Measure the arithmetic rate of each dtype and, unless `known` has them, bandwidth and, on a CPU, call costs.
 
-    Returns what is known and what was measured, together.
+    Returns the known and the measured figures together.
     """
     import torch
 
@@ -136,20 +136,20 @@ def measure(device: Device, dtypes: Iterable[str], known: Ceilings | None = None
             return msgspec.structs.replace(known, flops_per_s={**known.flops_per_s, **rates}, waited=waited)
         bandwidth = _copy_rate(device)
         dispatch = None if device.is_gpu else _dispatch(device)
-    prices = {} if device.is_gpu else call_costs()
+    costs = {} if device.is_gpu else call_costs()
     return Ceilings(
         device=device.name,
         flops_per_s=rates,
         bytes_per_s=bandwidth,
         dispatch_us=dispatch,
-        call_us=prices,
+        call_us=costs,
         waited=_waited(device, before),
         measured_ns=time.time_ns(),
     )
 
 
 def _waited(device: Device, before: Reading) -> float:
-    """Share of the time since then for which a CPU's measurement had no core."""
+    """Share of the time since `before` in which the measurement on a CPU waited for a core."""
     load = load_between(before, read_load())
     return 0.0 if device.is_gpu else load.share(load.waited_us)
 
@@ -157,7 +157,7 @@ def _waited(device: Device, before: Reading) -> float:
 def _matmul_rate(device: Device, dtype: str, within: float) -> float | None:
     """FLOP/s of the best size that can be measured `within` so many seconds.
 
-    None where the device has no matmul of this type or no room for it.
+    None if the device has no matmul of this type or no memory for it.
     """
     import torch
 
@@ -193,9 +193,9 @@ def _copy_rate(device: Device) -> float:
 
 
 def _best(device: Device, work: Callable[[], Any], within: float) -> float:
-    """Seconds of one call: the best of several repeats of many calls, of as many as end `within` so many seconds."""
+    """Seconds per call: the best of several repeats of many calls, as many as fit `within` so many seconds."""
     end = time.perf_counter() + within
-    calls, elapsed = 1, _timed(device, work, 1)  # also the warm-up; nothing else where it takes all the time
+    calls, elapsed = 1, _timed(device, work, 1)  # also the warm-up; the only call if it takes all the time
     best = elapsed
     while time.perf_counter() + 2 * elapsed < end and elapsed < _REPEAT_SECONDS and calls < 1 << 16:
         calls *= 2
@@ -218,7 +218,7 @@ def _timed(device: Device, work: Callable[[], Any], calls: int) -> float:
 
 
 def _dispatch(device: Device) -> float:
-    """Microseconds of an operator with next to nothing to do."""
+    """Microseconds of an operator that does almost no work."""
     import torch
 
     x = torch.ones(1, device=device.torch_device)

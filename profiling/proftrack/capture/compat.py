@@ -1,7 +1,7 @@
-"""What capture takes from torch that torch does not promise: private names, and what not every version has.
+"""The parts of torch that capture uses without a guarantee: private names, and names that not every version has.
 
-Written for torch 2.6 to 2.13; tests/test_compat.py says which of them this torch has. Nothing else in the package uses
-a private name of torch. Where a name may be missing, the function says what it gives then; the others need it.
+Written for torch 2.6 to 2.13; tests/test_compat.py checks which of them this torch has. No other module uses a private
+name of torch. If a name may be missing, the function's docstring says what happens then; the other names are required.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any
 
 
 def profiler_is_on() -> bool:
-    """Whether a profiler records in this process or thread, whoever has started it."""
+    """Whether a profiler records in this process or thread, no matter who started it."""
     import torch
 
-    # The first does not see a profiler of all threads, the second none that was started from C++.
+    # The first misses a profiler of all threads, the second one that was started from C++.
     return bool(torch.autograd._profiler_enabled() or torch.autograd.profiler._is_profiler_enabled)
 
 
 @contextlib.contextmanager
 def before_each_profiler(call: Callable[[], None]) -> Iterator[None]:
-    """Call `call` before a profiler starts recording anywhere in this process; what it raises, starting it raises.
+    """Call `call` before a profiler starts recording anywhere in this process. Its exceptions reach whoever starts it.
 
-    A torch without `profile._prepare_trace` (none so far) calls nothing.
+    Has no effect if torch has no `profile._prepare_trace` (all versions so far have it).
     """
     from torch.autograd.profiler import profile
 
@@ -48,7 +48,7 @@ def before_each_profiler(call: Callable[[], None]) -> Iterator[None]:
 
 
 def every_thread() -> Any:
-    """The profiler's option that records every thread of the process; None before torch 2.7."""
+    """The profiler option that records every thread of the process; None before torch 2.7."""
     import torch
 
     try:
@@ -58,7 +58,7 @@ def every_thread() -> Any:
 
 
 def recorded_events(profiler: Any) -> list[Any]:
-    """The events of a torch.profiler.profile that has ended, as Kineto gives them."""
+    """Kineto's events of a torch.profiler.profile that has ended."""
     return list(profiler.profiler.kineto_results.events())
 
 
@@ -66,19 +66,19 @@ def recorded_events(profiler: Any) -> list[Any]:
 
 
 def dispatch_mode() -> Any:
-    """The base class of what sees each operator before it runs."""
+    """The base class for modes that see each operator before it runs."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     return TorchDispatchMode
 
 
 def operator_of(overload: Any) -> Any:
-    """The operator that a dispatch mode is given an overload of: aten.add of aten.add.Tensor."""
+    """The operator of an overload that a dispatch mode receives: aten.add for aten.add.Tensor."""
     return overload._overloadpacket
 
 
 def arguments_of(overload: Any) -> list[Any]:
-    """An operator's arguments as its schema declares them; `alias_info.is_write` where it writes into one."""
+    """An operator's arguments as its schema declares them; `alias_info.is_write` is set for one that it writes."""
     return list(overload._schema.arguments)
 
 
@@ -91,7 +91,7 @@ def tensors_in(tree: Any) -> list[Any]:
 
 
 def storage_of(tensor: Any) -> int:
-    """What is equal for tensors that share their memory, and for no others while both live."""
+    """An identifier that tensors share exactly if they share memory, while both are alive."""
     return int(tensor.untyped_storage()._cdata)
 
 
@@ -99,25 +99,25 @@ def storage_of(tensor: Any) -> int:
 
 
 def compile_counters() -> dict[str, dict[str, int]]:
-    """torch.compile's counters, by group and name; empty where nothing was compiled, or a torch to come has none."""
+    """torch.compile's counters by group and name; empty if nothing was compiled or this torch has no counters."""
     utils: Any = sys.modules.get("torch._dynamo.utils")
     counters = getattr(utils, "counters", {})
     return {str(group): {str(k): int(v) for k, v in counts.items()} for group, counts in counters.items()}
 
 
 def compiled(step: Callable[[], Any], mode: str) -> Any:
-    """The step compiled, apart from other steps of the same code where this torch can keep them apart."""
+    """The step compiled, isolated from other steps of the same code if this torch supports it."""
     import torch
 
     options: dict[str, Any] = {"mode": mode}
     if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
-        options["isolate_recompiles"] = True  # or variants of the same code would count as its recompilations
+        options["isolate_recompiles"] = True  # or variants of the same code would count as recompilations
     return torch.compile(step, **options)
 
 
 @contextlib.contextmanager
 def eager() -> Iterator[None]:
-    """Compiled code runs operator by operator; unchanged where torch has no `set_stance`."""
+    """Run compiled code operator by operator; has no effect if torch has no `set_stance`."""
     import torch
 
     stance = getattr(torch.compiler, "set_stance", None)

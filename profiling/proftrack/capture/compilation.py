@@ -1,4 +1,4 @@
-"""What torch.compile did: its counters, as differences, so that each variant has its own; and who captures graphs."""
+"""What torch.compile did, as differences of its counters so that each variant has its own; and graph captures."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _MOST_REASONS = 5
 
 
 class Counters(Struct, frozen=True):
-    """A reading of torch's counters."""
+    """One reading of torch's counters."""
 
     values: dict[str, dict[str, int]]
 
     def since(self, before: Counters) -> Counters:
-        """What was added."""
+        """The increase since `before`."""
         added: dict[str, dict[str, int]] = {}
         for group, counts in self.values.items():
             earlier = before.values.get(group, {})
@@ -27,17 +27,17 @@ class Counters(Struct, frozen=True):
         return Counters(added)
 
     def of(self, group: str, name: str) -> int:
-        """One counter."""
+        """One counter; 0 if there is none of that name."""
         return self.values.get(group, {}).get(name, 0)
 
 
 def read() -> Counters:
-    """The counters now; empty where nothing was compiled in this process."""
+    """The counters now; empty if nothing was compiled in this process."""
     return Counters(compat.compile_counters())
 
 
 def summed(first: Counters, later: Counters) -> Compilation:
-    """What the first step did, and what came after it."""
+    """The first step's counters and those of later steps, in one Compilation."""
     breaks: dict[str, int] = {}
     for part in (first, later):
         for reason, count in part.values.get("graph_break", {}).items():
@@ -56,9 +56,9 @@ def summed(first: Counters, later: Counters) -> Compilation:
 
 @contextlib.contextmanager
 def watched() -> Iterator[Callable[[], str]]:
-    """Gives a function that says, in a few words, whether steps were compiled or captured since; "" where not.
+    """Yields a function that says in a few words whether steps were compiled or captured since; "" if not.
 
-    What one workload compiles or captures stays in the process, in the way of the next.
+    What one workload compiles or captures stays in the process and affects the next one.
     """
     before, captures = read(), list[bool]()
 

@@ -1,9 +1,8 @@
-"""What used the processors while steps were timed: the difference of two readings, one on each side of the blocks."""
+"""What used the CPUs while steps were timed: the difference of two readings, before and after the blocks."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from pathlib import Path
@@ -12,12 +11,13 @@ from typing import NamedTuple
 import psutil
 
 from proftrack.record.timing import Load
+from proftrack.threads import usable_cpus
 
 _TASKS = Path("/proc/self/task")
 _TICK_NS = 10_000_000
 """How far one thread's counter may lag behind the process's."""
 _SHORTEST_NS = 200_000_000
-"""The system counts the CPU time of others in ticks of 10 ms: over less than this they say nothing."""
+"""The system counts the CPU time of other processes in ticks of 10 ms: over a shorter time they mean nothing."""
 
 
 class Task(NamedTuple):
@@ -25,7 +25,7 @@ class Task(NamedTuple):
 
     ran: int
     waited: int | None
-    """Ready to run, without a core to run on; None where the system does not count it."""
+    """Time spent ready to run but without a core; None if the system does not count it."""
 
 
 class Reading(NamedTuple):
@@ -35,7 +35,7 @@ class Reading(NamedTuple):
     process: int
     thread: int
     busy: int | None
-    """All processes on the cores that this one may use, and what a hypervisor took from them."""
+    """Time of all processes on the cores that this one may use, and time that a hypervisor took from them."""
     cores: int
     own_id: int
     python_ids: frozenset[int]
@@ -45,7 +45,7 @@ class Reading(NamedTuple):
 
 def read_load() -> Reading:
     """Read all counters: about a millisecond on a machine with many threads."""
-    cores = _cores()
+    cores = usable_cpus()
     current = threading.current_thread()
     started = (t for t in threading.enumerate() if t is not current and not isinstance(t, threading._DummyThread))
     return Reading(
@@ -79,7 +79,7 @@ def load_between(before: Reading, after: Reading) -> Load:
 
 
 def _python_threads(before: Reading, after: Reading, process: int) -> int:
-    """CPU time of the other threads that Python started, and of threads that have ended meanwhile.
+    """CPU time of the other threads that Python started, and of threads that ended in between.
 
     The workers of BLAS, OpenMP, oneDNN and autograd are not Python's, and live as long as the process.
     """
@@ -91,7 +91,7 @@ def _python_threads(before: Reading, after: Reading, process: int) -> int:
 
 
 def _waited(before: Reading, after: Reading, tids: set[int]) -> float | None:
-    """The longest that one of these threads waited for a core, in microseconds."""
+    """The longest time that one of these threads waited for a core, in microseconds."""
     waits = [
         now - then
         for tid in tids & set(before.tasks) & set(after.tasks)
@@ -101,35 +101,28 @@ def _waited(before: Reading, after: Reading, tids: set[int]) -> float | None:
 
 
 def _tasks() -> dict[int, Task]:
-    """The threads of this process: from Linux's scheduler, to the nanosecond; elsewhere in ticks and without waits."""
-    found: dict[int, Task] = {}
+    """The threads of this process: on Linux from the scheduler, in nanoseconds; elsewhere in ticks, without waits."""
+    tasks: dict[int, Task] = {}
     with contextlib.suppress(OSError):
         for folder in _TASKS.iterdir():
-            with contextlib.suppress(OSError, ValueError):  # a thread that has ended meanwhile
+            with contextlib.suppress(OSError, ValueError):  # a thread that has just ended
                 ran, waited, _ = (folder / "schedstat").read_text().split()
-                found[int(folder.name)] = Task(int(ran), int(waited))
-    if found:
-        return found
+                tasks[int(folder.name)] = Task(int(ran), int(waited))
+    if tasks:
+        return tasks
     with contextlib.suppress(psutil.Error, OSError):
         return {t.id: Task(int((t.user_time + t.system_time) * 1e9), None) for t in psutil.Process().threads()}
     return {}
 
 
-def _cores() -> set[int]:
-    """Numbers of the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
-
-
 def _busy(cores: set[int]) -> int | None:
-    """Busy nanoseconds of these cores since the machine started; None where the system does not say."""
+    """Busy nanoseconds of these cores since the machine started; None if the system does not report them."""
     try:
-        each = psutil.cpu_times(percpu=True)
+        times = psutil.cpu_times(percpu=True)
     except (OSError, RuntimeError, psutil.Error):
         return None
-    if any(core >= len(each) for core in cores):
+    if any(core >= len(times) for core in cores):
         return None
     fields = ("user", "nice", "system", "irq", "softirq", "steal", "interrupt", "dpc")
-    busy = sum(getattr(each[core], name, 0.0) for core in cores for name in fields)
+    busy = sum(getattr(times[core], name, 0.0) for core in cores for name in fields)
     return int(busy * 1e9) or None

@@ -1,4 +1,4 @@
-"""The device that steps run on: what capture needs of it, and nothing else of torch."""
+"""The device that steps run on: the part of torch that capture needs from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from proftrack.experiment.workload import first_line
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """torch computes on one thread inside the block, in this process: not beside other work that is timed."""
+    """torch uses one thread inside the block, in the whole process: do not use it while other work is timed."""
     import torch
 
     before = torch.get_num_threads()
@@ -26,42 +26,42 @@ def one_thread() -> Iterator[None]:
 
 
 class Device(Protocol):
-    """What capture asks of a device. Another accelerator is another class, and a line in `open_device`."""
+    """What capture needs from a device. To support another accelerator, add a class and a line in `open_device`."""
 
     type: str
     """torch's device type."""
     is_gpu: bool
-    """Work is queued: it must be synchronised to be timed, and a profile without any of it was not measured."""
+    """Work is queued: timing needs a synchronisation, and a profile without device work is not a measurement."""
 
     @property
     def name(self) -> str:
-        """As its maker writes it."""
+        """The vendor's name for it."""
 
     @property
     def torch_device(self) -> Any:
-        """The `torch.device` that the workload gets."""
+        """The `torch.device` passed to the workload."""
 
     def synchronize(self) -> None:
-        """Wait until all that was queued is done, on every device of this kind that the process uses."""
+        """Wait for all queued work, on every device of this kind that the process uses."""
 
     def activities(self) -> list[Any]:
-        """The profiler activities that record it."""
+        """The profiler activities that record this device."""
 
     def reset_peak_memory(self) -> None:
-        """Forget the largest memory so far."""
+        """Reset the peak memory counter."""
 
     def release_memory(self) -> None:
-        """Give back what torch's allocator holds and does not use."""
+        """Release memory that torch's allocator caches but does not use."""
 
     def has_bfloat16(self) -> bool:
-        """Whether bfloat16 is what to compute in here: a GPU with instructions for it."""
+        """Whether `dtype: auto` means bfloat16 here: a GPU with instructions for it."""
 
     def peak_memory_bytes(self) -> int | None:
-        """Largest memory that torch's allocator held on one device; None where torch does not count it."""
+        """Largest memory that torch's allocator held on one device; None if torch does not count it."""
 
 
 class CpuDevice:
-    """The host: work is done when its call returns."""
+    """The host: work is done when the call returns."""
 
     type = "cpu"
     is_gpu = False
@@ -81,31 +81,31 @@ class CpuDevice:
         return torch.device("cpu")
 
     def synchronize(self) -> None:
-        """Nothing to wait for."""
+        """A CPU queues no work."""
 
     def activities(self) -> list[Any]:
-        """CPU alone."""
+        """Only the CPU."""
         from torch.profiler import ProfilerActivity
 
         return [ProfilerActivity.CPU]
 
     def reset_peak_memory(self) -> None:
-        """Nothing is counted."""
+        """torch does not count CPU memory."""
 
     def release_memory(self) -> None:
-        """Nothing is held."""
+        """torch caches no CPU memory."""
 
     def has_bfloat16(self) -> bool:
         """False: some CPUs have instructions for it, others emulate it a hundred times slower."""
         return False
 
     def peak_memory_bytes(self) -> int | None:
-        """Not counted by torch."""
+        """None: torch does not count CPU memory."""
         return None
 
 
 class CudaDevice:
-    """torch's `cuda` devices, those of ROCm included; the workload gets the current one."""
+    """torch's `cuda` devices, including ROCm; the workload gets the current one."""
 
     type = "cuda"
     is_gpu = True
@@ -119,7 +119,7 @@ class CudaDevice:
 
     @property
     def name(self) -> str:
-        """The current GPU's."""
+        """The current GPU's name."""
         return str(self._cuda.get_device_name(self.index))
 
     @property
@@ -135,14 +135,14 @@ class CudaDevice:
             self._cuda.synchronize(index)
 
     def activities(self) -> list[Any]:
-        """CPU and CUDA; CPU alone where this torch cannot profile the GPU (the trace then holds no GPU work)."""
+        """CPU and CUDA; only CPU if this torch cannot profile the GPU (the trace then has no GPU work)."""
         from torch.profiler import ProfilerActivity, supported_activities
 
         wanted = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
         return [activity for activity in wanted if activity in supported_activities()]
 
     def reset_peak_memory(self) -> None:
-        """On every GPU in use."""
+        """Reset the counters of every GPU in use."""
         for index in self._used():
             self._cuda.reset_peak_memory_stats(index)
 
@@ -151,43 +151,43 @@ class CudaDevice:
         self._cuda.empty_cache()
 
     def has_bfloat16(self) -> bool:
-        """Instructions for it, not an emulation."""
+        """Whether the GPU has instructions for it; emulation does not count."""
         return bool(self._cuda.is_bf16_supported(including_emulation=False))
 
     def peak_memory_bytes(self) -> int | None:
-        """Of the fullest GPU."""
+        """The peak of the GPU that used the most."""
         return max(int(self._cuda.max_memory_allocated(index)) for index in self._used())
 
     def _used(self) -> list[int]:
-        # Synchronising a GPU that nobody used would create a context there: some hundred MB and most of a second.
+        # Synchronising an unused GPU would create a context there: some hundred MB and most of a second.
         others = (i for i in range(self._cuda.device_count()) if i != self.index)
         return [self.index, *(i for i in others if self._cuda.memory_reserved(i) > 0)]
 
 
 def open_device(wanted: str) -> tuple[Device, list[str]]:
-    """The device that `wanted` (auto, cuda, cpu) means here, and notes on what could not be had.
+    """The device that `wanted` (auto, cuda, cpu) means here, and a note if a GPU could not be used.
 
-    Raises UsageError where a GPU was asked for and torch has none, CaptureError where it has one that does not answer.
+    Raises UsageError if a GPU was requested and torch finds none, CaptureError if torch finds one that does not work.
     """
     if wanted == "cpu":
         return CpuDevice(), []
-    obstacle = _cuda_obstacle()
-    if obstacle is None:
+    no_gpu = _why_no_gpu()
+    if no_gpu is None:
         try:
             return CudaDevice(), []
         except Exception as error:
-            raise CaptureError(
-                f"the GPU cannot be used ({first_line(error)}): check nvidia-smi, or set device=cpu"
-            ) from error
+            problem = f"the GPU cannot be used ({first_line(error)})"
+            raise CaptureError(problem, "check nvidia-smi, or set device=cpu") from error
+    reason, remedy = no_gpu
     if wanted == "cuda":
-        raise UsageError(f"device=cuda, but {obstacle}", "or set device=cpu")
+        raise UsageError(f"device=cuda, but {reason}", f"{remedy}, or set device=cpu")
     if shutil.which("nvidia-smi"):
-        return CpuDevice(), [f"This machine has NVIDIA's driver, but {obstacle}. The run was made on the CPU."]
+        return CpuDevice(), [f"This machine has NVIDIA's driver, but {reason}: {remedy}. The run used the CPU."]
     return CpuDevice(), []
 
 
-def _cuda_obstacle() -> str | None:
-    """Why torch has no GPU, and what to do about it; None where it has one."""
+def _why_no_gpu() -> tuple[str, str] | None:
+    """Why torch has no GPU, and what to do about it; None if it has one."""
     import torch
 
     with warnings.catch_warnings(record=True) as caught:
@@ -195,6 +195,6 @@ def _cuda_obstacle() -> str | None:
         if torch.cuda.is_available() and torch.cuda.device_count() > 0:
             return None
     if torch.version.cuda is None and torch.version.hip is None:
-        return f"this torch ({torch.__version__}) is built without CUDA: install a CUDA build of torch"
+        return f"this torch ({torch.__version__}) is built without CUDA", "install a CUDA build of torch"
     reason = f" ({str(caught[0].message).splitlines()[0]})" if caught else ""
-    return f"torch finds no GPU{reason}: check nvidia-smi, the driver and CUDA_VISIBLE_DEVICES"
+    return f"torch finds no GPU{reason}", "check nvidia-smi, the driver and CUDA_VISIBLE_DEVICES"

@@ -1,4 +1,4 @@
-"""The type that a workload computes in: what `dtype: auto` becomes, and types that this CPU only emulates."""
+"""The type that a workload computes in: resolving `dtype: auto`, and types that this CPU only emulates."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ PARAM, AUTO = "dtype", "auto"
 _NARROW = ("bfloat16", "float16")
 _WIDE = "float32"
 _SLOW = 2.0
-"""How many times slower than float32 a narrower type must be to be spoken of: by rights it is faster."""
+"""A narrower type is reported if it is this many times slower than float32. It should be faster."""
 _SIZES = (256, 512)
-"""An emulated product gets slower as it leaves the caches; larger ones than these would take seconds."""
+"""An emulated product gets slower as it outgrows the caches; larger sizes would take seconds."""
 _REPEATS = 3
 _PROBE_SECONDS = 0.5
 
 
 def resolved(experiment: Experiment, device: Device) -> Experiment:
-    """The experiment with `dtype: auto` replaced: bfloat16 on a GPU that computes in it, else float32."""
+    """The experiment with `dtype: auto` replaced: bfloat16 on a GPU that supports it, else float32."""
     if experiment.params.get(PARAM) != AUTO:
         return experiment
     chosen = "bfloat16" if device.has_bfloat16() else _WIDE
@@ -32,7 +32,7 @@ def resolved(experiment: Experiment, device: Device) -> Experiment:
 
 
 def declared(experiment: Experiment) -> str | None:
-    """The type that the experiment's `dtype` names; None where it has none, or another one."""
+    """The type named by the experiment's `dtype`; None if there is none, or it has no ceiling."""
     value: Any = experiment.params.get(PARAM)
     return value if isinstance(value, str) and value in DTYPES else None
 
@@ -52,19 +52,26 @@ class Emulated(Struct, frozen=True):
 
     @property
     def best_rate(self) -> float:
-        """FLOP/s at the very most, if all threads were as fast as one alone."""
+        """Upper bound in FLOP/s, if all threads were as fast as one alone."""
         return self.rate * self.threads
 
     def sentence(self) -> str:
-        """What there is to know about it, with its figures."""
+        """A note for the user, with the figures."""
+        return f"{self._comparison()}: {PARAM}={_WIDE} is faster here."
+
+    def remedy(self) -> str:
+        """What to do about it, with the figures."""
+        return f"{self._comparison()}, so use {PARAM}={_WIDE}"
+
+    def _comparison(self) -> str:
         return (
             f"{self.dtype} is {self.ratio:.0f} times slower than {_WIDE} on this CPU ({self.rate / 1e9:.2g} against "
-            f"{self.wide_rate / 1e9:.3g} GFLOP/s on one thread): {PARAM}={_WIDE} is quicker here."
+            f"{self.wide_rate / 1e9:.3g} GFLOP/s on one thread)"
         )
 
 
 def emulated(experiment: Experiment, device: Device) -> Emulated | None:
-    """Whether the CPU is slow at the experiment's type, measured by small products (tenths of a second)."""
+    """Whether the CPU only emulates the experiment's type, measured with small products (tenths of a second)."""
     import torch
 
     dtype = declared(experiment)
@@ -77,9 +84,9 @@ def emulated(experiment: Experiment, device: Device) -> Emulated | None:
 
 
 def _thread_rate(dtype: str) -> float | None:
-    """FLOP/s of a small product on one thread, by the thread's own clock: other programs do not matter to it.
+    """FLOP/s of a small product on one thread, by the thread's CPU clock, which other programs do not affect.
 
-    None where there is no product of this type.
+    None if this type has no matrix product.
     """
     import torch
 

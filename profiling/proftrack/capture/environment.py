@@ -1,7 +1,7 @@
-"""Facts about the machine, the software and the code that a run was made with.
+"""Facts about the machine, the software and the code of a run.
 
-Only what is named here is ever recorded: environment variables by an allow-list, package versions from their metadata
-(nothing is imported for them), Git's remote without credentials.
+Only what is named here is ever recorded: environment variables from an allow-list, package versions from their metadata
+(no package is imported), Git's remote without credentials.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from proftrack.git import git_state
 from proftrack.record.environment import DeviceFacts, Environment
+from proftrack.threads import usable_cpus
 
 PACKAGES = (
     "accelerate",
@@ -65,13 +66,13 @@ VARIABLES = (
     "WORLD_SIZE",
 )
 VARIABLE_PREFIXES = ("NCCL_", "TORCHINDUCTOR_", "TORCH_NCCL_")
-# Remote caches and plugins are configured by variables of these families too; addresses and keys stay out.
+# These families also configure remote caches and plugins; addresses and keys are left out.
 _SENSITIVE = re.compile(r"TOKEN|SECRET|PASS|KEY|CRED|AUTH|REDIS|URL|URI|HOST|USER|COMM_ID")
 _VALUE_LIMIT = 500
 
 
 def collect(device_type: str, *, code: Path) -> Environment:
-    """Facts for a run on `device_type` (cuda or cpu) of the code at `code`. A fact that cannot be had is None."""
+    """Facts for a run on `device_type` (cuda or cpu) of the code at `code`. A fact that is not available is None."""
     import torch
 
     on_gpu = device_type != "cpu" and torch.cuda.is_available()
@@ -83,7 +84,7 @@ def collect(device_type: str, *, code: Path) -> Environment:
         python=platform.python_version(),
         platform=platform.platform(),
         cpu=cpu_model(),
-        cpu_count=_usable_cpus(),
+        cpu_count=len(usable_cpus()),
         threads=torch.get_num_threads(),
         hostname=platform.node() or None,
         packages=_packages(torch.version.hip),
@@ -116,7 +117,7 @@ def _cpu_device() -> DeviceFacts:
 
 
 def cpu_model() -> str | None:
-    """The processor's name as its maker writes it, else the architecture."""
+    """The vendor's name for the processor, else the architecture."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
             key, _, value = line.partition(":")
@@ -129,15 +130,8 @@ def cpu_model() -> str | None:
     return platform.processor() or platform.machine() or None
 
 
-def _usable_cpus() -> int | None:
-    """Those this process may run on: containers and batch systems give fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
-
-
 def driver_version() -> str | None:
-    """NVIDIA's driver version, from NVML where its package is installed, else from nvidia-smi."""
+    """NVIDIA's driver version, from NVML if its package is installed, else from nvidia-smi."""
     with contextlib.suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import pynvml
@@ -153,27 +147,27 @@ def driver_version() -> str | None:
 
 
 def _packages(hip: str | None) -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version  # here: `analyze` has no use for what it costs
+    from importlib.metadata import PackageNotFoundError, version  # here: slow, and `analyze` does not need it
 
-    found = {"rocm": hip} if hip else {}
+    versions = {"rocm": hip} if hip else {}
     for name in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            versions[name] = version(name)
+    return versions
 
 
 def recorded_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """The allow-listed ones among `variables`, sorted, without what looks like an address or a credential."""
-    found = {}
+    """The allow-listed `variables`, sorted, without those that look like an address or a credential."""
+    recorded = {}
     for name, value in sorted(variables.items()):
         in_family = name.startswith(VARIABLE_PREFIXES) and not _SENSITIVE.search(name)
         if (name in VARIABLES or in_family) and "://" not in value:
-            found[name] = value[:_VALUE_LIMIT]
-    return found
+            recorded[name] = value[:_VALUE_LIMIT]
+    return recorded
 
 
 def _run(command: list[str], timeout: float = 15) -> str | None:
-    """Output of a command that only asks; None where it is missing, fails or hangs."""
+    """The output of a read-only command; None if it is missing, fails or hangs."""
     try:
         done = subprocess.run(command, capture_output=True, timeout=timeout, check=True, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError):

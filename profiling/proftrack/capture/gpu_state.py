@@ -1,6 +1,6 @@
-"""Clocks, throttling and neighbours of the GPU while steps are timed, as NVML tells them.
+"""The GPU's clocks, throttling and other processes while steps are timed, as reported by NVML.
 
-A GPU that is hot, short of power or shared runs slower than it can: the figures are true and mean less.
+A GPU that is hot, power-limited or shared runs slower than it can: the figures are correct but mean less.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from proftrack.record.gpu_state import GpuState
 
-# Bits of nvmlClocksEventReasons (NVML API reference). Idle, application clocks and display settings are no faults.
+# Bits of nvmlClocksEventReasons (NVML API reference). Idle, application clocks and display settings are not faults.
 _REASONS = {
     0x04: "software power cap",
     0x08: "hardware slowdown",
@@ -21,7 +21,7 @@ _REASONS = {
 
 
 def gpu_state(index: int) -> GpuState | None:
-    """The state of a CUDA device now; None without NVML (package nvidia-ml-py) or another vendor's GPU."""
+    """The current state of a CUDA device; None without NVML (package nvidia-ml-py) or for another vendor's GPU."""
     try:
         import pynvml
 
@@ -39,14 +39,14 @@ def gpu_state(index: int) -> GpuState | None:
             throttled_by=_throttled(pynvml, handle),
             other_processes=_others(pynvml, handle),
         )
-    except Exception:  # NVML is there and does not know this device (MIG, a container without rights)
+    except Exception:  # NVML works but does not know this device (MIG, a container without permission)
         return None
     finally:
         pynvml.nvmlShutdown()
 
 
 def _handle(pynvml: Any, index: int) -> Any:
-    """NVML counts devices that CUDA_VISIBLE_DEVICES hides: the UUID is the same in both worlds."""
+    """NVML also counts devices that CUDA_VISIBLE_DEVICES hides, so look the device up by its UUID."""
     import torch
 
     uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
@@ -72,7 +72,7 @@ def _throttled(pynvml: Any, handle: Any) -> list[str]:
 
 
 def _others(pynvml: Any, handle: Any) -> int | None:
-    """Other compute processes. In a container NVML names pids of the host's namespace: then one of them is ours."""
+    """The number of other compute processes. In a container NVML lists host pids: then one of them is this process."""
     processes = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
     if processes is None:
         return None

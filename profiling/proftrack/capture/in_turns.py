@@ -1,4 +1,4 @@
-"""Several steps timed in turns, A B A B ..., so that drift (clocks, temperature, neighbours) hits all alike.
+"""Several steps timed in turns, A B A B ..., so that drift (clocks, temperature, other load) affects all equally.
 
 round   A: lead-in | block | single single single   B: lead-in | block | single single single
                     ^       ^ the device is waited for
@@ -19,7 +19,7 @@ ROUNDS = 20
 FEWEST_ROUNDS = 5
 SINGLES = 3
 _LEAD_IN = 0.1
-"""Of a block's steps: caches and branch predictors are the other variant's before."""
+"""Share of a block's steps: before them, caches and branch predictors still serve the other variant."""
 
 
 class RoundTimes(Struct):
@@ -29,13 +29,13 @@ class RoundTimes(Struct):
     block_us: list[float] = []
     """Mean step time of each round's block."""
     single_us: list[list[float]] = []
-    """Of each round, steps that were each waited for."""
+    """The individually synchronised steps of each round."""
 
 
 def plan(step_seconds: list[float], options: TimingOptions, rounds: int = ROUNDS) -> tuple[int, list[int]]:
-    """Rounds, and the steps in a block of each contestant, for steps that take so long.
+    """The number of rounds, and the steps per block of each contestant, for steps of these durations.
 
-    A round is bounded by `max_seconds` for each contestant over all rounds; there are FEWEST_ROUNDS at the least.
+    `max_seconds` limits each contestant's time over all rounds, but there are at least FEWEST_ROUNDS.
     """
     budget = options.max_seconds
     blocks = []
@@ -54,10 +54,10 @@ def take_turns(
     """Run the rounds. `tick` is called between them."""
     turns = [RoundTimes(count) for count in per_block]
     for _ in range(rounds):
-        for watch, found in zip(watches, turns, strict=True):
-            watch.block(max(1, int(found.per_block * _LEAD_IN)))
-            found.block_us.append(watch.block(found.per_block) / found.per_block * 1e6)
-            singles = 0 if found.per_block == 1 else SINGLES
-            found.single_us.append([watch.block(1) * 1e6 for _ in range(singles)] or found.block_us[-1:])
+        for watch, times in zip(watches, turns, strict=True):
+            watch.block(max(1, int(times.per_block * _LEAD_IN)))
+            times.block_us.append(watch.block(times.per_block) / times.per_block * 1e6)
+            singles = 0 if times.per_block == 1 else SINGLES
+            times.single_us.append([watch.block(1) * 1e6 for _ in range(singles)] or times.block_us[-1:])
         tick()
     return turns

@@ -1,8 +1,8 @@
-"""Ranks in step: with a collective in every step, all of them must run the same number of steps.
+"""Ranks in lockstep: with a collective in every step, all ranks must run the same number of steps.
 
-How many steps warm-up and timing run depends on how long they take. So rank 0's clock decides for all: after each block
-it says how long its block took, and every rank goes on as if its own had taken as long. What each rank measured itself
-is kept beside it.
+The number of warm-up and timed steps depends on how long they take, so rank 0's clock decides for all: after each block
+it shares the block's duration, and every rank continues as if its own block had taken as long. Each rank also keeps its
+own measurements.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from proftrack.record.timing import Timing
 
 
 class Pace(Protocol):
-    """What capture needs of the other ranks; see proftrack.frontends.distributed."""
+    """What capture needs from the other ranks; see proftrack.frontends.distributed."""
 
     rank: int
 
     def agree(self, seconds: float) -> float:
-        """Rank 0's figure, for all ranks. Every rank calls it equally often."""
+        """Rank 0's figure, for all ranks. Every rank must call it the same number of times."""
 
     def in_turn(self, what: str) -> AbstractContextManager[Any]:
-        """One rank of each machine first, then the others: for what is measured once a machine."""
+        """One rank of each machine first, then the others: for what is measured once per machine."""
 
 
 class PacedStopwatch(Stopwatch):
-    """A stopwatch whose blocks take, for all ranks, what they took on rank 0. `own` holds what they took here."""
+    """A stopwatch that gives every rank the block times of rank 0. `own` has this rank's block times, in seconds."""
 
     def __init__(self, step: Step, device: Device, pace: Pace, **more: Any) -> None:
         super().__init__(step, device, **more)
@@ -41,7 +41,7 @@ class PacedStopwatch(Stopwatch):
         self.clock = lambda: int(self._elapsed * 1e9)
 
     def block(self, steps: int) -> float:
-        """Rank 0's seconds for so many steps and one synchronisation; every rank has run them."""
+        """Run `steps` steps and one synchronisation on every rank; returns the seconds that rank 0 took."""
         self.own.append(self._seconds(steps, time.perf_counter_ns))
         agreed = self._pace.agree(self.own[-1])
         self._elapsed += agreed
@@ -49,12 +49,12 @@ class PacedStopwatch(Stopwatch):
         return agreed
 
     def own_timing(self, agreed: Timing) -> Timing:
-        """The timing with this rank's own times: its blocks were the last ones that were run."""
+        """The timing with this rank's own times; its blocks were the last to run."""
         blocks, singles = len(agreed.block_step_times_us), len(agreed.step_latencies_us)
         if agreed.steps_per_block == 1:
             singles = 0  # the blocks are the synchronised steps
-        taken = [seconds * 1e6 for seconds in self.own]
-        first_single = len(taken) - singles
-        block_us = [us / agreed.steps_per_block for us in taken[first_single - blocks : first_single]]
-        own = timing_of(agreed.mode, block_us, agreed.steps_per_block, taken[first_single:], load=agreed.load)
-        return msgspec.structs.replace(own, warmup_steps=agreed.warmup_steps)
+        times_us = [seconds * 1e6 for seconds in self.own]
+        first_single = len(times_us) - singles
+        block_us = [us / agreed.steps_per_block for us in times_us[first_single - blocks : first_single]]
+        timing = timing_of(agreed.mode, block_us, agreed.steps_per_block, times_us[first_single:], load=agreed.load)
+        return msgspec.structs.replace(timing, warmup_steps=agreed.warmup_steps)

@@ -1,11 +1,11 @@
-"""The same measurements in a loop that somebody else runs: `step()` says that one of its steps is over.
+"""The same measurements in a user's own loop, which calls `step()` at the end of each step.
 
     |-- skip_first + wait: no profiler ------------------------|-- torch's schedule --------
     | first | warm-up | block | block | block | synchronised   | warmup | active ... | (wait | warmup | active) ...
             ^         ^       ^       ^       ^ ^ ^ ^ ^ ^ ^ ^ ^  the device is waited for and the clock is read
 
-Between two readings nothing is done but counting steps. A user's step cannot be run again: nothing keeps a GPU's clocks
-up before a window, and a step's work is counted by the shapes in the trace.
+Between two readings only the step count changes. A user's step cannot be run again: nothing keeps a GPU's clocks up
+before a window, and a step's work is counted from the shapes in the trace.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ from proftrack.record.gpu_state import GpuState
 from proftrack.record.timing import Timing
 
 FEWEST_STEPS = 10
-"""Unrecorded steps from which on they are timed: with fewer, T is the trace's own."""
+"""Fewest unrecorded steps that are timed: with fewer, T (the step time) is the trace's own."""
 GPU_DTYPES, CPU_DTYPES = ("bfloat16", "float16", "float32"), ("float32",)
-"""Whose ceilings are looked up for a loop."""
+"""Types whose ceilings are measured for a loop."""
 _FEWEST_BLOCKS = 3
 _SINGLES_FROM = 20
 _MOST_SINGLES = 50
 
 
 class Plan(NamedTuple):
-    """How the steps before the first window are used; see the head of this file."""
+    """How the steps before the first window are used; see the top of this file."""
 
     warm: int
-    """Steps before the timed ones, the very first included."""
+    """Steps before the timed ones, including the very first."""
     blocks: int
     per_block: int
     singles: int
-    """Steps after the blocks that are each followed by a synchronisation."""
+    """Steps after the blocks, each followed by a synchronisation."""
 
     @property
     def timed_until(self) -> int:
-        """The step after which the blocks are over."""
+        """The number of steps when the last block ends."""
         return self.warm + self.blocks * self.per_block
 
 
 def plan(before: int, mode: str) -> Plan | None:
-    """The use of `before` steps without a profiler; None where they are too few to be timed."""
+    """How to use `before` steps without a profiler; None if there are too few to time."""
     if before < FEWEST_STEPS:
         return None
     timed = before - before // 5
@@ -74,14 +74,14 @@ def plan(before: int, mode: str) -> Plan | None:
 
 
 class LoopCapture:
-    """Times and records the steps of a user's loop; `step()` after each, `finish()` at the end.
+    """Times and records the steps of a user's loop. Call `step()` after each step and `finish()` at the end.
 
-    Methods raise CaptureError where the profiler fails or a trace cannot be written. After `close()` and `finish()` the
-    profiler is off.
+    Methods raise CaptureError if the profiler fails or a trace cannot be written. `close()` and `finish()` turn the
+    profiler off.
     """
 
     def __init__(self, experiment: Experiment, output: Path, *, rank: int | None = None) -> None:
-        """Raises UsageError for a GPU that is not there, and where `output` holds traces already."""
+        """Raises UsageError if the requested GPU is missing, or if `output` already has traces."""
         refuse_running_profiler()
         self.experiment = experiment
         self._device, self._notes = open_device(experiment.device)
@@ -99,23 +99,23 @@ class LoopCapture:
         self._region: Any = None
         self._open = contextlib.ExitStack()
         self.steps = 0
-        """Steps that are over."""
+        """Number of finished steps."""
 
     @property
     def is_over(self) -> bool:
-        """Whether the whole schedule has been run."""
+        """Whether the whole schedule has run."""
         return self.steps >= self.experiment.schedule.total_steps
 
     def start(
         self, progress: Progress, *, calibrate: bool, pace: Pace | None = None, first_is_over: bool = False
     ) -> None:
-        """Load the profiler, look the ceilings up, start the clock: the loop's next step begins when this returns.
+        """Load the profiler, get the ceilings, start the clock. The loop's next step begins when this returns.
 
-        `first_is_over`: the loop has run its first step already, which then is not timed.
+        `first_is_over`: the loop has already run its first step, which is then not timed.
         """
         self._started_ns = time.time_ns()
         self._bench = ready(self._device, self._notes, progress, calibrate=calibrate)
-        # What the loop computes in is known when it is over, and nothing may be timed then.
+        # The loop's types are only known once it is over, when nothing may be timed any more.
         dtypes = GPU_DTYPES if self._device.is_gpu else CPU_DTYPES
         self._ceilings = calibrated(self._device, dtypes, progress, pace) if calibrate else None
         if first_is_over and self._before:
@@ -127,7 +127,7 @@ class LoopCapture:
         self._last = time.perf_counter_ns()
 
     def step(self) -> None:
-        """One step is over."""
+        """Call at the end of each step."""
         self.steps += 1
         if self.steps in self._marks:
             self._mark()
@@ -141,7 +141,7 @@ class LoopCapture:
             self.close()
 
     def finish(self) -> Capture | None:
-        """Stop, and give what was measured; None where not one step was recorded."""
+        """Stop and return what was measured; None if no step was recorded."""
         self._recording.partial = True
         self.close()
         recorded = self._recording.recorded
@@ -167,7 +167,7 @@ class LoopCapture:
         )
 
     def close(self) -> None:
-        """Turn the profiler off, if it is on. What a window holds so far is written if `finish` asks for it."""
+        """Turn the profiler off if it is on. `finish` also writes a window that is not complete yet."""
         self._leave_region()
         with quiet():
             self._open.close()
@@ -202,16 +202,16 @@ class LoopCapture:
     def _own_notes(self) -> list[str]:
         if self._plan is None:
             return [
-                f"{self._before} steps of the loop come before the profiler, fewer than {FEWEST_STEPS}: the step time "
-                "is the trace's own; schedule.wait is how many steps are timed."
+                f"Only {self._before} steps run before the profiler starts, and timing needs {FEWEST_STEPS}: the step "
+                "time comes from the trace. Raise schedule.wait to time more steps."
             ]
         return []
 
     # ---- with the profiler
 
     def _record(self) -> None:
-        """Start the profiler where the schedule's unrecorded steps are over."""
-        # The guard not before: autotuning may profile while it compiles.
+        """Start the profiler: the schedule's unrecorded steps are over."""
+        # The guard starts only here: autotuning may use a profiler while it compiles.
         self._open.enter_context(no_other_profiler(self.experiment))
         with quiet():
             self._open.enter_context(self._recording)
@@ -236,7 +236,7 @@ class LoopCapture:
 
 
 def _marks(used: Plan | None, before: int) -> set[int]:
-    """After how many steps the clock is read."""
+    """The step counts at which the clock is read."""
     if used is None:
         return {1} if before else set()
     ends = [used.warm + index * used.per_block for index in range(used.blocks + 1)]

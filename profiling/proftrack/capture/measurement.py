@@ -1,4 +1,4 @@
-"""A workload under measurement, stage by stage: made ready, opened, timed, profiled. `session` has the order."""
+"""Measure one workload, stage by stage: ready, opened, timed, profiled. `run` has the order."""
 
 from __future__ import annotations
 
@@ -38,76 +38,76 @@ from proftrack.record.gpu_state import GpuState
 from proftrack.record.timing import Timing
 
 OnOverrun = Callable[[BudgetError], Any]
-"""Ends the measurement of a step that hangs; called in another thread."""
+"""Ends the measurement if a step hangs; called in another thread."""
 
 
 class Progress(Protocol):
-    """Where capture says what it is doing; see proftrack.report.progress."""
+    """Shows what capture is doing, one phase after the other; see proftrack.report.progress."""
 
     def phase(self, text: str, total: int | None = None, *, live: bool = False) -> AbstractContextManager[Any]:
-        """A stretch of work; entered when it begins, left when it is over. `live`: it is not timed."""
+        """A context around one phase, of `total` parts if that is known. `live`: no step is timed in it."""
 
     def expect(self, seconds: float) -> None:
-        """All of it will be over in about so many seconds."""
+        """Everything will be done in about so many seconds."""
 
     def advance(self, amount: int = 1) -> None:
-        """Some more of the present phase is done. Called only where time is not measured."""
+        """`amount` more parts of this phase are done. Cheap: it is called between timed steps."""
 
 
 class ReadyDevice(Struct):
-    """What steps run on, made ready once a process: see `ready`."""
+    """The device that steps run on, prepared once per process: see `ready`."""
 
     device: Device
     calibrate: bool
-    """Whether ceilings and a step's work are asked for."""
+    """Whether ceilings and a step's work are wanted."""
     notes: list[str]
-    """What could not be had."""
+    """Sentences about what is missing."""
 
 
 class OpenWorkload(Struct):
     """A workload that is built and has run its first step."""
 
     experiment: Experiment
-    """With what `auto` became on this device."""
+    """With `auto` resolved for this device."""
     bench: ReadyDevice
     step: Step
     build_us: float
     first_us: float | None
-    """None where the process has run other workloads before: what a first step initialises was there already."""
+    """None if the process has run other workloads before: what a first step initialises was there already."""
     plan: Plan
-    """What of the measurement fits into its time."""
+    """The parts of the measurement that fit into the budget."""
     notes: list[str]
-    """The bench's, and those that are added."""
+    """Those of `bench`, and more as they come up."""
     work: StepWork | None = None
     ceilings: Ceilings | None = None
     steps_run: int = 1
-    """Steps that have been run so far."""
+    """Number of steps run so far."""
 
     @property
     def device(self) -> Device:
-        """Where its steps run."""
+        """The device that its steps run on."""
         return self.bench.device
 
 
 class TimedSteps(NamedTuple):
-    """What is known once steps were timed: the timing, the peak memory, the GPU's state behind them."""
+    """The results of the timed steps: the timing, the peak memory, the GPU's state right after them."""
 
     timing: Timing
     peak_memory_bytes: int | None
     gpu: GpuState | None
     agreed_step_us: float
-    """The step time that all ranks go by; the timing's own where there is but one."""
+    """The step time that all ranks use; with one rank, the timing's own."""
 
 
 def ready(device: Device, notes: list[str], progress: Progress, *, calibrate: bool) -> ReadyDevice:
-    """The device with its profiler started once. `calibrate`: ceilings and a step's work will be asked for."""
+    """The device, after its profiler was started once. `calibrate`: ceilings and a step's work will be wanted."""
     with progress.phase("start the profiler", live=True):
         throw_away_session(device)
     return ReadyDevice(device, calibrate, notes)
 
 
 def calibrated(device: Device, dtypes: Iterable[str], progress: Progress, pace: Pace | None = None) -> Ceilings:
-    """The device's ceilings for these dtypes; of several ranks on a machine one measures, the others read."""
+    """The device's ceilings for these dtypes. If a machine has several ranks, one measures and the others read."""
     with pace.in_turn("ceilings") if pace is not None else contextlib.nullcontext():
         with progress.phase("ceilings of the device", live=True):
             ceilings = ceilings_of(device, dtypes)
@@ -127,11 +127,11 @@ def opened(
     on_overrun: OnOverrun | None = None,
     timed_steps: int = FEWEST_STEPS,
 ) -> Iterator[OpenWorkload]:
-    """Build the workload, run its first step, plan the rest, count a step's work; the workload is closed at the end.
+    """Build the workload, run its first step, plan the rest, count a step's work; close the workload at the end.
 
-    `transform` makes the step that is run and timed from the workload's own; its time counts as the first step's. The
-    experiment's budget of time begins here; `on_overrun` ends a first step that takes longer, see `budget.guarded`.
-    `timed_steps` will be timed at the least. Raises BudgetError where the least that must be measured does not fit.
+    `transform` turns the workload's step into the one that is run and timed; its time counts as part of the first step.
+    The experiment's time budget starts here. `on_overrun` ends a first step that exceeds it, see `budget.guarded`. At
+    least `timed_steps` will be timed. Raises BudgetError if the required steps do not fit.
     """
     device, notes = bench.device, list(bench.notes)
     experiment = resolved(experiment, device)
@@ -139,7 +139,7 @@ def opened(
     with contextlib.ExitStack() as stack:
         with progress.phase("build", live=True):
             begin = time.perf_counter_ns()
-            own = stack.enter_context(workload.open_step(build, device.torch_device, experiment.params))
+            built = stack.enter_context(workload.open_step(build, device.torch_device, experiment.params))
             with workload.failing(f"{experiment.name}: building"):
                 device.synchronize()
             build_us = (time.perf_counter_ns() - begin) / 1e3
@@ -147,23 +147,23 @@ def opened(
             budget.emulated = slow
             notes.append(slow.sentence())
         first = _FirstSteps(experiment, device, budget, progress, pace, on_overrun)
-        step, first_us = first.run(own, transform)
+        step, first_us = first.run(built, transform)
         plan = first.plan(step, first_us / 1e6)
         subject = OpenWorkload(experiment, bench, step, build_us, first_us, plan, notes, steps_run=first.steps)
         if bench.calibrate:
-            _count(own, subject, progress, pace)
+            _count(built, subject, progress, pace)
         progress.expect(plan.expected_seconds)
         yield subject
 
 
 def time_alone(subject: OpenWorkload, progress: Progress, pace: Pace | None = None) -> TimedSteps:
-    """Warm-up and timing of one workload by itself; with `pace` in step with the other ranks."""
+    """Warm up and time one workload by itself; with `pace`, in step with the other ranks."""
     step, device = subject.step, subject.device
     paced = PacedStopwatch(step, device, pace, tick=progress.advance) if pace is not None else None
     watch = paced or Stopwatch(step, device, tick=progress.advance)
     timing, peak = _timed(watch, subject, progress)
-    own = paced.own_timing(timing) if paced is not None else timing
-    return TimedSteps(own, peak, state_of(device), timing.step_time_us)
+    this_ranks = paced.own_timing(timing) if paced is not None else timing
+    return TimedSteps(this_ranks, peak, state_of(device), timing.step_time_us)
 
 
 def state_of(device: Device) -> GpuState | None:
@@ -174,9 +174,9 @@ def state_of(device: Device) -> GpuState | None:
 def profiled(
     subject: OpenWorkload, folder: Path, step_time_us: float, progress: Progress, rank: int | None = None
 ) -> list[Recorded]:
-    """The scheduled profiler over the subject's steps. Nothing may be timed in this process afterwards.
+    """Run the scheduled profiler over the subject's steps. Nothing may be timed in this process afterwards.
 
-    `step_time_us`, the same for all ranks, says how many steps keep the GPU's clocks up.
+    `step_time_us` must be the same on all ranks: it determines how many steps keep the GPU's clocks up.
     """
     experiment, seconds = subject.experiment, step_time_us / 1e6
     gc.collect()
@@ -187,7 +187,7 @@ def profiled(
 
 
 def result(subject: OpenWorkload, timed: TimedSteps, recorded: list[Recorded], started_ns: int) -> Capture:
-    """All that was measured of a subject. Raises CaptureError where not one cycle is whole."""
+    """Everything that was measured of a subject. Raises CaptureError if no cycle is complete."""
     experiment = subject.experiment
     notes = [*subject.notes, *recorded_notes(recorded, subject.device, experiment)]
     times = {"build_time_us": subject.build_us, "first_step_time_us": subject.first_us}
@@ -211,7 +211,7 @@ def result(subject: OpenWorkload, timed: TimedSteps, recorded: list[Recorded], s
 
 
 class _FirstSteps:
-    """The first step, and the plan that is made from its time; a second one where the first may have compiled."""
+    """The first step, and the plan made from its time. Runs a second step if the first may have compiled."""
 
     def __init__(
         self,
@@ -226,11 +226,11 @@ class _FirstSteps:
         self._experiment, self._device, self._budget = experiment, device, budget
         self._progress, self._pace, self._on_overrun = progress, pace, on_overrun
 
-    def run(self, own: Step, transform: Callable[[Step, Device], Step] | None) -> tuple[Step, float]:
-        """The step, and the microseconds of its first call: it compiles, tunes and initialises what is left to it."""
+    def run(self, built: Step, transform: Callable[[Step, Device], Step] | None) -> tuple[Step, float]:
+        """The step, and the microseconds of its first call, with compilation, tuning and lazy initialisation."""
         with _phase(self._progress, self._experiment, "first step", live=True), self._guarded():
             begin = time.perf_counter_ns()
-            step = transform(own, self._device) if transform is not None else own
+            step = transform(built, self._device) if transform is not None else built
             result = step()
             self._device.synchronize()
             elapsed = (time.perf_counter_ns() - begin) / 1e3
@@ -239,7 +239,7 @@ class _FirstSteps:
         return step, elapsed
 
     def plan(self, step: Step, first_seconds: float) -> Plan:
-        """What fits; where the first step leaves little time, a second one tells how long a step really is."""
+        """What fits. If the first step leaves little time, a second one shows how long a step really takes."""
         seconds, left = self._agreed(first_seconds), self._agreed(self._budget.left)
         if not self._budget.is_ample(seconds, left):
             with _phase(self._progress, self._experiment, "second step", live=True), self._guarded(first_seconds):
@@ -255,16 +255,16 @@ class _FirstSteps:
         return guarded(self._budget, first_seconds=first_seconds, on_overrun=self._on_overrun)
 
     def _agreed(self, seconds: float) -> float:
-        """Rank 0's figure, where there are several ranks: they run equally many steps."""
+        """Rank 0's figure if there are several ranks: all must run the same number of steps."""
         return self._pace.agree(seconds) if self._pace is not None else seconds
 
 
-def _count(own: Step, subject: OpenWorkload, progress: Progress, pace: Pace | None) -> None:
-    """Count the step's work and look the ceilings up that it is held against, as far as there is time."""
+def _count(built: Step, subject: OpenWorkload, progress: Progress, pace: Pace | None) -> None:
+    """Count the step's work and get the ceilings to compare it with, as far as there is time."""
     plan, device = subject.plan, subject.device
     if plan.count:
         with progress.phase("count a step's work", live=True):
-            subject.work, note = count_step(own, device)
+            subject.work, note = count_step(built, device)
         subject.notes += [note] if note else []
         subject.steps_run += 1
     chosen = declared(subject.experiment)
@@ -274,11 +274,11 @@ def _count(own: Step, subject: OpenWorkload, progress: Progress, pace: Pace | No
     else:
         subject.ceilings = known_ceilings(device, dtypes or {"float32"})
     if not plan.count or subject.ceilings is None:
-        what = [] if plan.count else ["counting a step's work"]
-        what += [] if subject.ceilings is not None else ["measuring the device's ceilings"]
+        skipped = [] if plan.count else ["count a step's work"]
+        skipped += [] if subject.ceilings is not None else ["measure the device's ceilings"]
         subject.notes.append(
-            f"The budget of {subject.experiment.timing.budget_seconds:g} s had no time for {' and '.join(what)}; "
-            "--budget allows more."
+            f"The budget of {subject.experiment.timing.budget_seconds:g} s left no time to {' and '.join(skipped)}; "
+            "allow more with --budget."
         )
 
 
@@ -286,7 +286,7 @@ def _count(own: Step, subject: OpenWorkload, progress: Progress, pace: Pace | No
 
 
 def _timed(watch: Stopwatch, subject: OpenWorkload, progress: Progress) -> tuple[Timing, int | None]:
-    """Warm-up and timing, as long as the plan has time for; with the peak memory of the timed steps."""
+    """Warm-up and timing within the plan's limits, and the peak memory of the timed steps."""
     device, experiment, plan = watch.device, subject.experiment, subject.plan
     limits = GPU_WARM_UP if device.is_gpu else CPU_WARM_UP
     warm = Warm(steps=0, step_seconds=plan.step_seconds, settled=True)
@@ -307,21 +307,22 @@ def _check_result(result: Any, experiment: Experiment) -> None:
         kind = type(result).__name__
         result.close()
         raise WorkloadError(
-            f"{experiment.name}: the step returns a {kind} and so has done nothing", "it must do its work"
+            f"{experiment.name}: the step returns a {kind}, so it has not done its work yet",
+            "make the step a plain function that does its work",
         )
 
 
 def _warm_up_notes(warm: Warm) -> list[str]:
     if warm.settled:
         return []
-    return ["Step times had not settled when the warm-up ended: the spread of the timed blocks shows by how much."]
+    return ["Step times were still changing when the warm-up ended; the spread of the timed blocks shows by how much."]
 
 
 @contextlib.contextmanager
 def _phase(
     progress: Progress, experiment: Experiment, text: str, total: int | None = None, *, live: bool = False
 ) -> Iterator[None]:
-    """A phase in which the user's step runs: its errors name the phase."""
+    """A phase in which the user's step runs; errors of the step name the phase."""
     with progress.phase(text, total, live=live), workload.failing(f"{experiment.name}: {text}: the step"):
         yield
 
@@ -330,41 +331,41 @@ def _phase(
 
 
 def _unrecorded_steps(experiment: Experiment) -> int:
-    """Those of the schedule in which progress may be shown."""
+    """Number of scheduled steps during which progress may be shown."""
     return experiment.schedule.total_steps - sum(len(window.steps) for window in windows(experiment.schedule))
 
 
 def _whole(recorded: list[Recorded], experiment: Experiment, notes: list[str]) -> list[Cycle]:
-    """The cycles whose traces hold every step of their window; a note about the others, an error if there is none."""
+    """The cycles whose traces have every step of their window. The others get a note; raises if none is complete."""
     expected = sum(len(window.steps) for window in windows(experiment.schedule))
-    found = sum(len(cycle.counts.steps & cycle.window.steps) for cycle in recorded)
-    whole = [cycle for cycle in recorded if cycle.window.steps <= cycle.counts.steps]
-    if found < expected:
-        where = f"{len(whole)} of {experiment.schedule.repeat} cycles are whole"
-        text = f"the profiler recorded {found} of the {expected} steps that the schedule promised ({where})"
-        if not whole:
-            remedy = "a shorter schedule.active, or fewer operators a step, keeps its buffers from running over"
-            raise CaptureError(f"{experiment.name}: {text}", f"{remedy}")
-        kept = [cycle.trace.name for cycle in recorded if cycle not in whole]
+    steps = sum(len(cycle.counts.steps & cycle.window.steps) for cycle in recorded)
+    complete = [cycle for cycle in recorded if cycle.window.steps <= cycle.counts.steps]
+    if steps < expected:
+        where = f"{len(complete)} of {experiment.schedule.repeat} cycles are complete"
+        text = f"the profiler recorded {steps} of the {expected} scheduled steps ({where})"
+        if not complete:
+            remedy = "use a shorter schedule.active or fewer operators per step, so that its buffers do not overflow"
+            raise CaptureError(f"{experiment.name}: {text}", remedy)
+        kept = [cycle.trace.name for cycle in recorded if cycle not in complete]
         left = f"; kept, but left out of the figures: {', '.join(kept)}" if kept else ""
         notes.append(f"{text[0].upper()}{text[1:]}{left}.")
-    return [Cycle(trace=cycle.trace, expected_steps=len(cycle.window.steps)) for cycle in whole]
+    return [Cycle(trace=cycle.trace, expected_steps=len(cycle.window.steps)) for cycle in complete]
 
 
 def recorded_notes(recorded: list[Recorded], device: Device, experiment: Experiment) -> list[str]:
-    """What the recorded cycles do not hold, in sentences."""
+    """Sentences about what is missing from the recorded cycles."""
     notes = []
     launches = sum(cycle.counts.launches for cycle in recorded)
     if device.is_gpu and recorded and not any(cycle.counts.gpu_work for cycle in recorded):
         if launches:
-            why = "CUPTI is missing, not permitted to this user, or taken by another profiler"
-            text = f"GPU was not measured: the profile has {launches} launches and no GPU work; {why}"
-            notes.append(f"{text} (KINETO_LOG_LEVEL=0 shows what it says).")
+            why = "CUPTI is missing, not permitted for this user, or in use by another profiler"
+            text = f"The GPU was not measured: the profile has {launches} launches but no GPU work; {why}"
+            notes.append(f"{text} (set KINETO_LOG_LEVEL=0 to see its messages).")
         else:
             notes.append(
-                "GPU was not measured: the profile has neither launches nor GPU work; the steps launch none, or this "
-                "torch has no CUPTI."
+                "The GPU was not measured: the profile has neither launches nor GPU work. Either the steps launch "
+                "nothing on the GPU, or this torch has no CUPTI."
             )
     if experiment.schedule.warmup == 0:
-        notes.append("schedule.warmup is 0: the first recorded step holds the profiler's own start.")
+        notes.append("schedule.warmup is 0: the first recorded step includes the profiler's own start-up.")
     return notes

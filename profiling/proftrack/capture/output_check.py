@@ -1,4 +1,4 @@
-"""What a step gives back, kept and held against another's: equal within what another order of summation explains."""
+"""Compare a step's results with another's: equal within what a different order of summation explains."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from typing import Any
 from proftrack.capture.compat import tensors_in
 from proftrack.record.compilation import OutputCheck
 
-# Of the L2 norm of the difference over that of the first. A few times the type's rounding for the narrow ones, whose
-# every operation rounds; more for the wide ones, whose errors add up over long sums. torch's own tests allow as much.
+# Of the L2 norm of the difference over that of the first. A few times the type's rounding for the narrow types, where
+# every operation rounds; more for the wide types, where errors add up over long sums. torch's own tests allow as much.
 TOLERANCES = {"bfloat16": 2e-2, "float16": 4e-3, "float32": 1e-4, "float64": 1e-9}
 _NARROWER = 2e-1
 """float8 and the like."""
 
 
 def keep(result: Any) -> list[Any]:
-    """Copies of a result's tensors, which later steps may write over."""
+    """Copy a result's tensors: later steps may overwrite them."""
     tree = dict(result) if hasattr(result, "to_tuple") else result
     return [tensor.detach().clone() for tensor in tensors_in(tree)]
 
 
 def check(first: list[Any], second: list[Any]) -> OutputCheck:
-    """Hold the tensors of one step against those of another, the first being right."""
+    """Compare the tensors of one step with those of another. The first is the reference."""
     if not first and not second:
-        return OutputCheck(equal=None, text="the step gives nothing back that could be compared")
+        return OutputCheck(equal=None, text="the step returns nothing to compare")
     shapes = [[(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in side] for side in (first, second)]
     if shapes[0] != shapes[1]:
         return OutputCheck(
-            equal=False, text=f"the results have other shapes or types: {shapes[0]} and {shapes[1]}"[:300]
+            equal=False, text=f"the results have different shapes or types: {shapes[0]} and {shapes[1]}"[:300]
         )
     worst: OutputCheck | None = None
     for a, b in zip(first, second, strict=True):
-        each = _one(a, b)
-        if worst is None or _badness(each) > _badness(worst):
-            worst = each
+        checked = _one(a, b)
+        if worst is None or _badness(checked) > _badness(worst):
+            worst = checked
     assert worst is not None
     return worst
 
 
-def _badness(found: OutputCheck) -> float:
-    return (found.error or 0.0) / (found.tolerance or 1e-30)
+def _badness(checked: OutputCheck) -> float:
+    return (checked.error or 0.0) / (checked.tolerance or 1e-30)
 
 
 def _one(a: Any, b: Any) -> OutputCheck:
@@ -52,11 +52,14 @@ def _one(a: Any, b: Any) -> OutputCheck:
     tolerance = TOLERANCES.get(kind, TOLERANCES["float32"] if a.is_complex() else _NARROWER)
     if not torch.equal(torch.isfinite(a), torch.isfinite(b)):
         return OutputCheck(
-            equal=False, error=float("inf"), tolerance=tolerance, text="one has NaN or infinity, one has not"
+            equal=False,
+            error=float("inf"),
+            tolerance=tolerance,
+            text="one has NaN or infinity where the other does not",
         )
     wide = torch.float64 if kind in ("float64", "complex128") else torch.float32
-    known = torch.isfinite(a)
-    x, y = (torch.where(known, t, torch.zeros_like(t)) for t in (a, b))
+    finite = torch.isfinite(a)
+    x, y = (torch.where(finite, t, torch.zeros_like(t)) for t in (a, b))
     if not a.is_complex():
         x, y = x.to(wide), y.to(wide)
     norm, distance = float(torch.linalg.vector_norm(x)), float(torch.linalg.vector_norm(x - y))

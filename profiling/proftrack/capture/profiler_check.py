@@ -1,10 +1,11 @@
-"""Whether a profile can be taken here at all: one small piece of work, recorded, and what was seen of it."""
+"""Whether profiling works on this machine: profile one small piece of work and see what was recorded."""
 
 from __future__ import annotations
 
 import os
 import time
 
+import msgspec
 from msgspec import Struct
 
 from proftrack.capture.ceilings import ceilings_of
@@ -23,32 +24,32 @@ _LAUNCHES = (
     "hipModuleLaunchKernel",
     "hipExtModuleLaunchKernel",
 )
-# Set by NVIDIA's tools in the processes that they start: CUPTI serves one subscriber.
+# NVIDIA's tools set these in the processes that they start. CUPTI serves only one subscriber.
 _INJECTED = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
 
 
 class Probe(Struct, frozen=True, kw_only=True):
-    """What one profile of a small matrix product gave."""
+    """The result of profiling one small matrix product."""
 
     device: str
     name: str
     notes: list[str]
-    """Why it is not the GPU, where there could be one."""
+    """Why the GPU is not used, if there could be one."""
     operators: int = 0
     launches: int = 0
     kernels: int = 0
     seconds: float = 0.0
-    """Of the whole probe; the first profiler of a process loads CUPTI."""
+    """Duration of the whole probe; the first profiler of a process loads CUPTI."""
     error: str | None = None
     remedy: str | None = None
     has_clocks: bool = True
-    """Whether NVML tells clocks and throttling; True on a CPU, which has none to tell."""
+    """Whether NVML reports clocks and throttling; always True on a CPU, which NVML does not cover."""
     injected: list[str] = []
-    """Variables by which another profiler has put itself into this process."""
+    """Environment variables through which another profiler is loaded into this process."""
 
 
 def probe() -> Probe:
-    """Profile a small matrix product on the device that `run` would take. Errors are in the answer, none is raised."""
+    """Profile a small matrix product on the device that `run` would use. Errors are returned, not raised."""
     begin = time.monotonic()
     injected = [name for name in _INJECTED if os.environ.get(name)]
     try:
@@ -62,19 +63,21 @@ def probe() -> Probe:
         throw_away_session(device)
         operators, launches, kernels = _recorded(device)
     except Exception as error:
-        return _with(seen, error=first_line(error))
+        return msgspec.structs.replace(seen, error=first_line(error))
     clocks = device.type != "cuda" or gpu_state(device.torch_device.index) is not None
     seconds = time.monotonic() - begin
-    return _with(seen, operators=operators, launches=launches, kernels=kernels, seconds=seconds, has_clocks=clocks)
+    return msgspec.structs.replace(
+        seen, operators=operators, launches=launches, kernels=kernels, seconds=seconds, has_clocks=clocks
+    )
 
 
 def ceilings(*, fresh: bool) -> Ceilings:
-    """The ceilings of the device that `run` would take, from the user's cache unless `fresh`. Raises ProftrackError."""
+    """The ceilings of the device that `run` would use, from the user's cache unless `fresh`. Raises ProftrackError."""
     return ceilings_of(open_device("auto")[0], fresh=fresh)
 
 
 def _recorded(device: Device) -> tuple[int, int, int]:
-    """Operators, launch calls and GPU kernels that a profile of one matrix product holds."""
+    """Numbers of operators, launch calls and GPU kernels in a profile of one matrix product."""
     import torch
     from torch.profiler import profile
 
@@ -87,9 +90,3 @@ def _recorded(device: Device) -> tuple[int, int, int]:
     names = [event.name() for event in events if event.device_type() != torch.autograd.DeviceType.CUDA]
     launches = sum(name.startswith(_LAUNCHES) for name in names)
     return sum(name == "aten::mm" for name in names), launches, len(on_gpu)
-
-
-def _with(seen: Probe, **changes: object) -> Probe:
-    import msgspec
-
-    return msgspec.structs.replace(seen, **changes)

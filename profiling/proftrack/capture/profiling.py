@@ -1,12 +1,12 @@
-"""The scheduled profiler: one trace for each cycle of the schedule.
+"""The scheduled profiler: one trace per cycle of the schedule.
 
     step     0     1       2       3       4       5     6       7       8       9
     torch    wait  warmup  record  record  record  wait  warmup  record  record  record
                         (*)|                     ^ trace of cycle 1 is written
                            ^ the device is synchronised, then recording starts
 
-(*) On a GPU the last step before a window is run again, unrecorded, for a tenth of a second: starting the profiler and
-writing a trace leave the GPU idle for so long that its clocks fall, and the first kernels would be recorded slow.
+(*) On a GPU the last step before a window is repeated, unrecorded, for a tenth of a second. Starting the profiler and
+writing a trace leave the GPU idle for so long that its clocks drop, and the first recorded kernels would be slow.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from proftrack.experiment.workload import first_line
 REWARM_SECONDS = 0.1
 REWARM_STEPS = 2000
 _KINETO_LEVEL = "KINETO_LOG_LEVEL"
-_SILENT = "6"  # one above the last severity that kineto has
+_SILENT = "6"  # one above Kineto's highest severity
 _REMARKS = (
     ".*Profiler clears events at the end of each cycle",
     "Profiler won't be using warmup",
@@ -42,19 +42,19 @@ _REMARKS = (
 
 
 class Window(Struct, frozen=True):
-    """One active window of a schedule: the numbers of its steps, from 0 on."""
+    """One active window of a schedule. Steps are numbered from 0; `end` is exclusive."""
 
     first: int
     end: int
 
     @property
     def steps(self) -> set[int]:
-        """The numbers that the trace's ProfilerStep rows must have."""
+        """The step numbers that the trace's ProfilerStep rows must have."""
         return set(range(self.first, self.end))
 
 
 class Recorded(Struct, frozen=True):
-    """A cycle whose trace was written: its window, where the trace is and what it holds."""
+    """A cycle whose trace was written: its window, the trace's path and its counts."""
 
     window: Window
     trace: Path
@@ -69,35 +69,36 @@ def windows(schedule: Schedule) -> list[Window]:
 
 
 def refuse_running_profiler() -> None:
-    """Raise CaptureError where a profiler is on already: torch would let both run and record nothing in one of them."""
+    """Raise CaptureError if a profiler is already on: torch would let both run, and one would record nothing."""
     if compat.profiler_is_on():
         raise CaptureError(
-            "a torch profiler is already running in this process and two cannot record at once",
-            "stop it (or take it out of the workload) before proftrack profiles",
+            "a torch profiler is already running in this process, and two cannot record at once",
+            "stop it, or remove it from the workload, before proftrack profiles",
         )
 
 
 @contextlib.contextmanager
 def no_other_profiler(experiment: Experiment) -> Iterator[None]:
-    """Raise CaptureError from the workload's own call where it starts a profiler.
+    """Raise CaptureError from the workload's own call if it starts a profiler.
 
-    Inside ours it would take the recording away without an error, or end the process in torch's C++ code (2.13).
+    Inside proftrack's, it would take over the recording without an error, or crash the process in torch's C++ code
+    (2.13).
     """
 
     def refuse_others() -> None:
         if not _ours.get():
             raise CaptureError(
-                f"{experiment.name}: the workload starts a torch profiler of its own and two cannot record at once",
-                "take it out of the workload",
+                f"{experiment.name}: the workload starts a torch profiler of its own, and two cannot record at once",
+                "remove it from the workload",
             )
 
-    # A torch that cannot be asked so runs on; a cycle that was disturbed is found by its step count.
+    # If this torch has no such hook the run continues; a disturbed cycle shows in its step count.
     with compat.before_each_profiler(refuse_others):
         yield
 
 
 def throw_away_session(device: Device) -> None:
-    """Open and close a profiler: the first one of a process loads CUPTI, which takes seconds."""
+    """Start and stop a profiler: the first one of a process loads CUPTI, which takes seconds."""
     import torch
     from torch.profiler import profile
 
@@ -108,16 +109,16 @@ def throw_away_session(device: Device) -> None:
 
 
 class Recording:
-    """The scheduled profiler, taken from one step to the next; each cycle's trace is written to `folder` as it ends.
+    """The scheduled profiler, advanced step by step. Each cycle's trace is written to `folder` when the cycle ends.
 
-    A context: leaving it stops the profiler whatever happens. With `partial` a window that is left before its end is
-    written too, with the steps that were over by then. Methods raise CaptureError where the profiler fails or a trace
-    cannot be written. Enter it and call them inside `quiet()`.
+    A context manager: leaving it stops the profiler in every case. With `partial`, an incomplete window is written too,
+    with the steps that had finished. Methods raise CaptureError if the profiler fails or a trace cannot be written.
+    Enter it and call its methods inside `quiet()`.
     """
 
     def __init__(self, device: Device, experiment: Experiment, folder: Path, *, rank: int | None = None) -> None:
         self.number = 0
-        """The step that runs now, from 0 on."""
+        """The number of the current step, from 0."""
         self.recorded: list[Recorded] = []
         """The cycles written so far."""
         self.partial = False
@@ -141,22 +142,22 @@ class Recording:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the step that runs now is recorded."""
+        """Whether the current step is recorded."""
         return self.number in self._recording
 
     @property
     def starts_next(self) -> bool:
-        """Whether a window begins with the next step."""
+        """Whether the next step is the first of a window."""
         return self.number + 1 in self._starts
 
     def region(self) -> contextlib.AbstractContextManager[Any]:
-        """Around the step that runs now: marks it in the trace, if it is recorded."""
+        """A context around the current step that marks it in the trace if it is recorded."""
         from torch.profiler import record_function
 
         return record_function(self._region) if self.is_recorded else contextlib.nullcontext()
 
     def next_step(self) -> None:
-        """The step that ran is over, another one begins; where a window begins with it, the device is waited for."""
+        """End the current step and begin the next. Synchronises the device first if that one starts a window."""
         if self.starts_next:
             self._device.synchronize()
         self._between = True
@@ -170,9 +171,9 @@ class Recording:
         cycle = next(index for index, window in enumerate(self._windows) if self.number < window.end)
         window = self._windows[cycle]
         save = profiler.export_chrome_trace
-        if not self._between:  # torch hands out what there is of the window
+        if not self._between:  # stopped inside a window: torch gives what there is of it
             if not (self.partial and window.first < self.number):
-                return  # a step raised, or none of them was over
+                return  # a step raised, or none had finished
             save = without_step(save, self.number)
         target = self._folder / file_name(self._experiment.name, cycle + 1, self._rank)
         self.recorded.append(Recorded(window, target, export(save, target)))
@@ -188,10 +189,10 @@ def profile_steps(
     rank: int | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> list[Recorded]:
-    """Run the experiment's schedule under the profiler; each cycle's trace is written to `folder` as it ends.
+    """Run the experiment's schedule under the profiler. Each cycle's trace is written to `folder` when the cycle ends.
 
-    `step_seconds`, the unprofiled step time, says how many steps keep the GPU's clocks up. `tick` is called after each
-    step that is not recorded. Raises CaptureError where the profiler fails or a trace cannot be written.
+    `step_seconds`, the unprofiled step time, determines how many steps keep the GPU's clocks up. `tick` is called after
+    each unrecorded step. Raises CaptureError if the profiler fails or a trace cannot be written.
     """
     again = _rewarm_steps(device, step_seconds)
     with quiet(), Recording(device, experiment, folder, rank=rank) as recording:
@@ -210,8 +211,8 @@ def _scheduled(experiment: Experiment, device: Device, on_trace_ready: Callable[
     from torch.profiler import profile, schedule
 
     plan, options = experiment.schedule, experiment.profiler
-    # acc_events stays off: it would keep every cycle's operators in memory and parse them at each cycle's end, for
-    # key_averages() alone; the exported trace holds the last cycle either way.
+    # acc_events stays off: it would keep every cycle's operators in memory and parse them at each cycle's end, only for
+    # key_averages(); the exported trace has the last cycle either way.
     return profile(
         activities=device.activities(),
         schedule=schedule(
@@ -226,9 +227,9 @@ def _scheduled(experiment: Experiment, device: Device, on_trace_ready: Callable[
 
 
 def records_all_threads(options: ProfilerOptions) -> bool:
-    """Whether threads that the user starts are recorded: this torch can (from 2.7 on), and memory was not asked for.
+    """Whether threads that the user starts are recorded: if this torch can (2.7 or later) and memory is not profiled.
 
-    With both options on torch drops the memory events (pytorch#166121, still so in 2.13).
+    With both options on, torch drops the memory events (pytorch#166121, still in 2.13).
     """
     return not options.profile_memory and compat.every_thread() is not None
 
@@ -241,7 +242,7 @@ def _rewarm_steps(device: Device, step_seconds: float) -> int:
 
 @contextlib.contextmanager
 def _running(profiler: Any) -> Iterator[Any]:
-    """The profiler on, and off again whatever happens; an error in stopping it does not hide the one before."""
+    """Start the profiler and stop it in every case. An error while stopping does not hide an earlier one."""
     _torch(profiler.__enter__)
     try:
         yield profiler
@@ -253,7 +254,7 @@ def _running(profiler: Any) -> Iterator[Any]:
 
 
 def _torch(call: Callable[[], Any]) -> None:
-    """A call of our profiler; its failures are not the workload's."""
+    """Call proftrack's own profiler: its failures are not the workload's."""
     token = _ours.set(True)
     try:
         call()
@@ -270,13 +271,14 @@ _ours: ContextVar[bool] = ContextVar("ours", default=False)
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep torch's remarks on profiling from the user: what matters of them becomes a note.
+    """Hide torch's warnings about profiling; those that matter become a note.
 
-    Their filters stay: `warnings.catch_warnings` puts the whole process's list aside and back, which loses what another
-    thread does to it meanwhile. Kineto's own level is set for the first session of the process, when it is read.
+    The filters stay: `warnings.catch_warnings` saves and restores the list of the whole process, which would lose the
+    changes of another thread in the meantime. Kineto's log level is set for the first session of the process, when
+    Kineto reads it.
     """
     for remark in _REMARKS:
-        # Not twice: after each change of the filters Python shows again what it had shown once.
+        # Only once: after each change of the filters Python repeats warnings that it had already shown.
         if not any(action == "ignore" and text and text.pattern == remark for action, text, *_ in warnings.filters):
             warnings.filterwarnings("ignore", message=remark)
     with _kineto_silenced() if not _kineto_has_started.is_set() else contextlib.nullcontext():

@@ -1,7 +1,7 @@
-"""What the ranks of one `torchrun` tell each other, through the store that its agent keeps for them.
+"""Messages between the ranks of one `torchrun`, through the store that its agent runs for them.
 
-No collectives: a rank that has failed takes part in none, and the others would wait for it for ever. Here nobody waits
-without looking, every so often, whether what it waits for can come at all.
+No collectives: a failed rank does not take part, and the others would wait for it forever. A rank that waits here
+checks regularly whether the message can still come.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _LOOK_S = 0.5
 
 
 class Exchange:
-    """Texts under keys, which all ranks of one launch see. Each use has a connection, and a prefix, of its own.
+    """Texts under keys, shared by all ranks of one launch. Each instance has its own connection and key prefix.
 
-    Methods raise CaptureError where the store is gone.
+    Methods raise CaptureError if the store does not answer.
     """
 
     def __init__(self, prefix: str) -> None:
-        """Connect. Raises CaptureError where this process was not started by torchrun."""
+        """Connect. Raises CaptureError if this process was not started by torchrun."""
         if os.environ.get(AGENT_STORE) != "True":
             raise CaptureError(
-                f"WORLD_SIZE is {os.environ.get('WORLD_SIZE')}, but this process was not started by torchrun, by whose "
-                "store ranks find each other",
+                f"WORLD_SIZE is {os.environ.get('WORLD_SIZE')}, but this process was not started by torchrun, "
+                "which runs the store that ranks communicate through",
                 "use `torchrun -m proftrack run ...`, or unset WORLD_SIZE",
             )
         import torch.distributed as dist
 
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        # A launch that torchrun restarts must not read what the one before has left.
+        # After torchrun restarts a launch, the ranks must not read messages of the previous one.
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self._store = _asked(
+        self._store = _answer(
             lambda: dist.PrefixStore(
                 f"proftrack/{restart}/{prefix}",
                 dist.TCPStore(host, port, None, False, timeout=timedelta(seconds=_CONNECT_S)),
@@ -50,28 +50,28 @@ class Exchange:
         )
 
     def put(self, key: str, text: str) -> None:
-        """Let the others see a text."""
-        _asked(lambda: self._store.set(key, text))
+        """Share a text with the other ranks."""
+        _answer(lambda: self._store.set(key, text))
 
     def has(self, key: str) -> bool:
-        """Whether somebody has put something there."""
-        return bool(_asked(lambda: self._store.check([key])))
+        """Whether a rank has put a text under this key."""
+        return bool(_answer(lambda: self._store.check([key])))
 
     def count(self, key: str) -> int:
-        """Add one to a counter that starts at 0; its new value."""
-        return int(_asked(lambda: self._store.add(key, 1)))
+        """Increment a counter that starts at 0 and return its new value."""
+        return int(_answer(lambda: self._store.add(key, 1)))
 
     def get(self, key: str, look: Callable[[], None], timeout_s: float) -> str:
-        """The text under a key, once it is there. `look` is called twice a second, and raises where it never will be.
+        """Wait for the text under a key. `look` is called twice a second and raises if the text can no longer come.
 
         Raises CaptureError after `timeout_s`.
         """
         if not self.wait(key, look, timeout_s):
-            raise CaptureError(f"another rank did not get as far within {timeout_s:.0f} s (waiting for {key})")
-        return bytes(_asked(lambda: self._store.get(key))).decode()
+            raise CaptureError(f"another rank did not reach this point within {timeout_s:.0f} s (waiting for {key})")
+        return bytes(_answer(lambda: self._store.get(key))).decode()
 
     def wait(self, key: str, look: Callable[[], None], timeout_s: float) -> bool:
-        """Wait until a text is there; False where it is not after `timeout_s`. `look` as for `get`."""
+        """Wait until the key has a text; False if it has none after `timeout_s`. `look` as in `get`."""
         begin = looked = time.monotonic()
         while not self.has(key):
             now = time.monotonic()
@@ -85,15 +85,16 @@ class Exchange:
 
 
 def use_local_gpu(local_rank: int) -> None:
-    """Give each rank of this machine a GPU of its own, where there are any: workloads get the current one."""
+    """Give each rank of this machine its own GPU, if there are any: workloads get the current one."""
     import torch
 
     if torch.cuda.is_available():
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
 
 
-def _asked(call: Callable[[], Any]) -> Any:
+def _answer(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except Exception as error:  # torch raises RuntimeError, DistStoreError, DistNetworkError: the agent has ended
-        raise CaptureError(f"the store of torchrun does not answer ({first_line(error)}): has it ended?") from error
+        problem = f"the store of torchrun does not answer ({first_line(error)})"
+        raise CaptureError(problem, "check whether torchrun is still running") from error

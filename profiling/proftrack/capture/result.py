@@ -1,4 +1,4 @@
-"""What a capture leaves behind: the unprofiled timing, the traces, and the facts around them."""
+"""The result of a capture: the unprofiled timing, the traces, and facts about the run."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from proftrack.record.timing import Timing
 
 
 class Cycle(Struct, frozen=True, kw_only=True):
-    """One active window of the schedule, exported to its own trace."""
+    """One active window of the schedule, with its own trace."""
 
     trace: Path
     expected_steps: int
 
 
 class Capture(Struct, frozen=True, kw_only=True):
-    """Everything `capture` measured; the analysis takes it from here."""
+    """Everything that `capture` measured: the input of the analysis."""
 
     experiment: Experiment
-    """What was measured: the experiment that was asked for, with what `auto` became."""
+    """The experiment that was measured, with `auto` resolved."""
     timing: Timing | None
-    """None where a user's loop has too few steps before the recorded ones."""
+    """None if a user's loop has too few steps before the recorded ones."""
     cycles: list[Cycle]
     peak_memory_bytes: int | None
     """Largest memory that torch's allocator held during the steps (CUDA only)."""
     started_ns: int
-    """Epoch nanoseconds when the capture began; `ended_ns` when it was over."""
+    """Start of the capture in epoch nanoseconds; `ended_ns` is its end."""
     ended_ns: int
     device: str
     """torch device type that the workload ran on: cuda or cpu."""
     ceilings: Ceilings | None = None
-    """Attainable rates of the device; None where they were not asked for."""
+    """Attainable rates of the device; None if they were not measured."""
     work: StepWork | None = None
-    """What one step must at least do; None where it could not be counted."""
+    """The least that one step must do; None if it could not be counted."""
     gpu: GpuState | None = None
-    """Clocks and neighbours of the GPU right behind the timed steps."""
+    """The GPU's clocks and other processes on it, right after the timed steps."""
     all_threads: bool = False
     """Whether operators of threads that the user started were recorded."""
     notes: list[str] = []
-    """Sentences about what could not be had (GPU asked for and absent, one cycle short, ...)."""
+    """Sentences about what is missing (no GPU, an incomplete cycle, ...)."""

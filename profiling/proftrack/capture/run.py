@@ -1,4 +1,4 @@
-"""The order of a capture. Each part is there for the next, and nothing is timed once the profiler has run.
+"""The order of a capture. Each part prepares the next, and nothing is timed once the profiler has run.
 
 throw-away profiler   build   first step   counted step   ceilings   warm-up   timing without a profiler   profiler
 |----- ready ------|  |------- opened -------------------------|  |-- time_alone ---------------|   |- profiled -|
@@ -29,15 +29,15 @@ def capture(
     pace: Pace | None = None,
     on_overrun: OnOverrun | None = None,
 ) -> Capture:
-    """Run an experiment: its timing, and a trace for each cycle in `output`/trace.
+    """Run an experiment: time it, and write a trace for each cycle to `output`/trace.
 
-    With `calibrate` the device's ceilings are measured (or taken from the user's cache) and one step's work is counted.
-    With `pace` this is one rank of several, which run equally many steps. `on_overrun` is called where the first step
-    outlasts the experiment's time budget; see `proftrack.capture.budget`.
-    The user's code runs in this process and thread. Raises UsageError (a GPU that is not there, a parameter that the
-    workload refuses, traces in `output` already), WorkloadError (the user's code raised), BudgetError (the measurement
-    cannot end in its time), CaptureError (the profiler cannot run or recorded less than one whole cycle). Ctrl-C
-    passes; the profiler is stopped and the workload closed in every case.
+    With `calibrate`, the device's ceilings are measured (or read from the user's cache) and one step's work is counted.
+    With `pace`, this is one of several ranks, which all run the same number of steps. `on_overrun` is called if the
+    first step exceeds the experiment's time budget; see `proftrack.capture.budget`.
+    The user's code runs in this process and thread. Raises UsageError (the GPU is missing, the workload rejects a
+    parameter, `output` already has traces), WorkloadError (the user's code raised), BudgetError (the measurement cannot
+    finish within its budget), CaptureError (the profiler cannot run or recorded no complete cycle). Ctrl-C propagates.
+    The profiler is stopped and the workload closed in every case.
     """
     started = time.time_ns()
     refuse_running_profiler()
@@ -46,7 +46,7 @@ def capture(
     rank = pace.rank if pace is not None else None
     folder = trace_folder(output, experiment, rank)
     bench = ready(device, notes, progress, calibrate=calibrate)
-    # The guard not before the first step: autotuning may profile while it compiles.
+    # The guard starts only after the first step: autotuning may use a profiler while it compiles.
     opening = opened(build, experiment, bench, progress, pace=pace, on_overrun=on_overrun)
     with opening as subject, no_other_profiler(experiment):
         timed = time_alone(subject, progress, pace)
@@ -55,14 +55,14 @@ def capture(
 
 
 def trace_folder(output: Path, experiment: Experiment, rank: int | None = None) -> Path:
-    """`output`/trace, able to take this capture's traces; earlier ones there are not overwritten."""
+    """Create `output`/trace. Raises UsageError if it cannot be created or already has these traces."""
     folder = output / TRACES
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{folder}: cannot be made ({error.strerror})", "name another output folder") from error
+        raise UsageError(f"{folder}: cannot be created ({error.strerror})", "choose another output folder") from error
     for cycle in range(experiment.schedule.repeat):
         target = folder / file_name(experiment.name, cycle + 1, rank)
         if target.exists():
-            raise UsageError(f"{target}: is there already, from another run", "name another output folder")
+            raise UsageError(f"{target}: already exists, from another run", "choose another output folder")
     return folder

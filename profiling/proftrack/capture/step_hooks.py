@@ -1,4 +1,4 @@
-"""Where the steps of a program are that marks none: its optimizer's steps, or the calls of one function."""
+"""Find the steps of a program that does not mark them: its optimizer's steps, or the calls of one function."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from proftrack.experiment.workload import failing
 
 @contextlib.contextmanager
 def after_optimizer_steps(call: Callable[[], None]) -> Iterator[None]:
-    """Call `call` after each step of every optimizer of torch in this process."""
+    """Call `call` after each step of every torch optimizer in this process."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     handle = register_optimizer_step_post_hook(lambda *_: call())
@@ -29,12 +29,13 @@ def after_optimizer_steps(call: Callable[[], None]) -> Iterator[None]:
 def after_calls(of: str, call: Callable[[], None]) -> Iterator[None]:
     """Call `call` after each call of a function, `package.module:function` or `package.module:Class.method`.
 
-    Raises UsageError where there is none of that name.
+    Raises UsageError if there is no such function.
     """
     source, colon, qualified = of.partition(":")
     if not (source and colon and qualified):
-        raise UsageError(f"--step {of}: write it as package.module:function, or package.module:Class.method")
-    with failing(f"{source}: importing it"):
+        problem = f"--step {of}: not the name of a function"
+        raise UsageError(problem, "write it as package.module:function, or package.module:Class.method")
+    with failing(f"importing {source}"):
         holder: Any = importlib.import_module(source)
     *path, name = qualified.split(".")
     for part in path:

@@ -1,6 +1,6 @@
-"""A workload's step made into another that does the same: compiled, or captured as a CUDA graph.
+"""Transform a workload's step into one that does the same: compiled, or captured as a CUDA graph.
 
-A workload can say that its step must not be replayed: the attribute `not_capturable` of the step, with the reason.
+A workload can forbid replaying its step: set the attribute `not_capturable` of the step to the reason.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from proftrack.errors import ProftrackError
 from proftrack.experiment.workload import Step, first_line
 
 WARM_STEPS = 3
-"""Steps before a capture, on the stream that it is captured from: lazy initialisation must be over."""
+"""Steps before a capture, on the capturing stream: lazy initialisation must be done by then."""
 REASON = "not_capturable"
 
 
 class Refused(ProftrackError):
-    """A workload that does not allow a variant, with the reason."""
+    """The workload or the device does not allow a variant, for the given reason."""
 
 
 def compiled(mode: str) -> Callable[[Step, Device], Step]:
-    """Compiles a step whole, in this mode of torch.compile. What it cannot take in becomes a graph break."""
+    """Compile the whole step in this mode of torch.compile. Code that it cannot compile becomes a graph break."""
 
     def transform(step: Step, device: Device) -> Step:
         compiled_step: Step = compat.compiled(step, mode)
@@ -33,9 +33,9 @@ def compiled(mode: str) -> Callable[[Step, Device], Step]:
 
 
 def cuda_graph(step: Step, device: Device) -> Step:
-    """Capture a step as a CUDA graph; a call of the result replays it and gives the same tensors each time.
+    """Capture a step as a CUDA graph. Calling the result replays it and returns the same tensors each time.
 
-    Raises Refused where device or workload do not allow it.
+    Raises Refused if the device or the workload does not allow it.
     """
     refuse_uncapturable(step, device)
     import torch
@@ -65,7 +65,7 @@ def cuda_graph(step: Step, device: Device) -> Step:
 
 
 def refuse_uncapturable(step: Step, device: Device) -> None:
-    """Raise Refused where the device has no graphs, or the workload says that its step must not be replayed."""
+    """Raise Refused if the device has no CUDA graphs, or the workload forbids replaying its step."""
     if device.type != "cuda":
         raise Refused("a CUDA graph needs a CUDA device")
     reason = getattr(step, REASON, None)
@@ -74,5 +74,5 @@ def refuse_uncapturable(step: Step, device: Device) -> None:
 
 
 def steps_before(step: Step) -> int:
-    """Steps that making it has run already."""
+    """Number of steps that were run to make this one."""
     return int(getattr(step, "steps_before", 0))

@@ -1,8 +1,8 @@
-"""Counts what one step must at least do, by running it once under a dispatch counter.
+"""Counts the least work that one step must do, by running it once under a dispatch counter.
 
-FLOPs are torch's own (torch.utils.flop_counter). Bytes are the least that a perfect implementation moves: each
-external input and parameter read once, each external tensor that is changed written once, each output written once.
-What the step makes and uses up itself costs nothing: a fused step never moves it.
+FLOPs come from torch (torch.utils.flop_counter). Bytes are the least that a perfect implementation moves: each external
+input and parameter read once, each changed external tensor written once, each output written once. Tensors that the
+step creates and consumes itself cost nothing: a fused step never moves them.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from proftrack.capture.device import Device
 from proftrack.record.ceilings import StepWork
 
 _NO_FLOAT = "other"
-# Of these the first argument is written over and not read.
+# The first argument of these is overwritten, not read.
 _OVERWRITING = ("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_")
-# Of these the first argument is looked up in, not read whole: what comes out is what is read.
+# The first argument of these is a lookup table that is not read whole: the bytes read are those of the result.
 _LOOKUPS = ("embedding", "index_select", "gather", "index", "take", "embedding_bag")
 
 
 def count_step(step: Callable[[], Any], device: Device) -> tuple[StepWork | None, str | None]:
-    """The work of one step, and a note where it could not be counted.
+    """The work of one step, and a note if it could not be counted.
 
-    Compiled code runs eagerly for this one step: its operators are what has to be done, however they are fused. A
-    replayed CUDA graph dispatches nothing and gives None.
+    Compiled code runs eagerly for this one step: its operators are the work, however they are fused. A replayed CUDA
+    graph dispatches nothing and gives None.
     """
     counter = _counter_class()(device.type)
     try:
         with compat.eager(), counter:
             result = step()
         device.synchronize()
-    except Exception as error:  # the user's step may not bear a dispatch mode; it did run before
+    except Exception as error:  # the step worked before, but may fail under a dispatch mode
         return None, f"The step's work could not be counted: {type(error).__name__}: {str(error)[:200]}"
     if not counter.calls:
-        return None, "The step dispatches no operator (a replayed graph?): its work could not be counted."
+        return None, "The step's work could not be counted: it dispatches no operator (is it a replayed graph?)."
     return counter.result(result), None
 
 
 def _counter_class() -> Any:
-    """The counter, defined when it is first used: its base class lies in torch."""
+    """The counter, defined on first use: its base class is in torch."""
     from torch.utils.flop_counter import flop_registry
 
     class Counter(compat.dispatch_mode()):  # type: ignore[misc]  # torch is not followed
@@ -96,7 +96,7 @@ def _dtype(args: Any) -> str:
 
 
 class _Traffic:
-    """Bytes of storages that a step did not make itself, each view once, never more than the storage holds."""
+    """Bytes of storages that the step did not create, each view once, never more than the storage's size."""
 
     def __init__(self, device_type: str) -> None:
         self._device_type = device_type
@@ -107,7 +107,7 @@ class _Traffic:
         self._outputs = 0
 
     def operator(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Note what one operator reads, changes and makes."""
+        """Record what one operator reads, changes and creates."""
         if not func.is_view:
             name = compat.operator_of(func).__name__
             looked_up, overwritten = name in _LOOKUPS, name in _OVERWRITING
@@ -123,13 +123,13 @@ class _Traffic:
         self._made.update(key for t in tensors_in(out) if (key := storage_of(t)) not in given)
 
     def returned(self, result: Any) -> None:
-        """Note what the step gives back, where it made it."""
+        """Record the step's results that it created itself."""
         for tensor in {storage_of(t): t for t in tensors_in(result)}.values():
             if tensor.device.type == self._device_type and storage_of(tensor) in self._made:
                 self._outputs += _bytes(tensor)
 
     def total(self) -> int:
-        """Reads, writes and outputs."""
+        """Bytes read, written and returned."""
         return self._outputs + sum(
             min(sum(views.values()), self._capacity[key])
             for noted in (self._read, self._written)
@@ -146,7 +146,7 @@ class _Traffic:
 
 
 def _bytes(tensor: Any) -> int:
-    """Bytes of a tensor's own elements: those that an expanded view repeats count once."""
+    """Bytes of a tensor's elements; elements that an expanded view repeats count once."""
     size = tensor.element_size()
     for extent, stride in zip(tensor.shape, tensor.stride(), strict=True):
         size *= extent if stride else min(extent, 1)
@@ -154,7 +154,7 @@ def _bytes(tensor: Any) -> int:
 
 
 def _changed(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """Tensors that the operator writes into, by its schema."""
+    """Tensors that the operator writes to, according to its schema."""
     changed = []
     for index, argument in enumerate(compat.arguments_of(func)):
         if argument.alias_info is not None and argument.alias_info.is_write:

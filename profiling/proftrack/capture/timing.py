@@ -1,13 +1,13 @@
 """Timing steps without a profiler.
 
-Back to back: a block is several steps with one synchronisation at its end, and its step time the mean over them. The
-host may run ahead of the GPU inside a block, as it does in real use; only the block's first step finds an empty queue,
-which is why a block holds at least ten steps unless they are slow.
+Back to back: a block is several steps with one synchronisation at the end; its step time is their mean. The host may
+run ahead of the GPU inside a block, as it does in real use. Only the first step of a block finds an empty queue, which
+is why a block has at least ten steps unless they are slow.
 
     |s|s|s|s|s|s|s|s|s|s| sync  |s|s|s|s|s|s|s|s|s|s| sync ...      step_time_us    = median over blocks
     |s| sync |s| sync |s| sync ...                                  step_latency_us = median over steps
 
-Nothing but the step and the synchronisation is done between two readings of the clock.
+Between two readings of the clock only the step and the synchronisation run.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from proftrack.record.timing import Load, Mode, Timing
 BLOCKS = 10
 FEWEST_BLOCKS = 5
 STEPS_PER_BLOCK = 10
-"""At least, where time allows: what an empty queue costs is paid once a block."""
+"""At least, if time allows: the cost of an empty queue is paid once per block."""
 BLOCK_SECONDS = 0.005
-"""At least: clock and synchronisation (some 10 us) are nothing against it."""
+"""At least: reading the clock and synchronising (some 10 us) is negligible against it."""
 FEWEST_STEPS = 3
-"""Timed whatever a step costs."""
+"""Timed however slow a step is."""
 MOST_BLOCKS = 200
 MOST_LATENCIES = 1000
 
 
 class Stopwatch:
-    """Runs steps and times them. `clock` gives monotonic nanoseconds, `tick` is called between measurements."""
+    """Runs and times steps. `clock` returns monotonic nanoseconds, `tick` is called between measurements."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Stopwatch:
         self.step, self.device, self.clock, self.tick = step, device, clock, tick
 
     def block(self, steps: int) -> float:
-        """Seconds for `steps` steps back to back and one synchronisation."""
+        """Run `steps` steps back to back and one synchronisation; returns the seconds."""
         seconds = self._seconds(steps, self.clock)
         self.tick()
         return seconds
@@ -68,10 +68,10 @@ class Stopwatch:
 
 
 class WarmUp(Struct, frozen=True, kw_only=True):
-    """When steps are warm: after `min_seconds`, once the last `settled_blocks` agree within `tolerance`."""
+    """When steps count as warm: after `min_seconds`, once the last `settled_blocks` agree within `tolerance`."""
 
     min_steps: int = 3
-    """CUDA graphs of torch.compile run warm, record, then replay."""
+    """torch.compile's CUDA graphs take a warm-up run and a recording before they replay."""
     min_seconds: float = 0.1
     max_seconds: float = 5.0
     block_seconds: float = 0.02
@@ -84,7 +84,7 @@ CPU_WARM_UP = WarmUp(min_seconds=0.1, max_seconds=2.0, tolerance=0.1)
 
 
 class Warm(Struct, frozen=True):
-    """How the warm-up went: steps run, the last block's step time, and whether the block times settled."""
+    """The result of a warm-up: steps run, the last block's step time, and whether block times settled."""
 
     steps: int
     step_seconds: float
@@ -92,7 +92,7 @@ class Warm(Struct, frozen=True):
 
 
 def warm_up(watch: Stopwatch, limits: WarmUp) -> Warm:
-    """Run steps until clocks are up and block times have settled, or `limits.max_seconds` are over."""
+    """Run steps until clocks are up and block times have settled, or `limits.max_seconds` have passed."""
     steps, size, recent = 0, 1, list[float]()
     begin = watch.clock()
     while True:
@@ -102,7 +102,7 @@ def warm_up(watch: Stopwatch, limits: WarmUp) -> Warm:
         elapsed = (watch.clock() - begin) / 1e9
         settled = len(recent) == limits.settled_blocks and max(recent) <= min(recent) * (1 + limits.tolerance)
         if elapsed >= limits.max_seconds:
-            # So slow a step cannot be run often enough to see whether it settled.
+            # Too slow to run often enough to see whether it settled.
             return Warm(steps, recent[-1], settled or len(recent) < limits.settled_blocks)
         if settled and elapsed >= limits.min_seconds and steps >= limits.min_steps:
             return Warm(steps, recent[-1], True)
@@ -111,9 +111,9 @@ def warm_up(watch: Stopwatch, limits: WarmUp) -> Warm:
 
 
 def plan(step_seconds: float, options: TimingOptions) -> tuple[int, int]:
-    """Blocks, and steps in each, for steps that take about `step_seconds`.
+    """The number of blocks, and of steps per block, for steps that take about `step_seconds`.
 
-    The step count is bounded by `max_seconds` before anything else, and never under FEWEST_STEPS.
+    `max_seconds` limits the step count before anything else, but it is never below FEWEST_STEPS.
     """
     step_seconds = max(step_seconds, 1e-9)
     affordable = max(FEWEST_STEPS, int(options.max_seconds / step_seconds))
@@ -129,12 +129,12 @@ def plan(step_seconds: float, options: TimingOptions) -> tuple[int, int]:
 def time_steps(
     watch: Stopwatch, options: TimingOptions, step_seconds: float, *, at_most: float | None = None
 ) -> tuple[Timing, list[str]]:
-    """Time warm steps in both ways; `step_seconds` is the warm-up's guess.
+    """Time warm steps in both ways; `step_seconds` is the warm-up's estimate.
 
-    `at_most`: seconds for each of the two that the budget has, where that is less than the options' max_seconds.
-    Returns the timing, and a note for each thing that had to be left short.
+    `at_most`: seconds that the budget allows for each of the two; it applies if it is below the options' max_seconds.
+    Returns the timing, and a note for each part that had to be cut short.
     """
-    asked = options
+    original = options
     if at_most is not None and at_most < options.max_seconds:
         options = msgspec.structs.replace(options, max_seconds=at_most, min_seconds=min(options.min_seconds, at_most))
     before = read_load()
@@ -142,15 +142,15 @@ def time_steps(
     load = load_between(before, read_load())
     singles = _latencies(watch, options) if per_block > 1 else []
     timing = timing_of(options.mode, blocks, per_block, singles, load=load)
-    return timing, _notes(timing, options, "timing.max_seconds" if options is asked else "timing.budget_seconds")
+    return timing, _notes(timing, options, "timing.max_seconds" if options is original else "timing.budget_seconds")
 
 
 def timing_of(
     mode: Mode, blocks: list[float], per_block: int, singles: list[float], *, load: Load | None = None
 ) -> Timing:
-    """A timing by its samples, in microseconds: of each block its mean step time, of `singles` each step's own.
+    """Build a timing from samples in microseconds: `blocks` are mean step times, `singles` are synchronised steps.
 
-    A block of one step is a step with a synchronisation after it: slow steps are not run again for the same figure.
+    A block of one step is also a synchronised step: slow steps are not run again for the same figure.
     """
     latencies = list(blocks) if per_block == 1 else singles
     return Timing(
@@ -176,7 +176,7 @@ def _throughput(watch: Stopwatch, options: TimingOptions, step_seconds: float) -
         total += duration
         steps = len(times) * per_block
         if total >= options.max_seconds and steps >= FEWEST_STEPS:
-            break  # slower than the warm-up promised
+            break  # slower than in the warm-up
         if len(times) < count:
             continue
         if total + duration > options.max_seconds or (total >= options.min_seconds and steps >= options.min_steps):
@@ -206,7 +206,5 @@ def _notes(timing: Timing, options: TimingOptions, limit: str) -> list[str]:
         seconds = f"{options.max_seconds:.3g} s ({limit})"
         notes.append(f"Only {steps} of {options.min_steps} steps were timed: more would have taken over {seconds}.")
     if timing.steps_per_block == 1:
-        notes.append(
-            "Steps are so slow that each was timed alone: step_time_us and step_latency_us are the same figures."
-        )
+        notes.append("Steps are so slow that each was timed alone: step_time_us and step_latency_us are the same.")
     return notes

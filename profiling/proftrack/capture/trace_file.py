@@ -1,8 +1,7 @@
-"""A cycle's trace on disk: exported by torch, counted, compressed, given its name.
+"""A cycle's trace on disk: exported by torch, counted, compressed, named.
 
-The count comes from the file itself, since that is what is kept and judged. It is taken by searching the text in
-pieces: a trace may have a million rows and more, and names with quotes can make it invalid JSON, so it is not decoded
-here.
+The count comes from the file itself, since that is what is kept and analyzed. The text is searched in pieces and not
+decoded: a trace may have more than a million rows, and names with quotes can make it invalid JSON.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from proftrack import names
 from proftrack.errors import CaptureError
 
 _PIECE = 4 << 20
-_OVERLAP = 512  # longer than any row's start that is searched for
-_COMPRESSION = 6  # torch takes 9: three times as long for a file two per cent smaller
+_OVERLAP = 512  # longer than any text that is searched for
+_COMPRESSION = 6  # torch uses 9, which takes three times as long for a file two per cent smaller
 _STEP = re.compile(rb'"name"\s*:\s*"ProfilerStep#(\d+)"')
 _GPU_WORK = re.compile(rb'"cat"\s*:\s*"(?:kernel|gpu_memcpy|gpu_memset)"', re.IGNORECASE)
 _LAUNCH = re.compile(
@@ -30,32 +29,32 @@ _LAUNCH = re.compile(
 
 
 class Counts(Struct):
-    """What a trace holds, as far as capture must know."""
+    """What capture must know about a trace's contents."""
 
     steps: set[int]
-    """Numbers of the ProfilerStep rows."""
+    """The step numbers in ProfilerStep rows."""
     gpu_work: int = 0
     launches: int = 0
 
 
 def file_name(experiment: str, cycle: int, rank: int | None = None) -> str:
-    """Name of the trace of one cycle, counted from 1, of one rank of several."""
+    """The trace's file name. `cycle` counts from 1; `rank` is given if there are several."""
     return f"{names.file_name(experiment)}.cycle{cycle}{'' if rank is None else f'.rank{rank}'}.pt.trace.json.gz"
 
 
 def region_name(experiment: str) -> str:
-    """The experiment's name as the steps' record_function region has it.
+    """The experiment's name as used for the steps' record_function region.
 
     Quotes, backslashes, control and non-ASCII characters become `_`: torch writes names into the trace unescaped (or,
-    from 2.13 on, as `unknown`).
+    since 2.13, as `unknown`).
     """
     return re.sub(r'[^ -~]|["\\]', "_", experiment)
 
 
 def export(save: Callable[[str], None], target: Path) -> Counts:
-    """Have `save` write a plain trace, count its rows, and leave it compressed at `target`, whole or not at all.
+    """Write a plain trace with `save`, count its rows and compress it to `target`, completely or not at all.
 
-    Raises CaptureError where it cannot be written.
+    Raises CaptureError if it cannot be written.
     """
     plain = target.with_name(f".{target.name.removesuffix('.gz')}")
     packed = target.with_name(f".{target.name}")
@@ -74,7 +73,7 @@ def export(save: Callable[[str], None], target: Path) -> Counts:
 
 
 def without_step(save: Callable[[str], None], number: int) -> Callable[[str], None]:
-    """`save`, after which the row of a step that was not over has another name: nobody must take it for a step."""
+    """`save`, followed by renaming the row of an unfinished step so that it does not count as a step."""
 
     def save_and_rename(path: str) -> None:
         save(path)
@@ -97,12 +96,12 @@ def _count_and_copy(source: BinaryIO, sink: gzip.GzipFile) -> Counts:
         counts.launches += sum(1 for match in _LAUNCH.finditer(piece) if match.end() > fresh_from)
         last = piece
     if not last.rstrip().endswith(b"}"):
-        raise OSError("torch wrote only a part of it: is the disk full?")
+        raise OSError("torch wrote only part of it: is the disk full?")
     return counts
 
 
 def _pieces(source: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """The file in pieces that begin with the end of the piece before; matches that end in it were counted already."""
+    """The file in pieces. Each starts with the end of the previous piece: matches inside it were already counted."""
     tail = b""
     while fresh := source.read(_PIECE):
         yield tail + fresh, len(tail)

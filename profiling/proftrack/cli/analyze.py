@@ -1,8 +1,7 @@
-"""`proftrack analyze`: judge existing traces, without torch."""
+"""`proftrack analyze`: find what limits the steps of existing traces, without torch."""
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ import click
 
 from proftrack.analysis import trace_files
 from proftrack.errors import ProftrackError, UsageError
+from proftrack.threads import usable_cpus
 
 if TYPE_CHECKING:
     from proftrack.analysis.pipeline import Analysis, JointAnalysis
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from proftrack.record.ranks import Joint
 
 _RESULT = re.compile(rb'^\s*\{\s*"(schema_version|joint)"\s*:')
-"""How what --json writes begins."""
+"""The beginning of the output of --json."""
 
 
-def _list_flags(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if not wanted or ctx.resilient_parsing:
+def _list_flags(ctx: click.Context, _: click.Parameter, requested: bool) -> None:
+    if not requested or ctx.resilient_parsing:
         return
     from proftrack.measures.quality import FLAGS
 
@@ -35,15 +35,20 @@ def _list_flags(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 @click.command("analyze")
 @click.argument("traces", metavar="TRACE...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--step-time-us", type=float, help="Step time without the profiler.")
+@click.option("--step-time-us", type=float, help="Step time without the profiler, in microseconds.")
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the record as JSON to a file, or to stdout (-).")
-@click.option("--kernel", metavar="NAME", help="Show how kernels whose name holds NAME came to be launched.")
+@click.option("--kernel", metavar="NAME", help="Show what launched the kernels that have NAME in their name.")
 @click.option("--log", "log_it", is_flag=True, help="Log each record to MLflow as a run.")
-@click.option("--rank-from", metavar="REGEX", help="Take the rank from file names: one group, such as 'rank(\\d+)'.")
-@click.option("--salvage", is_flag=True, help="Read what is whole in a broken file.")
-@click.option("--max-bytes", type=click.IntRange(min=1), help="Largest JSON that may be inside (default 8 GiB).")
+@click.option("--rank-from", metavar="REGEX", help="Regex for the rank in a file name: one group, as in 'rank(\\d+)'.")
+@click.option("--salvage", is_flag=True, help="Read what is intact in a damaged file.")
+@click.option("--max-bytes", type=click.IntRange(min=1), help="Largest uncompressed JSON to read (default 8 GiB).")
 @click.option(
-    "--list-flags", is_flag=True, is_eager=True, expose_value=False, callback=_list_flags, help="Explain every flag."
+    "--list-flags",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list_flags,
+    help="Explain every data quality flag, and exit.",
 )
 def command(
     traces: tuple[Path, ...],
@@ -55,15 +60,14 @@ def command(
     salvage: bool,
     max_bytes: int | None,
 ) -> None:
-    """Read torch.profiler traces (.json or .json.gz), measure them and judge what holds their steps back.
+    """Read torch.profiler traces (.json or .json.gz), measure them and say what limits their steps.
 
-    A folder stands for the traces in it. Several traces are taken as the ranks of one run: one record each, and a joint
-    one. Without --step-time-us the verdict rests on the traces' own, inflated step times and says so.
+    A folder stands for the traces in it. Several traces are treated as the ranks of one run: you get one record for
+    each, and one that joins them. Without --step-time-us the verdict is based on the step times in the traces, which
+    the profiler inflates, and says so.
     """
     if kernel is not None and json_to == "-":
-        raise UsageError(
-            "--kernel and --json - both write to stdout", "name a file for --json, or leave one of them out"
-        )
+        raise UsageError("--kernel and --json - both write to stdout", "name a file for --json, or drop one of them")
     files = trace_files.find(traces)
     if json_to is not None:
         _refuse_overwriting((p for p in files.paths if not (p in files.from_folders and _is_result(p))), json_to)
@@ -73,10 +77,10 @@ def command(
         salvage=salvage,
         max_bytes=max_bytes,
         rank_from=rank_from,
-        processes=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        processes=len(usable_cpus()),
     )
     if json_to is not None:
-        _refuse_overwriting((path for each in ranks for path in each.paths), json_to)
+        _refuse_overwriting((path for rank in ranks for path in rank.paths), json_to)
         _write_json(ranks, joint, json_to)
     if log_it:
         _log(ranks)
@@ -85,31 +89,31 @@ def command(
 
 
 def _analyzed(files: TraceFiles, **options: Any) -> JointAnalysis:
-    """The ranks and their comparison; a line for each file that was left out of a folder."""
+    """Analyze the ranks and compare them; print a line for each file of a folder that was skipped."""
     from proftrack.analysis.pipeline import analyze_traces
     from proftrack.report.progress import waiting
     from proftrack.text import counted, plain
 
-    left_out: list[Path] = []
+    skipped: list[Path] = []
     try:
         with waiting(f"reading {counted(len(files.paths), 'trace')}"):
-            return analyze_traces(files, on_left_out=left_out.append, **options)
+            return analyze_traces(files, on_left_out=skipped.append, **options)
     finally:
-        for path in left_out:
-            click.echo(f"proftrack: {plain(str(path), 600)}: left out, for it is no trace", err=True)
+        for path in skipped:
+            click.echo(f"proftrack: {plain(str(path), 600)}: skipped, not a trace", err=True)
 
 
 def _refuse_overwriting(read: Iterable[Path], target: str) -> None:
-    """No trace that is read may be written over. What --json once wrote into a folder is none of its traces."""
+    """Refuse a target that is one of the traces. Earlier output of --json in a folder does not count as a trace."""
     if any(_same_file(path, Path(target)) for path in read):
-        raise UsageError(f"--json {target}: is one of the traces to read", "name another file")
+        raise UsageError(f"--json {target}: would overwrite a trace that is read", "name another file")
 
 
 def _same_file(one: Path, other: Path) -> bool:
     try:
         return one.samefile(other)
     except OSError:
-        return False  # one of them is not there
+        return False  # one of them does not exist
 
 
 def _is_result(path: Path) -> bool:
@@ -121,7 +125,7 @@ def _is_result(path: Path) -> bool:
 
 
 def _write_json(ranks: list[Analysis], joint: Joint | None, target: str) -> None:
-    """One record as it is; several with what they say together."""
+    """Write a single record as it is; several together with their comparison."""
     import msgspec
 
     from proftrack.record import dump
@@ -129,7 +133,7 @@ def _write_json(ranks: list[Analysis], joint: Joint | None, target: str) -> None
     if joint is None:
         data = dump(ranks[0].record)
     else:
-        document = {"joint": joint, "records": [each.record for each in ranks]}
+        document = {"joint": joint, "records": [rank.record for rank in ranks]}
         data = msgspec.json.format(msgspec.json.encode(document), indent=1)
     if target == "-":
         sys.stdout.buffer.write(data + b"\n")
@@ -142,7 +146,7 @@ def _write_json(ranks: list[Analysis], joint: Joint | None, target: str) -> None
 
 def _show(ranks: list[Analysis], joint: Joint | None, kernel: str | None) -> None:
     from proftrack.report import terminal
-    from proftrack.report.pages import ranks as together
+    from proftrack.report.pages import ranks as ranks_page
     from proftrack.report.pages.run import overview
 
     if kernel is not None:
@@ -150,11 +154,11 @@ def _show(ranks: list[Analysis], joint: Joint | None, kernel: str | None) -> Non
     elif joint is None:
         terminal.show(overview(ranks[0].record))
     else:
-        terminal.show(together.page(joint))
+        terminal.show(ranks_page.page(joint))
 
 
-def _show_kernel(ranks: list[Analysis], wanted: str) -> None:
-    """The chains that launched the kernels of that name, largest first."""
+def _show_kernel(ranks: list[Analysis], part_of_name: str) -> None:
+    """Show the call chains that launched the kernels with this in their names, largest first."""
     from proftrack.measures.view import view
     from proftrack.report import terminal
     from proftrack.report.chains import chains_of_cycles
@@ -162,25 +166,28 @@ def _show_kernel(ranks: list[Analysis], wanted: str) -> None:
     from proftrack.text import brief
 
     shown = 0
-    for each in ranks:
-        kernels = [k for k in each.record.kernels if wanted.lower() in k.name.lower()]
+    for rank in ranks:
+        kernels = [k for k in rank.record.kernels if part_of_name.lower() in k.name.lower()]
         shown += len(kernels)
         if kernels:
-            chains = chains_of_cycles((view(table) for table in each.tables), kernels)
-            terminal.show(page(chains, kernels, each.rank if len(ranks) > 1 else None))
+            chains = chains_of_cycles((view(table) for table in rank.tables), kernels)
+            terminal.show(page(chains, kernels, rank.rank if len(ranks) > 1 else None))
     if not shown:
-        largest = sorted((k for each in ranks for k in each.record.kernels), key=lambda k: -k.total_us)
+        largest = sorted((k for rank in ranks for k in rank.record.kernels), key=lambda k: -k.total_us)
         names = ", ".join(brief(name, 80) for name in list(dict.fromkeys(k.name for k in largest))[:3])
-        raise UsageError(f"--kernel {wanted}: no GPU work of that name", f"the largest are {names or 'none at all'}")
+        raise UsageError(
+            f"--kernel {part_of_name}: {'no GPU work with that name' if names else 'there is no GPU work'}",
+            f"name another; the largest are {names}" if names else "leave --kernel out",
+        )
 
 
 def _log(ranks: list[Analysis]) -> None:
     from proftrack.frontends.traces import log_traces
 
     failures: list[ProftrackError] = []
-    for each in ranks:
+    for rank in ranks:
         try:
-            for line in log_traces(each):
+            for line in log_traces(rank):
                 click.echo(line, err=True)
         except ProftrackError as error:
             failures.append(error)

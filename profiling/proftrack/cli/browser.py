@@ -1,4 +1,4 @@
-"""The user's browser, where there is one."""
+"""The user's browser, if there is one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import webbrowser
 
 
 def show(address: str) -> bool:
-    """Open an address; False where there is no browser to open it in.
+    """Open an address; False if there is no browser to open it in.
 
-    Without a display Python would start a text browser in this very terminal, which can show neither a timeline nor
+    Without a display Python would start a text browser in this terminal, which can show neither a timeline nor
     Perfetto.
     """
     if sys.platform.startswith("linux") and not any(

@@ -1,4 +1,4 @@
-"""`proftrack run --list`: the experiments that a bare name can mean."""
+"""`proftrack run --list`: the experiments that a bare name can refer to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def print_catalog() -> None:
-    """Each with what it is, its parameters and their defaults, its sweep and its variants."""
+    """Print each experiment: its description, its parameters and their defaults, its sweep and its variants."""
     from rich.markup import escape
     from rich.padding import Padding
 
@@ -34,7 +34,7 @@ def print_catalog() -> None:
             out.print(Padding(escape(line), (0, 0, 0, 4)))
         out.print()
     if not paths:
-        out.print("There is no experiments/ folder with YAML files here.")
+        out.print("No experiments/ folder with YAML files was found here.")
 
 
 def _about(experiment: Experiment) -> Iterator[str]:

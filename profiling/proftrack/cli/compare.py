@@ -1,4 +1,4 @@
-"""`proftrack compare`: two runs or two traces against each other."""
+"""`proftrack compare`: compare two runs or two traces."""
 
 from __future__ import annotations
 
@@ -21,26 +21,36 @@ _FORMS = click.Choice(["text", "markdown", "html", "json"])
     "compare",
     context_settings=out.UNDERSCORES,
     epilog="A side is an MLflow run id, a git ref (the runs of that commit), a run folder, a record.json or a trace. "
-    "With one side it is held against the newest run marked as a baseline, else the last FINISHED one on branch main.",
+    "With CANDIDATE alone, the baseline is the newest comparable run marked as one, else the last FINISHED one on "
+    "branch main (see --branch).",
 )
 @click.argument("sides_given", nargs=-1, required=True, metavar="[BASELINE] CANDIDATE")
-@click.option("--baseline-trace", type=click.Path(exists=True, dir_okay=False), help="A trace as the baseline.")
-@click.option("--format", "form", type=_FORMS, help="Default: what the file's name ends in, else text.")
+@click.option("--baseline-trace", type=click.Path(exists=True, dir_okay=False), help="Use this trace as the baseline.")
+@click.option("--format", "form", type=_FORMS, help="Default: from the ending of the file's name, else text.")
 @click.option("-o", "--output", metavar="FILE", help="Write to this file instead of stdout.")
-@click.option("--across", multiple=True, metavar="KEY", help="Compare although this key differs; it is recorded.")
-@click.option("--noise-floor", type=click.FloatRange(0, 1000), metavar="PCT", help="How far two processes may differ.")
+@click.option("--across", multiple=True, metavar="KEY", help="Compare although this key differs; the result says so.")
+@click.option(
+    "--noise-floor",
+    type=click.FloatRange(0, 1000),
+    metavar="PCT",
+    help="Noise between two processes of the same code, in percent.",
+)
 @click.option(
     "--repeat-runs",
     multiple=True,
     metavar="RUN|FOLDER",
-    help="More runs of the baseline's code: they measure the noise.",
+    help="More runs of the baseline's code, to measure the noise.",
 )
-@click.option("--experiment", metavar="NAME", help="Which experiment's runs, where a git ref has several.")
-@click.option("--branch", default="main", show_default=True, help="Where a baseline is looked for.")
-@click.option("--baseline-step-time-us", type=click.FloatRange(0, min_open=True), help="Of a baseline trace.")
-@click.option("--step-time-us", type=click.FloatRange(0, min_open=True), help="Of a candidate trace.")
+@click.option("--experiment", metavar="NAME", help="The experiment to compare, if a git ref has runs of several.")
+@click.option("--branch", default="main", show_default=True, help="Branch to look for a baseline on.")
 @click.option(
-    "--log/--no-log", default=None, help="Keep the page with the candidate's run (default: only --format html)."
+    "--baseline-step-time-us",
+    type=click.FloatRange(0, min_open=True),
+    help="Step time of a baseline trace without the profiler, in microseconds.",
+)
+@click.option("--step-time-us", type=click.FloatRange(0, min_open=True), help="The same for a candidate trace.")
+@click.option(
+    "--log/--no-log", default=None, help="Store the page with the candidate's run (default: only with --format html)."
 )
 def command(
     sides_given: tuple[str, ...],
@@ -56,7 +66,7 @@ def command(
     step_time_us: float | None,
     log: bool | None,
 ) -> None:
-    """Say whether the step time is different, whether that is real, and why."""
+    """Say whether the step time changed, whether the change is real, and why."""
     from proftrack.compare import compare
     from proftrack.report.pages.comparison import page
 
@@ -80,7 +90,7 @@ def command(
 
 def _names(given: tuple[str, ...], baseline_trace: str | None) -> tuple[str | None, str]:
     if len(given) > 2 or (len(given) == 2 and baseline_trace):
-        raise UsageError(f"{given[-1]}: one side too many", "give BASELINE and CANDIDATE")
+        raise UsageError(f"{given[-1]}: one argument too many", "give only BASELINE and CANDIDATE")
     if baseline_trace is not None:
         return baseline_trace, given[0]
     return (given[0], given[1]) if len(given) == 2 else (None, given[0])
@@ -94,7 +104,7 @@ def _both(
     experiment: str | None,
     step_times: tuple[float | None, float | None],
 ) -> tuple[Named, Named]:
-    """Both sides; a git ref means the runs that are like the other side's."""
+    """Find both sides; a git ref means those of its runs that are comparable with the other side."""
     baseline = None
     if baseline_name is not None and references.is_single(baseline_name):
         baseline = references.subject(baseline_name, step_time_us=step_times[0], experiment=experiment)
@@ -106,7 +116,7 @@ def _both(
 
 
 def _keep(references: References, baseline: Named, candidate: Named, text: str) -> None:
-    """The page among the candidate's artifacts."""
+    """Store the page as an artifact of the candidate's run."""
     assert candidate.run is not None
     name = baseline.subject.run_id or Path(baseline.subject.label).name
     with tempfile.TemporaryDirectory(prefix="proftrack-") as folder:

@@ -1,4 +1,4 @@
-"""`proftrack doctor`: is the GPU measurable, is the store reachable, what will be recorded."""
+"""`proftrack doctor`: can the GPU be measured, can the store be reached, what will be recorded."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ _MARKS = {"ok": "ok", "note": "--", "warning": "warn", "failed": "FAIL"}
 
 
 @click.command("doctor")
-@click.option("--repair", is_flag=True, help="End as FAILED what dead processes of this machine left RUNNING.")
+@click.option("--repair", is_flag=True, help="Set runs to FAILED that dead processes of this machine left RUNNING.")
 @click.option("--recalibrate", is_flag=True, help="Measure the device's attainable rates again.")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def command(repair: bool, recalibrate: bool, as_json: bool) -> None:
-    """Look at all that a run needs, and say how to mend what is wrong. Exits 1 where something is.
+    """Check everything that a run needs, and say how to fix what is wrong. Exits with 1 if a check failed.
 
-    No run is made in the store: a tag and a small file are written there and removed again.
+    No run is created in the store: a tag and a small file are written there and removed again.
     """
     import msgspec
 
     from proftrack import doctor
 
-    found: list[doctor.Check] = []
+    checks: list[doctor.Check] = []
     for check in doctor.examine(repair=repair, recalibrate=recalibrate):
-        found.append(check)
+        checks.append(check)
         if not as_json:
             _show(check)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=1))
-    if any(check.status == "failed" for check in found):
+        click.echo(msgspec.json.format(msgspec.json.encode(checks), indent=1))
+    if any(check.status == "failed" for check in checks):
         sys.exit(1)
 
 

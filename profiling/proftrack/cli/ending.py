@@ -1,9 +1,9 @@
-"""What a command that measures says when it ends before its time, however it ends."""
+"""What a command that measures says at its end, early or not."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,25 +17,20 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def ending(say: Callable[[BaseException], None] = lambda _: None) -> Iterator[None]:
-    """Have `say` called with what ends the block, also where the process goes without the main thread.
+def ending() -> Iterator[None]:
+    """Exit with the code of an interruption that ends the block, after a line about it; other errors propagate.
 
-    An interruption then ends the process, with its exit code; other errors pass.
+    If the process ends without its main thread, the line about the error is printed here as well.
     """
     try:
-        with farewell(lambda error: _all_said(say, error)):
+        with farewell(_print_error):
             yield
-    except BaseException as error:
-        say(error)
-        if isinstance(error, Interrupted):
-            click.echo(f"proftrack: stopped by {error.reason}", err=True)
-            sys.exit(error.exit_code)
-        raise
+    except Interrupted as stop:
+        _print_error(stop)
+        sys.exit(stop.exit_code)
 
 
-def _all_said(say: Callable[[BaseException], None], error: BaseException) -> None:
-    """With the sentences that the command line would say."""
-    say(error)
+def _print_error(error: BaseException) -> None:
     if isinstance(error, Interrupted):
         click.echo(f"proftrack: stopped by {error.reason}", err=True)
     elif isinstance(error, ProftrackError):
@@ -43,12 +38,12 @@ def _all_said(say: Callable[[BaseException], None], error: BaseException) -> Non
 
 
 def complain(sentence: str) -> None:
-    """Show what is left of a run that failed, as all sentences about failures are."""
+    """Print a sentence about a run that failed, in the form of all errors."""
     click.echo(f"proftrack: {sentence}", err=True)
 
 
 def show_batch(outcome: Outcome) -> None:
-    """Show what came of a sweep, or of variants. Raises ProftrackError where a part failed: everything else is kept."""
+    """Show the result of a sweep or of variants. Raises ProftrackError if a part failed; everything else is kept."""
     from proftrack.report import terminal
 
     terminal.show(outcome.page)

@@ -1,4 +1,4 @@
-"""`proftrack gate`: a candidate against limits, with an exit code for CI."""
+"""`proftrack gate`: check a candidate against limits, with an exit code for CI."""
 
 from __future__ import annotations
 
@@ -18,21 +18,26 @@ _FORMS = click.Choice(["markdown", "text", "html", "json"])
 @click.command(
     "gate",
     context_settings=out.UNDERSCORES,
-    epilog="Exit codes: 0 pass, 3 fail, 4 inconclusive (no baseline, not comparable, too few samples, hidden by "
-    "noise), 1 error, 2 usage.",
+    epilog="Exit codes: 0 pass, 3 fail, 4 inconclusive (no baseline, not comparable, too few samples, or hidden "
+    "by noise), 1 error, 2 usage.",
 )
 @click.argument("candidate")
 @click.option("--baseline", metavar="REF", help="Run id, git ref or path [default: the last comparable run].")
-@click.option("--policy", "policy_file", type=click.Path(path_type=Path), metavar="FILE", help="Limits as YAML.")
+@click.option("--policy", "policy_file", type=click.Path(path_type=Path), metavar="FILE", help="YAML file of limits.")
 @click.option(
-    "--format", "form", type=_FORMS, help="Default: what the file's name ends in, else text (markdown in a pipe)."
+    "--format", "form", type=_FORMS, help="Default: from the ending of the file's name, else text (markdown in a pipe)."
 )
 @click.option("-o", "--output", metavar="FILE", help="Write to this file instead of stdout.")
-@click.option("--noise-floor", type=click.FloatRange(0, 1000), metavar="PCT", help="How far two processes may differ.")
-@click.option("--experiment", metavar="NAME", help="Which experiment's runs, where a git ref has several.")
-@click.option("--branch", metavar="NAME", help="Where a baseline is looked for [default: the policy's, else main].")
-@click.option("--across", multiple=True, metavar="KEY", help="Compare although this key differs; it is recorded.")
-@click.option("--tag/--no-tag", default=True, help="Write the outcome as tags on the candidate's run.")
+@click.option(
+    "--noise-floor",
+    type=click.FloatRange(0, 1000),
+    metavar="PCT",
+    help="Noise between two processes of the same code, in percent.",
+)
+@click.option("--experiment", metavar="NAME", help="The experiment to check, if a git ref has runs of several.")
+@click.option("--branch", metavar="NAME", help="Branch to look for a baseline on [default: the policy's, else main].")
+@click.option("--across", multiple=True, metavar="KEY", help="Compare although this key differs; the result says so.")
+@click.option("--tag/--no-tag", default=True, help="Set the outcome as tags on the candidate's run.")
 def command(
     candidate: str,
     baseline: str | None,
@@ -45,7 +50,7 @@ def command(
     across: tuple[str, ...],
     tag: bool,
 ) -> None:
-    """Hold a run against its baseline: exit 0 pass, 3 fail, 4 inconclusive. Markdown for a pull request."""
+    """Check a run against its baseline: exit 0 pass, 3 fail, 4 inconclusive. Prints Markdown for a pull request."""
     from proftrack.report.pages.gate import page
     from proftrack.store import gating
     from proftrack.store.references import References

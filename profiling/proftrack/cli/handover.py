@@ -2,11 +2,11 @@
 
 directly       ui.perfetto.dev fetches http://127.0.0.1:9001/...: the only address on this machine that its content
                security policy allows (google/perfetto, ui/src/frontend/index.ts), with CORS for that one origin
-through a page where port 9001 is taken, or the browser refuses to fetch from loopback (Safari): a page of ours opens
-               the UI and sends it the trace with postMessage, which is the way that Perfetto documents
+through a page if port 9001 is taken, or the browser refuses to fetch from loopback (Safari): a page that we serve
+               opens the UI and sends it the trace with postMessage, as Perfetto documents
 
-The path holds a random token and is served once. Nothing listens but 127.0.0.1, and only requests that name it as
-their host are answered: no other site can reach it by giving its name that address.
+The path contains a random token, and the trace is served once. The server listens on 127.0.0.1 only and answers only
+requests with that host: another site cannot reach it by resolving its own name to this address.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOOPBACK = "127.0.0.1"
 class Handover:
     """Serves the file while it is open; `wait` says whether it was fetched.
 
-    Raises UsageError where the file cannot be read or no port is to be had.
+    Raises UsageError if there is no such file or no free port.
     """
 
     def __init__(self, trace: Path, *, port: int = PERFETTO_PORT, by_page: bool = False) -> None:
@@ -50,7 +50,7 @@ class Handover:
         self.by_page = server is None
         self._server = server or self._listen(0)
         if self._server is None:
-            raise UsageError(f"no port of {LOOPBACK} can be listened on", f"open {trace} at {PERFETTO} by hand")
+            raise UsageError(f"no free port on {LOOPBACK}", f"open {trace} at {PERFETTO} by hand")
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
@@ -63,7 +63,7 @@ class Handover:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port that the server listens on."""
         assert self._server is not None
         return int(self._server.server_address[1])
 
@@ -89,11 +89,11 @@ class Handover:
         return f"{here}{self.page_path}" if self.by_page else f"{PERFETTO}/#!/?url={here}{self.trace_path}"
 
     def open_browser(self) -> bool:
-        """Open the address in the user's browser; False where there is none."""
+        """Open the address in the user's browser; False if there is none."""
         return browser.show(self.address)
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the trace was fetched, at most so long; a transfer that has begun may end."""
+        """Wait at most `seconds` for the trace to be fetched; a transfer that has begun may finish."""
         if not self._fetched.wait(seconds):
             with self._sending:  # held while a transfer is under way
                 pass
@@ -111,12 +111,12 @@ class Handover:
     # -- for the handler
 
     def hosts(self) -> tuple[str, ...]:
-        """The names that a request may call this server by."""
+        """The Host headers that a request may have."""
         return f"{LOOPBACK}:{self.port}", f"localhost:{self.port}"
 
     @contextlib.contextmanager
     def sending(self) -> Any:
-        """The one transfer: yields the file, or None where it is under way or was fetched already."""
+        """The one transfer: yields the file, or None if it is being fetched or was fetched already."""
         if not self._sending.acquire(blocking=False):
             yield None
             return
@@ -133,11 +133,11 @@ class Handover:
     def page(self) -> tuple[bytes, str]:
         """The page, and its content security policy."""
         template = resources.files("proftrack.cli").joinpath("handover.html").read_text(encoding="utf-8")
-        text = template.replace("FILE_NAME", self.file_name)  # of harmless characters only
+        text = template.replace("FILE_NAME", self.file_name)  # has harmless characters only
         script = text.partition("<script>")[2].partition("</script>")[0]
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        own = f"script-src 'sha256-{digest}'; style-src 'unsafe-inline'; connect-src 'self'"
-        return text.encode(), f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
+        allowed = f"script-src 'sha256-{digest}'; style-src 'unsafe-inline'; connect-src 'self'"
+        return text.encode(), f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -163,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._refuse(HTTPStatus.NOT_FOUND)
 
     def do_OPTIONS(self) -> None:
-        """Answer what browsers ask before a public site may fetch from this machine."""
+        """Answer the preflight that browsers send before a public site may fetch from this machine."""
         self.send_response(HTTPStatus.NO_CONTENT)
         self._allow()
         self.send_header("Access-Control-Allow-Methods", "GET")
@@ -208,4 +208,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the command does."""
+        """Log nothing: the command prints what matters."""

@@ -1,4 +1,4 @@
-"""`proftrack open`: a trace in Perfetto's UI, handed over on this machine."""
+"""`proftrack open`: show a trace in the Perfetto UI, handed over on this machine."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from proftrack.store.references import References
 
 @click.command("open")
 @click.argument("what", metavar="RUN|TRACE")
-@click.option("--cycle", type=click.IntRange(min=1), help="Which active window, where the run has several (default 1).")
-@click.option("--by-page", is_flag=True, help="Hand it over through a page of this machine (Safari needs that).")
+@click.option("--cycle", type=click.IntRange(min=1), help="Active window to show, if the run has several (default 1).")
+@click.option("--by-page", is_flag=True, help="Hand it over through a local page (needed for Safari).")
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
-@click.option("--wait", "seconds", type=click.FloatRange(min=0, min_open=True), default=60.0, help="Seconds (60).")
+@click.option(
+    "--wait", "seconds", type=click.FloatRange(min=0, min_open=True), default=60.0, help="Seconds to wait (default 60)."
+)
 def command(what: str, cycle: int | None, by_page: bool, no_browser: bool, seconds: float) -> None:
-    """Show a trace in ui.perfetto.dev. It goes from this machine into the browser and nowhere else.
+    """Show a trace in ui.perfetto.dev. It goes from this machine to the browser and nowhere else.
 
-    Ends when the trace was fetched, or after a minute. Where the browser runs on another machine than this command,
-    forward the port to there first: ssh -L 9001:127.0.0.1:9001 HOST.
+    The command ends once the trace was fetched, or after a minute. If the browser runs on another machine, forward the
+    port from there first: ssh -L 9001:127.0.0.1:9001 HOST.
     """
     from proftrack.report.progress import waiting
 
-    with ExitStack() as kept:
+    with ExitStack() as resources:
         with waiting(f"fetching {what}"):
-            trace = References().trace(what, cycle, kept)
-        handover = kept.enter_context(Handover(trace, by_page=by_page))
+            trace = References().trace(what, cycle, resources)
+        handover = resources.enter_context(Handover(trace, by_page=by_page))
         if handover.by_page and not by_page:
-            click.echo(f"Port {PERFETTO_PORT} is taken: the trace goes through a page instead", err=True)
+            click.echo(f"Port {PERFETTO_PORT} is in use: the trace goes through a local page instead", err=True)
         opened = not no_browser and handover.open_browser()
         click.echo(f"{'Opened' if opened else 'Open'}  {handover.address}")
         if handover.wait(seconds):
             click.echo(f"{trace.name} was handed over")
         else:
-            click.echo(f"Nobody fetched {trace.name} within {seconds:g} s; run the command again", err=True)
+            click.echo(f"{trace.name} was not fetched within {seconds:g} s; run the command again", err=True)
             raise SystemExit(1)

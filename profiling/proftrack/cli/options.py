@@ -1,7 +1,7 @@
-"""Options whose names only the experiment knows: `--n 4096` and `--n=4096` mean `-P n=4096`.
+"""Options that only the experiment defines: `--n 4096` and `--n=4096` mean `-P n=4096`.
 
-`mlflow run` appends what MLproject does not declare as `--KEY VALUE`, so both ways of writing must do. What is nearly
-an option of ours (`--parm n=256`), or a parameter without its -P (`N=256`), is refused with what was meant.
+`mlflow run` appends what MLproject does not declare as `--KEY VALUE`, so both spellings must work. A misspelt option
+(`--parm n=256`) or a parameter without its -P (`N=256`) is rejected with a suggestion.
 """
 
 from __future__ import annotations
@@ -17,53 +17,53 @@ import click
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.text import meant
 
-device = click.option(
-    "--device", metavar="auto|cuda|cpu", help="Where the workload runs, instead of what its file says."
-)
+device = click.option("--device", metavar="auto|cuda|cpu", help="Where the workload runs; overrides its file.")
 budget = click.option(
     "--budget",
     type=click.FloatRange(min=1),
     metavar="SECONDS",
-    help="Time that the measurement may take (60, or timing.budget_seconds of its file).",
+    help="Time limit for the measurement (default: timing.budget_seconds of the file, else 60).",
 )
 no_mlflow = click.option(
-    "--no-mlflow", is_flag=True, help="Keep everything in a folder; `proftrack sync` logs it later."
+    "--no-mlflow",
+    is_flag=True,
+    help="Do not log to MLflow: keep everything in a folder, which `proftrack sync` can log later.",
 )
 
 
-def output(folder: str = "this new folder, whether it is logged or not") -> Callable[[Any], Any]:
-    """`--output FOLDER` of a command that measures; `folder` says which it may be."""
+def output(folder: str = "this new folder, even if it is also logged") -> Callable[[Any], Any]:
+    """`--output FOLDER` of a command that measures; `folder` describes it in the help."""
     kind = click.Path(path_type=Path, file_okay=False)
     return click.option("--output", type=kind, metavar="FOLDER", help=f"Keep everything in {folder}.")
 
 
 def overrides(pairs: Iterable[str], *, device: str | None = None, budget: float | None = None) -> dict[str, str]:
-    """The parameters that a command was given, `--device` and `--budget` among them.
+    """The parameters given to a command, including `--device` and `--budget`.
 
     Raises UsageError as `parameters` does.
     """
-    own = {"device": device, "budget_seconds": None if budget is None else f"{budget:g}"}
-    return parameters([*pairs, *(f"{key}={value}" for key, value in own.items() if value is not None)])
+    options = {"device": device, "budget_seconds": None if budget is None else f"{budget:g}"}
+    return parameters([*pairs, *(f"{key}={value}" for key, value in options.items() if value is not None)])
 
 
 class _Arguments(NamedTuple):
-    """A command line as click takes it, and what was seen in it."""
+    """A command line rewritten for click, and what was not recognized in it."""
 
     rewritten: list[str]
     unknown: list[tuple[str, str]]
-    """Options that are not the command's, with their values: its experiment's parameters, or misspelt."""
+    """Options that the command does not define, with their values: parameters of its experiment, or misspelt."""
     bare: list[str]
     """`KEY=VALUE` without a -P before it."""
 
 
 class ParameterCommand(click.Command):
-    """A command that takes options it does not know as parameters of its experiment, `-P KEY=VALUE`.
+    """A command that treats unknown options as parameters of its experiment, `-P KEY=VALUE`.
 
     click's ignore_unknown_options would leave them among the arguments, where `--n --fresh small` means n=small.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Write unknown options as -P before click sees them; refuse what was meant as something else."""
+        """Rewrite unknown options as -P before click sees them; reject misspelt ones."""
         arguments = self._rewrite(ctx, args)
         rest = super().parse_args(ctx, arguments.rewritten)
         if arguments.bare or arguments.unknown:
@@ -75,19 +75,19 @@ class ParameterCommand(click.Command):
         return rest
 
     def _refuse_misspelt(self, ctx: click.Context, option: str, value: str, names: Sequence[str]) -> None:
-        """Refuse an unknown option that is closer to one of ours than to a parameter; others the experiment refuses."""
+        """Reject an unknown option that resembles one of ours more than a parameter; the experiment rejects others."""
         key = option.removeprefix("--").replace("-", "_")
         if key in names or key.removeprefix("params.") in names:
             return
         flags, valued = self.own_options(ctx)
-        ours = [name for name in (*flags, *valued) if name.startswith("--")]
-        close = difflib.get_close_matches(option, [*ours, *(f"--{name}" for name in names)], n=1, cutoff=0.75)
-        if close and close[0] in ours:
-            whole = f"{close[0]} {value}" if close[0] in valued else close[0]
-            raise UsageError(f"{option}: neither an option nor a parameter", f"did you mean {whole}?")
+        own_names = [name for name in (*flags, *valued) if name.startswith("--")]
+        close = difflib.get_close_matches(option, [*own_names, *(f"--{name}" for name in names)], n=1, cutoff=0.75)
+        if close and close[0] in own_names:
+            suggestion = f"{close[0]} {value}" if close[0] in valued else close[0]
+            raise UsageError(f"{option}: neither an option nor a parameter", f"did you mean {suggestion}?")
 
     def _rewrite(self, ctx: click.Context, args: list[str]) -> _Arguments:
-        """The arguments with -P before parameters, and flags without the `true` that `mlflow run` gives them."""
+        """Put -P before parameters, and remove the `true` that `mlflow run` adds to flags."""
         flags, valued = self.own_options(ctx)
         rewritten, unknown, bare = _Arguments([], [], [])
         rest = deque(args)
@@ -123,7 +123,7 @@ class ParameterCommand(click.Command):
 
 
 def _names(reference: str) -> list[str] | None:
-    """The parameters and settings of an experiment; None where they are not in a file that can be read."""
+    """The parameters and settings of an experiment; None if it cannot be loaded."""
     from proftrack import experiment
     from proftrack.experiment.overrides import BARE, SETTINGS
 
@@ -140,14 +140,14 @@ def _refuse_bare(pair: str, names: Iterable[str]) -> NoReturn:
 
 
 def _is_on(value: str | None, rest: deque[str]) -> bool:
-    """Whether a flag is on: alone, or with the value that `mlflow run -P flag=true` gives it."""
+    """Whether a flag is on: given alone, or with the value that `mlflow run -P flag=true` adds."""
     if value is None:
         value = rest.popleft() if rest and rest[0].lower() in ("true", "false") else "true"
     return value.lower() != "false"
 
 
 def _value_of(option: str, rest: deque[str], flags: Iterable[str] = ()) -> str:
-    """The value behind an option; `flags` are those without one that it may have been meant as."""
+    """The value after an option. If there is none, one of `flags`, which take no value, may have been meant."""
     value = rest.popleft() if rest else None
     if value is None or value.startswith("--"):
         how = f"write {option} VALUE, or {option}=VALUE for a value that starts with --"
@@ -158,7 +158,7 @@ def _value_of(option: str, rest: deque[str], flags: Iterable[str] = ()) -> str:
 def parameters(pairs: Iterable[str]) -> dict[str, str]:
     """`key=value` texts as a mapping.
 
-    Raises UsageError for a text without a key or without `=`, and for two values of one key.
+    Raises UsageError for a text without a key or without `=`, and for two values for one key.
     """
     texts: dict[str, str] = {}
     for pair in pairs:

@@ -1,4 +1,4 @@
-"""Where a page goes: stdout, or a file."""
+"""Writes a page to stdout or to a file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def render(document: Document, form: str, data: msgspec.Struct) -> str:
 
 
 def show(document: Document, form: str, data: msgspec.Struct, output: str | None) -> None:
-    """A page in a form, to the file that was named, else to stdout. Raises UsageError as `write` does."""
+    """Write a page in a format to `output`, else to stdout. Raises UsageError as `write` does."""
     if form == "text" and output is None:
         from proftrack.report import terminal
 
@@ -39,7 +39,7 @@ def show(document: Document, form: str, data: msgspec.Struct, output: str | None
 
 
 def write(text: str, output: str | None) -> None:
-    """Into the file that was named, else to stdout. Raises UsageError where the file cannot be written."""
+    """Write to the file `output`, else to stdout. Raises UsageError if the file cannot be written."""
     if output is None or output == "-":
         sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
         sys.stdout.flush()
@@ -51,6 +51,6 @@ def write(text: str, output: str | None) -> None:
 
 
 def form_of(form: str | None, output: str | None, default: str) -> str:
-    """The form that was asked for, else what the file's name ends in, else `default`."""
+    """The format given, else that of the output file's extension, else `default`."""
     endings = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json", ".csv": "csv", ".png": "png"}
     return form or endings.get(Path(output or "").suffix.lower(), default)

@@ -1,4 +1,4 @@
-"""`proftrack prune`: drop old traces from the store, never records and never baselines."""
+"""`proftrack prune`: delete old traces from the store, never records or baselines."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import click
 
 
 @click.command("prune")
-@click.option("--older-than", "age", required=True, metavar="AGE", help="90d, 12h, 4w, 6m or 1y.")
+@click.option("--older-than", "age", required=True, metavar="AGE", help="Minimum age, such as 12h, 90d, 4w, 6m or 1y.")
 @click.option("--experiment", metavar="NAME", help="Only runs of this experiment.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be dropped.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 def command(age: str, experiment: str | None, dry_run: bool) -> None:
-    """Drop the traces of runs that ended longer ago. Records, tables and events stay, and so do baselines' traces."""
+    """Delete the traces of runs that ended longer than AGE ago.
+
+    Records, tables and events stay, and so do the traces of baselines.
+    """
     from proftrack.store import prune
     from proftrack.store.runs import Runs
     from proftrack.text import counted, moment, plain, scaled
@@ -25,5 +28,5 @@ def command(age: str, experiment: str | None, dry_run: bool) -> None:
         when, size = moment(pruned.run.started_ms * 1_000_000), scaled(pruned.bytes, "B")
         files = counted(pruned.files, "trace")
         click.echo(f"{pruned.run.run_id}  {when}  {files}, {size}  {plain(pruned.run.name, 80)}")
-    verb = "would be dropped" if dry_run else "dropped"
+    verb = "would be deleted" if dry_run else "deleted"
     click.echo(f"Traces of {counted(number, 'run')} {verb}, {scaled(total, 'B')}")

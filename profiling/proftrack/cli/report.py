@@ -1,60 +1,57 @@
-"""`proftrack report`: a run, a record or a trace as one page."""
+"""`proftrack report`: show a run, a record or a trace as one page."""
 
 from __future__ import annotations
 
-import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from proftrack.cli import browser
+from proftrack.cli import output as out
 from proftrack.errors import UsageError
 from proftrack.store.references import Readable, References
+
+if TYPE_CHECKING:
+    from proftrack.report.document import Document
 
 
 @click.command("report")
 @click.argument("what", metavar="RUN|RECORD|TRACE")
 @click.option(
-    "-o", "--output", metavar="FILE", help="Write to this file; - is stdout. html: report.html where omitted."
+    "-o", "--output", metavar="FILE", help="Write to this file, or to stdout (-). Default for html: report.html."
 )
 @click.option(
     "--format",
     "form",
     type=click.Choice(["html", "text", "markdown", "json"]),
-    help="Default: what the file's name ends in, else html.",
+    help="Default: from the ending of the file's name, else html.",
 )
-@click.option("--open", "open_it", is_flag=True, help="Show it in the browser (html).")
+@click.option("--open", "open_it", is_flag=True, help="Show the page in the browser (html only).")
 def command(what: str, output: str | None, form: str | None, open_it: bool) -> None:
-    """One page about an MLflow run, a run folder, a record.json or a trace: verdict, timeline, tables.
+    """Show an MLflow run, a run folder, a record.json or a trace on one page: verdict, timeline, tables.
 
-    The HTML is one file that needs no network. text, markdown and json go to stdout where no file is named.
+    The HTML is one file that needs no network. text, markdown and json go to stdout unless --output names a file.
     """
     from proftrack.report.progress import waiting
 
     form = form or _form_of(output)
     if open_it and (form != "html" or output == "-"):
         raise UsageError(
-            f"--open shows html in the browser, not {form if form != 'html' else 'stdout'}", "leave it out"
+            f"--open shows html in the browser, not {form if form != 'html' else 'stdout'}", "leave --open out"
         )
     with waiting(f"reading {what}"):
-        found = References().read(what)
-    to_stdout = output == "-" or (output is None and form != "html")
-    if to_stdout and form == "text":
-        from proftrack.report import terminal
-        from proftrack.report.pages.run import overview
-
-        terminal.show(overview(found.record))  # as wide as the terminal is, in its colours
+        readable = References().read(what)
+    document = _document(readable, form)
+    if output == "-" or (output is None and form != "html"):
+        out.show(document, form, readable.record, None)
         return
-    text = _RENDER[form](found)
-    if to_stdout:
-        sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
-        return
-    target = _write(text, output, open_it)
+    target = _target(output, open_it)
+    out.write(out.render(document, form, readable.record), str(target))
     click.echo(f"Report  {target}")
     if open_it and not browser.show(target.as_uri()):
-        click.echo("There is no browser here: open that file elsewhere", err=True)
+        click.echo("There is no browser here: open the file elsewhere", err=True)
 
 
 def _form_of(output: str | None) -> str:
@@ -62,45 +59,18 @@ def _form_of(output: str | None) -> str:
     return {".txt": "text", ".md": "markdown", ".json": "json"}.get(ending, "html")
 
 
-def _html(found: Readable) -> str:
-    from proftrack.report import html
-    from proftrack.report.events import details
-    from proftrack.report.pages.run import report
+def _document(readable: Readable, form: str) -> Document:
+    from proftrack.report.pages import run
 
-    return html.render(report(found.record, details(found.tables, found.record.kernels)))
+    record = readable.record
+    if form == "html":
+        from proftrack.report.events import details
 
-
-def _text(found: Readable) -> str:
-    from proftrack.report import terminal
-    from proftrack.report.pages.run import overview
-
-    return terminal.text(overview(found.record))
+        return run.report(record, details(readable.tables, record.kernels))
+    return run.summary(record) if form == "markdown" else run.overview(record)
 
 
-def _markdown(found: Readable) -> str:
-    from proftrack.report import markdown
-    from proftrack.report.pages.run import summary
-
-    return markdown.render(summary(found.record))
-
-
-def _json(found: Readable) -> str:
-    from proftrack.record import dump
-
-    return dump(found.record).decode() + "\n"
-
-
-_RENDER: dict[str, Callable[[Readable], str]] = {"html": _html, "text": _text, "markdown": _markdown, "json": _json}
-
-
-def _write(text: str, output: str | None, open_it: bool) -> Path:
-    """Into the file that was named; else report.html here, or where nobody minds it if it is only to be looked at."""
-    if output is None and open_it:
-        target = Path(tempfile.mkdtemp(prefix="proftrack-")) / "report.html"
-    else:
-        target = Path(output or "report.html")
-    try:
-        target.write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise UsageError(f"{target}: cannot be written ({error.strerror})", "name another file with -o") from error
-    return target.absolute()
+def _target(output: str | None, open_it: bool) -> Path:
+    """The file that was named, else report.html: in a temporary folder if it is only to be shown, else here."""
+    folder = Path(tempfile.mkdtemp(prefix="proftrack-")) if output is None and open_it else Path()
+    return (folder / (output or "report.html")).absolute()

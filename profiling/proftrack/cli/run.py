@@ -1,4 +1,4 @@
-"""`proftrack run`: profile a workload, judge it, keep it in a folder, log the folder as one MLflow run."""
+"""`proftrack run`: profile a workload, find what limits it, log the run folder as one MLflow run."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 class _RunCommand(ParameterCommand):
-    """`run`, behind whose -m MODULE, or SCRIPT.py, everything is the program's own."""
+    """`run`: everything after -m MODULE or SCRIPT.py belongs to the program."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the program's arguments away before anybody reads them as ours."""
-        own, script = _split(args, self.own_options(ctx)[0])
+        """Split the program's arguments off before they are parsed as ours."""
+        own_args, script = _split(args, self.own_options(ctx)[0])
         ctx.obj = {**(ctx.obj or {}), "program": script}
-        return super().parse_args(ctx, own)
+        return super().parse_args(ctx, own_args)
 
 
 def _split(args: list[str], flags: set[str]) -> tuple[list[str], tuple[str, list[str], bool] | None]:
-    """Our arguments, and (target, arguments, is a module) of a program."""
+    """Our arguments, and the program's: (target, arguments, whether it is a module), or None."""
     for index, argument in enumerate(args):
         if argument == "--":
             break
@@ -49,23 +49,31 @@ def _split(args: list[str], flags: set[str]) -> tuple[list[str], tuple[str, list
     "run",
     cls=_RunCommand,
     epilog="EXPERIMENT is a YAML file, a name under experiments/ (--list shows them), or a build function: "
-    "package.module:build, file.py:build. Parameters are those of its workload, then the settings of its schedule, "
-    "profiler and timing: `proftrack run matmul_add --n 4096 --active 5`. A whole program, unchanged, runs with "
-    "`proftrack run -m package.module ARGUMENTS` or `proftrack run script.py ARGUMENTS`: its steps are those of its "
-    "optimizer, or the calls of --step.",
+    "package.module:build, file.py:build. Its parameters are those of the workload, and the settings of the schedule, "
+    "the profiler and the timing: `proftrack run matmul_add --n 4096 --active 5`. To profile a whole program, "
+    "unchanged: `proftrack run -m package.module ARGUMENTS` or `proftrack run script.py ARGUMENTS`. Its steps are "
+    "those of its optimizer, or the calls of --step.",
 )
 @click.argument("experiment", default="matmul_add", metavar="[EXPERIMENT]")
-@click.option("-P", "--param", "pairs", multiple=True, metavar="KEY=VALUE", help="A parameter; also as --KEY VALUE.")
-@click.option("-m", "--module", "module", metavar="MODULE ...", help="Run a module as a program, with its arguments.")
-@click.option("--step", metavar="MODULE:FUNCTION", help="Of a program: each call of this is a step.")
-@click.option("--stop", is_flag=True, help="End the program once its steps are recorded.")
-@click.option("--list", "listed", is_flag=True, help="Show the experiments, their parameters and sweeps.")
+@click.option(
+    "-P", "--param", "pairs", multiple=True, metavar="KEY=VALUE", help="Set a parameter; or write --KEY VALUE."
+)
+@click.option(
+    "-m", "--module", "module", metavar="MODULE ...", help="Profile a module as a program, with its arguments."
+)
+@click.option("--step", metavar="MODULE:FUNCTION", help="For a program: each call of this function is a step.")
+@click.option("--stop", is_flag=True, help="For a program: end it once its steps are recorded.")
+@click.option("--list", "listed", is_flag=True, help="List the experiments, their parameters and sweeps.")
 @options.device
 @options.budget
 @options.no_mlflow
 @options.output()
-@click.option("--no-calibrate", is_flag=True, help="Leave the device's ceilings, and so the roofline time R, out.")
-@click.option("--no-diff", is_flag=True, help="Record that the code differs from its commit, but not how.")
+@click.option(
+    "--no-calibrate",
+    is_flag=True,
+    help="Skip measuring the device's attainable rates; without them there is no roofline time R.",
+)
+@click.option("--no-diff", is_flag=True, help="Record that the code differs from its commit, but not the diff.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -82,7 +90,7 @@ def command(
     no_calibrate: bool,
     no_diff: bool,
 ) -> None:
-    """Profile a workload, say what holds it back, and log one MLflow run."""
+    """Profile a workload, say what limits its speed, and log one MLflow run."""
     if listed:
         from proftrack.cli.catalog import print_catalog
 
@@ -92,7 +100,7 @@ def command(
         os.environ[NO_DIFF_VARIABLE] = "1"
     script = ctx.obj["program"]
     if module is not None:
-        raise UsageError("-m has no module behind it", "write proftrack run -m package.module ARGUMENTS")
+        raise UsageError("-m needs a module", "write proftrack run -m package.module ARGUMENTS")
     if script is not None:
         sys.exit(
             _run_program(
@@ -106,8 +114,8 @@ def command(
             )
         )
     if step is not None or stop:
-        raise UsageError("--step and --stop are about a program", "name one with -m MODULE, or SCRIPT.py")
-    # Before the slow imports: what happens to the parent meanwhile is seen.
+        raise UsageError("--step and --stop need a program", "name one: -m MODULE or SCRIPT.py")
+    # Before the slow imports, so that the parent's end during them is noticed.
     parent = process.Parent()
     with recorder.refusals_noted(mlflow=not no_mlflow):
         described = _load(experiment, overrides(pairs, device=device, budget=budget))
@@ -131,7 +139,7 @@ def _load(reference: str, given: dict[str, str]) -> Experiment:
 
 
 def _run_program(
-    named: tuple[str, list[str], bool],
+    program_args: tuple[str, list[str], bool],
     given: dict[str, str],
     *,
     step: str | None,
@@ -140,10 +148,10 @@ def _run_program(
     output: Path | None,
     calibrate: bool,
 ) -> int:
-    """A program under the profile; returns its exit code, or 1 where nothing was recorded."""
+    """Profile a program; returns its exit code, or 1 if nothing was recorded."""
     from proftrack.frontends import script
 
-    target, arguments, is_module = named
+    target, arguments, is_module = program_args
     program = script.Program(target, arguments, is_module=is_module)
     profile = script.profile_of(program, given, output=output, mlflow=not no_mlflow, calibrate=calibrate)
     return script.run(program, profile, step=step, stop=stop)
@@ -161,9 +169,9 @@ def _show(recorded: Recorded) -> None:
         click.echo(line)
     git = recorded.record.environment.git
     if git is not None and git.dirty:
-        what = "untracked files" if git.untracked_only else "uncommitted changes"
+        difference = "untracked files" if git.untracked_only else "uncommitted changes"
         terminal.print_note(
             "Code",
-            f"has {what}: history shows this run with --dirty only, and gate takes it as a baseline only where it is "
+            f"has {difference}: history shows this run only with --dirty, and gate uses it as a baseline only if it is "
             "marked as one",
         )

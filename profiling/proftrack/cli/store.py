@@ -1,7 +1,7 @@
-"""`python -m proftrack.cli.store`: the store that MLflow would use here, made whole; `make` calls it.
+"""`python -m proftrack.cli.store`: set up the store that MLflow would use here; `make` calls it.
 
-`mlflow run` writes to the store before our own process starts, and a new sqlite store that several processes touch at
-once breaks. It has to be told the MLflow experiment, too, and otherwise takes Default.
+`mlflow run` writes to the store before our own process starts, and a new sqlite store breaks if several processes open
+it at once. `mlflow run` also has to be given the MLflow experiment, and otherwise uses Default.
 """
 
 from __future__ import annotations
@@ -20,34 +20,36 @@ from proftrack.store import connect as stores
 
 
 @click.command()
-@click.option("--serve", "port", type=click.IntRange(1, 65535), help="Open MLflow's UI on this store, at this port.")
-@click.option("--experiment-id", "experiment", metavar="EXPERIMENT", help="Print the id of its MLflow experiment.")
+@click.option("--serve", "port", type=click.IntRange(1, 65535), help="Open the MLflow UI for this store on this port.")
+@click.option(
+    "--experiment-id", "experiment", metavar="EXPERIMENT", help="Print the id of this experiment's MLflow experiment."
+)
 def command(port: int | None, experiment: str | None) -> None:
-    """Make the store whole that MLflow would use here; with --serve, open MLflow's UI on it."""
-    found = stores.resolve()
-    client = stores.connect(found)
+    """Set up the store that MLflow would use here; with --serve, open the MLflow UI for it."""
+    store = stores.resolve()
+    client = stores.connect(store)
     if experiment is not None:
-        click.echo(stores.experiment_for(found, client, _name(experiment)))
+        click.echo(stores.experiment_for(store, client, _name(experiment)))
     if port is None:
         return
-    opening = found.open_command()
+    opening = store.open_command()
     if opening is None:
-        click.echo(f"The store is {found.public}; a server's UI is at its own address.")
+        click.echo(f"The store is {store.public}; the UI of a server is at the server's address.")
         return
-    click.echo(f"{found.public} at http://127.0.0.1:{port} (Ctrl-C ends it)")
+    click.echo(f"{store.public} at http://127.0.0.1:{port} (stop with Ctrl-C)")
     words = [*shlex.split(opening), "--host", "127.0.0.1", "--port", str(port)]
     os.execvp(words[0], words)
 
 
 def _name(reference: str) -> str:
-    """The name of an experiment as `run` understands it. Raises UsageError where there is no such experiment."""
+    """The name of an experiment that is given as to `run`. Raises UsageError if there is none."""
     if ":" in reference and not Path(reference).exists():
         return workload.name_of(reference)
     return experiments.load(reference).name
 
 
 def main() -> None:
-    """Run the command; one line for what a user can mend."""
+    """Run the command; an error that the user can fix takes one line."""
     try:
         command(standalone_mode=True)
     except ProftrackError as error:

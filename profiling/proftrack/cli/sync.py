@@ -1,4 +1,4 @@
-"""`proftrack sync`: log what runs kept in folders."""
+"""`proftrack sync`: log runs to MLflow that were kept in folders."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from proftrack.store import folders, lifecycle, links
 from proftrack.store.folders import Failure
 from proftrack.store.sync import Outcome
 
-_SAID = {"logged": "logged", "finished": "logged (the rest of a run begun earlier)", "known": "in this store already"}
+_OUTCOMES = {"logged": "logged", "finished": "logged (rest of an earlier attempt)", "known": "already in this store"}
 
 
-@click.command("sync", epilog="Without FOLDER: what runs kept in ./proftrack-runs (or $PROFTRACK_SPOOL) is logged.")
+@click.command("sync", epilog="Without FOLDER, the runs kept in ./proftrack-runs (or $PROFTRACK_SPOOL) are logged.")
 @click.argument("folder", required=False, type=click.Path(path_type=Path), metavar="[FOLDER]")
 def command(folder: Path | None) -> None:
-    """Log what was kept in a folder: no MLflow on that machine, or the store was away.
+    """Log runs to MLflow that were kept in a folder, without MLflow or because the store could not be reached.
 
-    FOLDER is a run's folder or holds several. Each is logged once, with the times and the environment of its run; those
-    of a sweep, or of variants, as the children of one parent run.
+    FOLDER is a run folder, or contains several. Each run is logged once, with its own times and environment. The runs
+    of a sweep or of variants become the children of one parent run.
     """
     root = folder if folder is not None else rundir.spool_root()
     try:
-        found = folders.find(root)
+        run_folders = folders.find(root)
     except UsageError:
         if folder is not None:
             raise
-        click.echo(f"Nothing waits to be logged in {root}.")
+        click.echo(f"There is nothing to log in {root}.")
         return
     store = stores.resolve()
     client = stores.connect(store)
@@ -40,19 +40,17 @@ def command(folder: Path | None) -> None:
     exit_codes = [0]
     last: Outcome | None = None
     try:
-        for done in folders.log(store, client, found, discard=folder is None):
+        for done in folders.log(store, client, run_folders, discard=folder is None):
             if isinstance(done, Failure):
                 exit_codes.append(done.exit_code)
                 click.echo(f"proftrack: {done.sentence}", err=True)
                 continue
             for last in done:
-                click.echo(f"{_SAID[last.did]}: {last.folder} as run {last.run_id}")
+                click.echo(f"{_OUTCOMES[last.did]}: {last.folder} as run {last.run_id}")
             if folder is None and last is not None and not last.whole:
-                click.echo(
-                    f"kept: {last.folder} has files that its run has not, or has otherwise; remove it if you need none"
-                )
+                click.echo(f"kept: {last.folder} has files that its run lacks or that differ; remove it if not needed")
     except Interrupted as stop:
-        click.echo(f"proftrack: stopped by {stop.reason}; sync goes on from here", err=True)
+        click.echo(f"proftrack: stopped by {stop.reason}; run sync again to continue", err=True)
         sys.exit(stop.exit_code)
     if last is not None:
         for line in links.lines(store, last.experiment_id, last.run_id, last.artifact_uri):

@@ -1,14 +1,14 @@
 """Experiment files: what is profiled, with which parameters and under which schedule.
 
-An experiment is a YAML file, read with a safe loader. Everything in it is checked before anything runs; values given on
-the command line replace the file's and take their type.
+An experiment is a YAML file, read with a safe loader. All of it is checked before anything runs. Values given on the
+command line replace those of the file and are converted to the same type.
 
-    validate   plain values become a constrained type, or one sentence says why not
-    file       find the YAML file, read it into plain keys and values
-    params     the workload's own parameters: their types, and all that a file says of them
-    model      Experiment, frozen: what each field may be
-    overrides  values of the command line
-    workload   the code that the experiment names: imported, checked, built
+    validate   convert plain values to constrained types, or reject them with a one-sentence error
+    file       find the YAML file and read its keys and values
+    params     the workload's own parameters: their types, choices, sweeps and variants
+    model      Experiment, frozen: the fields and their allowed values
+    overrides  values from the command line
+    workload   import, check and build the code that the experiment names
 """
 
 from __future__ import annotations
@@ -26,31 +26,29 @@ __all__ = ["Experiment", "ProfilerOptions", "Schedule", "TimingOptions", "descri
 
 
 def load(reference: str, overrides: Mapping[str, str] = {}) -> Experiment:
-    """Read an experiment and apply `overrides` (texts, as the command line gives them).
+    """Read an experiment and apply `overrides` (strings, as typed on the command line).
 
-    `reference` is the path of a YAML file, or a bare name, which is looked for in the working directory's experiments/
-    and then in the project's. Keys of `overrides` are the workload's parameters first, then `device` and the keys of
-    schedule, profiler and timing, bare or dotted (`n`, `params.n`, `active`, `schedule.active`).
+    `reference` is the path of a YAML file, or a bare name, which is looked up in ./experiments/ and then in the
+    project's experiments/. A key of `overrides` is matched first against the workload's parameters, then against
+    `device` and the keys of schedule, profiler and timing, bare or dotted (`n`, `params.n`, `active`,
+    `schedule.active`).
 
-    Raises UsageError naming the key, its value and what is allowed.
+    Raises UsageError that names the key, its value and what is allowed.
     """
     path = file.find(reference)
     return _resolve(file.read(path), path, Refusal(str(path)), overrides)
 
 
 def described(document: Mapping[str, Any], path: Path, overrides: Mapping[str, str] = {}) -> Experiment:
-    """An experiment that code describes instead of a file: `document` holds what a file would, its name among it.
+    """An experiment described in code: `document` has the keys of an experiment file, including `name`.
 
-    `path` is where the code is. Raises UsageError naming the key, its value and what is allowed.
+    `path` is the file of that code. Raises UsageError that names the key, its value and what is allowed.
     """
-    own = {key: _python_number(value) for key, value in (document.get("params") or {}).items()}
+    given = document.get("params") or {}
+    # numpy.float64 is a float too: make it Python's own.
+    plain = {key: float(value) if isinstance(value, float) else value for key, value in given.items()}
     refuse = Refusal(str(document.get("name") or path.stem))
-    return _resolve({**document, "params": own}, path, refuse, overrides)
-
-
-def _python_number(value: Any) -> Any:
-    """numpy.float64 and the like, which are floats, as Python's own."""
-    return float(value) if isinstance(value, float) else value
+    return _resolve({**document, "params": plain}, path, refuse, overrides)
 
 
 def _resolve(document: Mapping[Any, Any], path: Path, refuse: Refusal, overrides: Mapping[str, str]) -> Experiment:

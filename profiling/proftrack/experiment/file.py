@@ -1,4 +1,4 @@
-"""Finding an experiment's YAML file and reading it into plain keys and values."""
+"""Find an experiment's YAML file and read its keys and values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SUFFIXES = (".yaml", ".yml")
 def find(reference: str) -> Path:
     """The file that `reference` names: a path, or a bare name under experiments/.
 
-    Raises UsageError, with the names that are known there.
+    Raises UsageError that lists the available names.
     """
     if not reference.strip():
         raise UsageError("the experiment's name is empty", "give a YAML file or a name under experiments/")
@@ -28,28 +28,32 @@ def find(reference: str) -> Path:
     for candidate in _candidates(given, bare):
         if candidate.is_file():
             return candidate
-    raise UsageError(_not_found(reference, given, bare))
+    raise UsageError(*_not_found(reference, given, bare))
 
 
-def _not_found(reference: str, given: Path, bare: bool) -> str:
-    """The sentence about a reference that names no experiment, and what to write instead."""
+def _not_found(reference: str, given: Path, bare: bool) -> tuple[str, str]:
+    """Why `reference` names no experiment, and what to write instead."""
     if given.is_dir():
-        inside = sorted(str(path) for path in given.glob("*") if path.suffix in _SUFFIXES)
-        return f"{reference}: a folder, not an experiment; name a YAML file, such as {(inside or ['my_model.yaml'])[0]}"
+        examples = sorted(str(path) for path in given.glob("*") if path.suffix in _SUFFIXES) or ["my_model.yaml"]
+        return f"{reference}: a folder, not an experiment", f"name a YAML file, such as {examples[0]}"
     if given.is_file():
-        if given.suffix in (".json", ".gz"):
-            return f"{reference}: not a YAML file; to judge a trace, write proftrack analyze {reference}"
-        return f"{reference}: not a YAML file; an experiment is a .yaml file that names its workload"
+        is_trace = given.suffix in (".json", ".gz")
+        return f"{reference}: not a YAML file", (
+            f"to analyze a trace, run proftrack analyze {reference}"
+            if is_trace
+            else "an experiment is a .yaml file that names its workload"
+        )
     names = [path.stem for path in catalog()]
-    have = f"known: {', '.join(names)}" if names else "there is no experiments/ folder with YAML files here"
+    available = f"known: {', '.join(names)}" if names else "there is no experiments/ folder with YAML files here"
+    is_yaml = given.suffix in _SUFFIXES
     if not bare:
-        return f"{no_such_file(given)}; {have}" if given.suffix in _SUFFIXES else f"no experiment {reference!r}; {have}"
-    what = f"{reference}: no such file, here or" if given.suffix in _SUFFIXES else f"no experiment {reference!r}"
-    return f"{what} under experiments/; {have}{meant(given.stem, names)}"
+        return no_such_file(given) if is_yaml else f"no experiment {reference!r}", available
+    what = f"{reference}: no such file, here or" if is_yaml else f"no experiment {reference!r}"
+    return f"{what} under experiments/", f"{available}{meant(given.stem, names)}"
 
 
 def catalog() -> list[Path]:
-    """The experiments that a bare name can mean, by name; those of the working directory hide the project's."""
+    """The experiments that a bare name can mean, sorted by name. Those in ./experiments/ hide the project's."""
     by_name: dict[str, Path] = {}
     for folder in reversed(_folders()):
         by_name |= {path.stem: path for path in folder.glob("*") if path.suffix in _SUFFIXES}
@@ -57,7 +61,7 @@ def catalog() -> list[Path]:
 
 
 def _folders() -> list[Path]:
-    """Where bare names are looked for; the project's own folder lies beside the source root `profiling/`."""
+    """The folders where bare names are looked up; the project's own is next to the source root `profiling/`."""
     return [Path("experiments"), Path(__file__).resolve().parents[3] / "experiments"]
 
 
@@ -69,7 +73,7 @@ def _candidates(given: Path, bare: bool) -> list[Path]:
 
 
 def read(path: Path) -> dict[Any, Any]:
-    """The document's keys and values. Raises UsageError naming file and line where it is not a YAML mapping."""
+    """The document's keys and values. Raises UsageError with file and line if it is not a YAML mapping."""
     try:
         document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:
@@ -84,21 +88,24 @@ def read(path: Path) -> dict[Any, Any]:
     if document is None:
         raise UsageError(f"{path}: empty", "an experiment needs at least `workload: file.py:build`")
     if not isinstance(document, dict):
-        found = type(document).__name__
-        raise UsageError(f"{path}: holds a {found}, not keys and values such as `workload: file.py:build`")
+        kind = type(document).__name__
+        raise UsageError(f"{path}: holds a {kind}, not keys and values", "write lines like `workload: file.py:build`")
     return document
 
 
 def scalar(text: str) -> Any:
-    """One value as YAML would read it; text where YAML cannot."""
+    """One value from the command line, read as in the file except that 010 is ten and 1:30 is text.
+
+    Text that is not valid YAML is returned unchanged.
+    """
     try:
-        return yaml.load(text, Loader=_Loader)
+        return yaml.load(text, Loader=_CommandLineLoader)
     except (yaml.YAMLError, ValueError):
         return text
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, which also refuses a key that is given twice: one of the values would be lost in silence."""
+    """The safe loader, which also rejects duplicate keys: one of the values would be lost silently."""
 
     level = 0
 
@@ -125,7 +132,25 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-# YAML 1.1, which PyYAML reads, takes 1e-3 for text; everybody who writes it means the number.
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_FIRST_CHARACTERS = list("-+0123456789")
+# PyYAML implements YAML 1.1, where 1e-3 is text. Anyone who writes it means the number.
+_Loader.add_implicit_resolver(_FLOAT, re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), _FIRST_CHARACTERS)
+
+
+class _CommandLineLoader(_Loader):
+    """Numbers as a person types them: YAML 1.1 reads 010 as octal (8), 08 as text and 1:30 in base 60 (90)."""
+
+    def construct_typed_int(self, node: yaml.ScalarNode) -> int | str:
+        if ":" in node.value:
+            return str(node.value)
+        digits = node.value.replace("_", "")
+        return int(digits, 0 if digits.lstrip("+-")[:2] in ("0x", "0b") else 10)
+
+    def construct_typed_float(self, node: yaml.ScalarNode) -> float | str:
+        return str(node.value) if ":" in node.value else self.construct_yaml_float(node)
+
+
+_CommandLineLoader.add_implicit_resolver(_INT, re.compile(r"^[-+]?[0-9]+$"), _FIRST_CHARACTERS)
+_CommandLineLoader.add_constructor(_INT, _CommandLineLoader.construct_typed_int)
+_CommandLineLoader.add_constructor(_FLOAT, _CommandLineLoader.construct_typed_float)

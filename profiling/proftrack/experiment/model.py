@@ -1,4 +1,4 @@
-"""Experiment: what an experiment file says, resolved and frozen; a field's `Meta` says what may stand there."""
+"""Experiment: the contents of an experiment file, resolved and frozen. A field's `Meta` says which values it allows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Seconds = Annotated[float, Meta(le=LARGEST)]
 
 
 class Schedule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`torch.profiler.schedule`, in steps; `repeat` is the number of cycles, each with a trace of its own."""
+    """`torch.profiler.schedule`, in steps. `repeat` is the number of cycles; each writes its own trace."""
 
     skip_first: Annotated[int, Meta(ge=0)] = 0
     wait: Annotated[int, Meta(ge=0)] = 1
@@ -36,12 +36,12 @@ class Schedule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def total_steps(self) -> int:
-        """Steps that the whole schedule takes."""
+        """Number of steps in the whole schedule."""
         return self.skip_first + self.repeat * (self.wait + self.warmup + self.active)
 
 
 class ProfilerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `torch.profiler.profile` records beside names and times."""
+    """What `torch.profiler.profile` records in addition to names and times."""
 
     record_shapes: bool = True
     with_stack: bool = False
@@ -49,18 +49,18 @@ class ProfilerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class TimingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long steps are timed without a profiler, and which of the two step times is the verdict's.
+    """How long steps are timed without a profiler, and which of the two step times the verdict uses.
 
-    The limits hold for each of the two timings: steps back to back, and steps one by one.
+    The limits apply to each of the two timings: steps back to back, and steps one by one.
     """
 
     mode: Mode = "throughput"
     min_steps: Annotated[int, Meta(ge=3)] = 30
     min_seconds: Annotated[_Seconds, Meta(ge=0)] = 0.5
     max_seconds: Annotated[_Seconds, Meta(ge=0.001)] = 20.0
-    """Goes before `min_steps`: slow steps are timed fewer times, three at the least."""
+    """Takes precedence over `min_steps`: slow steps are timed fewer times, but at least three times."""
     budget_seconds: Annotated[_Seconds, Meta(ge=1)] = 60.0
-    """For the whole measurement, from the start to the report, imports apart; see `proftrack.capture.budget`."""
+    """For the whole measurement, from start to report, without imports; see `proftrack.capture.budget`."""
 
 
 SECTIONS: dict[str, type[Struct]] = {"schedule": Schedule, "profiler": ProfilerOptions, "timing": TimingOptions}
@@ -82,29 +82,29 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     description: str = ""
     params: dict[Name, Value] = {}
     choices: dict[str, Values] = {}
-    """All values that a parameter may have, where the file lists them."""
+    """All values that a parameter may have, if the file lists them."""
     variant_params: Annotated[list[str], Meta(description="a list of parameters")] = []
-    """Parameters that may differ between runs that are compared."""
+    """Parameters that may differ between compared runs."""
     sweep: dict[str, Values] = {}
-    """Points of each parameter that `proftrack sweep` goes through where none are given to it."""
+    """The default points of each parameter for `proftrack sweep`."""
     variants: dict[VariantName, Annotated[dict[str, Value], Meta(description="parameters with values")]] = {}
-    """Named sets of values for `proftrack variants`; under `cuda-graph` and the like, what that variant needs."""
+    """Named sets of values for `proftrack variants`; under a built-in name (`cuda-graph`), what that variant needs."""
     schedule: Schedule = Schedule()
     profiler: ProfilerOptions = ProfilerOptions()
     timing: TimingOptions = TimingOptions()
     device: Literal["auto", "cuda", "cpu"] = "auto"
-    """auto: a GPU where there is one."""
+    """auto: a GPU if there is one."""
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a name that cannot be shown or stored, and for limits that contradict each other."""
+        """Raises UsageError for a name that cannot be displayed or stored, and for contradictory limits."""
         if problem(self.name, _NAME_LIMIT) is not None or self.name != self.name.strip():
             remedy = f"it must be one printable line of at most {_NAME_LIMIT} characters"
             raise UsageError(f"name={show(self.name)} is not allowed", remedy)
-        # Not in TimingOptions: what is left of a budget may allow less than what was asked for.
+        # Not in TimingOptions: the rest of a budget may allow less time than the options request.
         least, most = self.timing.min_seconds, self.timing.max_seconds
         if most < least:
             limits = f"timing.max_seconds={most:g} is below timing.min_seconds={least:g}"
-            raise UsageError(limits, "raise the one or lower the other")
+            raise UsageError(limits, "raise max_seconds or lower min_seconds")
 
     @property
     def display_name(self) -> str:
@@ -113,10 +113,10 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def on_one_line(name: str, params: Mapping[str, Any]) -> str:
-    """A name and parameters, for people.
+    """A name and parameters, for display.
 
-    Numbers are written key=value, strings alone unless they say nothing without their key; the seed is left out, and
-    what is still to be chosen (auto).
+    Numbers are written key=value. Strings are written without their key unless they mean nothing alone. The seed and
+    values that are still to be resolved (auto) are left out.
     """
     words = [_word(key, value) for key, value in params.items() if key != "seed" and value != _AUTO]
     text = " ".join([name, *words])
@@ -126,10 +126,10 @@ def on_one_line(name: str, params: Mapping[str, Any]) -> str:
 def fingerprint(
     experiment: Experiment, device_name: str, *, cpu_threads: int | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """Short hash of all that must be equal for two runs to be comparable, and those keys with their values.
+    """A short hash of everything that must be equal for two runs to be comparable, and those keys with their values.
 
-    Left out are the parameters in `variant_params`, how long steps were timed, and where the files lie. `cpu_threads`:
-    torch's threads where the device is a CPU (`Environment.cpu_threads`), else None.
+    The parameters in `variant_params`, how long steps were timed and the location of the files are left out.
+    `cpu_threads`: torch's thread count if the device is a CPU (`Environment.cpu_threads`), else None.
     """
     keys: dict[str, Any] = {"experiment": experiment.name, "workload": experiment.workload}
     for key, value in sorted(experiment.params.items()):

@@ -1,12 +1,13 @@
-"""`key=text` of the command line: which value of an experiment it replaces, and what the text is in that value's type.
+"""Apply `key=text` from the command line: find the value it replaces and convert the text to that value's type.
 
-A text is read as YAML would read it in the file; where text is wanted it stays as it is.
+Numbers, booleans and null are written as in the YAML file (see `file.scalar`). For a string parameter the text is used
+unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_origin
 
 import msgspec
 from msgspec import structs
@@ -15,21 +16,21 @@ from proftrack.errors import UsageError
 from proftrack.experiment.file import scalar
 from proftrack.experiment.model import SECTIONS, Experiment
 from proftrack.experiment.params import check_choice, kind_of
-from proftrack.experiment.validate import Refusal
+from proftrack.experiment.validate import Refusal, bare_type
 from proftrack.text import show
 
 SETTINGS: dict[str, Any] = {
     f"{section}.{field.name}": field.type for section, kind in SECTIONS.items() for field in structs.fields(kind)
 } | {field.name: field.type for field in structs.fields(Experiment) if field.name == "device"}
-"""The type of each setting that every experiment has, by its full name: `schedule.active`, `device`."""
+"""The type of each setting that every experiment has, by full name: `schedule.active`, `device`."""
 BARE = {setting.rpartition(".")[2]: setting for setting in SETTINGS}
-"""The settings by their last word, which no two of them share."""
+"""Full names of the settings by their last word, which is unique."""
 
 
 def replaced(experiment: Experiment, texts: Mapping[str, str], refuse: Refusal) -> Experiment:
-    """The experiment with other values: of the workload's parameters first, else of the settings, bare or dotted.
+    """The experiment with some values replaced. A key is a workload parameter first, else a setting, bare or dotted.
 
-    Raises UsageError naming the key, its value and what is allowed.
+    Raises UsageError that names the key, its value and what is allowed.
     """
     params, settings = dict(experiment.params), dict[str, Any]()
     for key, text in texts.items():
@@ -37,7 +38,7 @@ def replaced(experiment: Experiment, texts: Mapping[str, str], refuse: Refusal) 
         param, setting = name.removeprefix("params."), BARE.get(name, name)
         if param in params:
             current = experiment.params[param]
-            kind = kind_of(current, f", as {show(current)} is in the file")
+            kind = kind_of(current, f", like {show(current)} in the file")
             params[param] = _from_text(text, kind, current, refuse, param)
             check_choice(param, params[param], experiment.choices, refuse)
         elif setting in SETTINGS:
@@ -48,11 +49,11 @@ def replaced(experiment: Experiment, texts: Mapping[str, str], refuse: Refusal) 
 
 
 def _with_settings(experiment: Experiment, settings: Mapping[str, Any], refuse: Refusal) -> Experiment:
-    """All at once: two values may be allowed together alone."""
+    """Replace all settings at once: two values may only be valid together."""
     changed: dict[str, Any] = {"device": settings.get("device", experiment.device)}
     for section in SECTIONS:
-        own = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith(f"{section}.")}
-        changed[section] = structs.replace(getattr(experiment, section), **own)
+        fields = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith(f"{section}.")}
+        changed[section] = structs.replace(getattr(experiment, section), **fields)
     try:
         return Experiment(**{**structs.asdict(experiment), **changed})
     except UsageError as error:
@@ -65,7 +66,7 @@ def _refuse_unknown(key: str, text: str, name: str, params: Mapping[str, Any], r
 
 
 def _from_text(text: str, kind: Any, current: Any, refuse: Refusal, key: str) -> Any:
-    """The text as a value of this type; `current`, of a list, says what its elements are."""
+    """The text as a value of this type. If `current` is a list, its first element gives the type of the elements."""
     try:
         if isinstance(current, list):
             element = kind_of(current[0] if current else "", "")
@@ -77,7 +78,7 @@ def _from_text(text: str, kind: Any, current: Any, refuse: Refusal, key: str) ->
 
 
 def _parsed(text: str, kind: Any) -> Any:
-    bare = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    bare = bare_type(kind)
     is_text = bare is str or get_origin(bare) is Literal
-    # Not strict about true and false alone, which may be written 1 and 0.
+    # Lax for booleans only, which may be written 1 and 0.
     return msgspec.convert(text.strip() if is_text else scalar(text.strip()), kind, strict=bare is not bool)

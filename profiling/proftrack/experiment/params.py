@@ -1,9 +1,9 @@
-"""The workload's own parameters: the types that a value may have, and what an experiment says of them held together.
+"""The workload's own parameters: the types that values may have, and whether an experiment's sections agree.
 
-`choices` lists all values that a parameter may have, `sweep` names points of a parameter, `variants` sets of values
-under a name of their own; all are of the parameters in `params`, and of the type that the value there has.
+`choices` lists all values that a parameter may have, `sweep` lists points of a parameter, `variants` are named sets of
+values. All of them refer to parameters in `params` and must have the type of the value there.
 
-Whether another value makes sense (n=-3) is the workload's to say, see proftrack.experiment.workload.
+The workload itself decides whether a value makes sense (n=-3), see proftrack.experiment.workload.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from proftrack.experiment.validate import Refusal, convert
 if TYPE_CHECKING:
     from proftrack.experiment.model import Experiment
 
-_INT64 = 2**63  # what JSON readers and databases take
+_INT64 = 2**63  # JSON readers and databases accept no larger integers
 LARGEST = 1.7976931348623157e308
-"""Of the finite numbers."""
+"""The largest finite float."""
 
 Whole = Annotated[int, Meta(ge=-_INT64, le=_INT64 - 1)]
 Finite = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
@@ -29,17 +29,17 @@ _SCALARS = None | bool | Whole | Finite | str
 _PLAIN = "a finite number of at most 64 bits, text, true, false or null"
 Scalar = Annotated[_SCALARS, Meta(description=_PLAIN)]
 Value = Annotated[_SCALARS | list[Scalar], Meta(description=f"{_PLAIN}, or a list of these")]
-"""What becomes a keyword argument, an MLflow param and JSON."""
+"""A value that can be a keyword argument, an MLflow param and JSON."""
 Name = Annotated[
     str,
-    Meta(pattern=r"\A[^\W\d]\w*\Z", description="a Python name (quote it if YAML made it another value)"),
+    Meta(pattern=r"\A[^\W\d]\w*\Z", description="a Python name (quote it if YAML reads it as another type)"),
 ]
 Values = Annotated[list[Value], Meta(min_length=1, description="a list of values")]
 VariantName = Annotated[
     str,
     Meta(
         pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]*\Z",
-        description="letters, digits, `-`, `_` and `.`, a letter or digit first",
+        description="letters, digits, `-`, `_` and `.`, starting with a letter or digit",
     ),
 ]
 
@@ -54,21 +54,21 @@ _KINDS: dict[type, tuple[Any, str]] = {
 
 
 def kind_of(value: Any, why: str) -> Any:
-    """The type that other values of a parameter must have, from one of its values; `why` ends the sentence."""
+    """The type that a parameter's values must have, taken from one of them. `why` ends the error's sentence."""
     kind, noun = _KINDS[type(value)]
     return Annotated[kind, Meta(description=noun + why)]
 
 
 def checked(experiment: Experiment, refuse: Refusal) -> Experiment:
-    """The experiment with all that it says of its parameters in their types.
+    """The experiment with choices, sweep and variants converted to the types of their parameters.
 
-    Raises UsageError for a parameter that there is not, and for a value that is of another type or none of its choices.
+    Raises UsageError for an unknown parameter, a value of the wrong type, or a value that is not among the choices.
     """
     values = experiment.params
     if "device" in values:
-        refuse("params.device is not allowed, proftrack gives it to the workload", "use the top-level key `device`")
+        refuse("params.device is not allowed: proftrack passes the device itself", "use the top-level key `device`")
     refuse.unknown(experiment.variant_params, values, "variant_params", "parameter")
-    kinds = {key: kind_of(value, f", as params.{key} is") for key, value in values.items()}
+    kinds = {key: kind_of(value, f", like params.{key}") for key, value in values.items()}
     variants = {name: _typed(given, kinds, f"variants.{name}", refuse) for name, given in experiment.variants.items()}
     choices = _typed_lists(experiment.choices, kinds, "choices", refuse)
     sweep = _typed_lists(experiment.sweep, kinds, "sweep", refuse)
@@ -82,7 +82,7 @@ def checked(experiment: Experiment, refuse: Refusal) -> Experiment:
 
 
 def check_choice(name: str, value: Any, choices: Mapping[str, list[Any]], refuse: Refusal) -> None:
-    """Raise UsageError for a value that is none of its parameter's choices, where it has any."""
+    """Raise UsageError for a value that is not among its parameter's choices, if there are any."""
     if name in choices and value not in choices[name]:
         refuse.choice(name, value, choices[name])
 

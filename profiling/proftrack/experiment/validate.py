@@ -1,8 +1,8 @@
-"""Plain values, as YAML or a caller gives them, become a constrained type or are refused in one sentence.
+"""Convert plain values, from YAML or from code, to constrained types, or reject them with a one-sentence error.
 
-msgspec says whether a value fits. The sentence is about the innermost part that does not fit by itself, and says what
-is allowed there: the description in the part's `Meta`, else its type and bounds. msgspec's own message is not used: it
-does not name the keys of a mapping, and speaks of Python's types.
+msgspec decides whether a value fits. The error names the innermost part that does not fit, and says what is allowed
+there: the description in that part's `Meta`, else its type and bounds. msgspec's own message is not used: it does not
+name the keys of a mapping, and speaks of Python types.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ _NOUNS: dict[Any, str] = {
 
 
 class Refusal:
-    """Raises UsageError about one file: `refuse(problem, remedy)`, with a suggestion where a known word is close."""
+    """Raises UsageError about one file: `refuse(problem, remedy)`, with a suggestion if a known word is close."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def __call__(self, problem: str, remedy: str | None, word: str = "", known: Iterable[str] = ()) -> NoReturn:
-        """Refuse; `word` is what was given, `known` what could have been meant."""
+        """Raise. `word` is what the user wrote, `known` are the words they may have meant."""
         raise UsageError(f"{self.path}: {problem}", f"{remedy}{meant(word, known)}" if remedy else None)
 
     def value(self, name: str, value: Any, kind: Any) -> NoReturn:
-        """Refuse the value of a key: `name` ends with what stands between the two, such as `=`."""
-        words = [str(each) for each in get_args(kind)] if get_origin(kind) is Literal else []
+        """Reject the value of a key. `name` includes the separator between the two, such as `=`."""
+        words = list(map(str, get_args(kind))) if get_origin(kind) is Literal else []
         self(f"{name}{show(value)} is not allowed", f"it must be {allowed(kind)}", str(value), words)
 
     def choice(self, name: str, value: Any, choices: Iterable[Any]) -> NoReturn:
-        """Refuse a value that is none of these."""
+        """Reject a value that is not one of `choices`."""
         words = list(map(str, choices))
         self(f"{name}={show(value)} is not allowed", f"it must be one of {', '.join(words)}", str(value), words)
 
     def unknown(self, given: Iterable[Any], known: Iterable[str], section: str = "", noun: str = "key") -> None:
-        """Refuse the first of `given` that is not among `known`."""
+        """Reject the first of `given` that is not in `known`."""
         known = list(known)
         for key in given:
             if key not in known:
@@ -57,35 +57,35 @@ class Refusal:
                 self(f"unknown {noun} {show(key)}{where}", f"allowed: {', '.join(known) or 'none'}", str(key), known)
 
 
-def read(document: Mapping[Any, Any], kind: type[_S], refuse: Refusal, **own: Any) -> _S:
-    """A whole document as a struct; `own` are the fields that a document does not give. A key without a value is unset.
+def read(document: Mapping[Any, Any], kind: type[_S], refuse: Refusal, **extra: Any) -> _S:
+    """A whole document as a struct. `extra` are fields that the document does not give. A key without a value is unset.
 
-    Raises UsageError naming the key, its value and what is allowed.
+    Raises UsageError that names the key, its value and what is allowed.
     """
     given = {key: value for key, value in document.items() if value is not None}
-    refuse.unknown(given, [field.encode_name for field in msgspec.structs.fields(kind) if field.name not in own])
-    return convert({**given, **own}, kind, refuse)  # type: ignore[no-any-return]
+    refuse.unknown(given, [field.encode_name for field in msgspec.structs.fields(kind) if field.name not in extra])
+    return convert({**given, **extra}, kind, refuse)  # type: ignore[no-any-return]
 
 
 def convert(value: Any, kind: Any, refuse: Refusal, key: str = "", *, between: str = "=") -> Any:
-    """The value as this type; `key` is where it stands. Raises UsageError naming key, value and what is allowed."""
+    """The value as this type. `key` is its place. Raises UsageError that names key, value and what is allowed."""
     try:
         return msgspec.convert(value, kind)
-    except UsageError as error:  # raised by a struct's __post_init__: its fields do not agree
+    except UsageError as error:  # raised by a struct's __post_init__: its fields contradict each other
         refuse(error.problem, error.remedy)
     except msgspec.ValidationError:
-        for part in _parts(value, _bare(kind), key, refuse):
+        for part in _parts(value, bare_type(kind), key, refuse):
             convert(part.value, part.kind, refuse, part.key, between=part.between)
         refuse.value(f"{key}{between}", value, kind)
 
 
 def allowed(kind: Any) -> str:
-    """What a value of this type may be, as words: `a whole number, 1 or more`."""
-    metas = [each for each in get_args(kind)[1:] if isinstance(each, Meta)] if get_origin(kind) is Annotated else []
+    """The allowed values of this type, in words: `a whole number, 1 or more`."""
+    metas = [meta for meta in get_args(kind)[1:] if isinstance(meta, Meta)] if get_origin(kind) is Annotated else []
     for meta in reversed(metas):
         if meta.description:
             return meta.description
-    bare = _bare(kind)
+    bare = bare_type(kind)
     if _is_union(bare):
         return allowed(next(member for member in get_args(bare) if member is not NoneType))
     if get_origin(bare) is Literal:
@@ -102,18 +102,18 @@ class _Part(Struct):
 
 
 def _parts(value: Any, kind: Any, key: str, refuse: Refusal) -> Iterator[_Part]:
-    """What a value consists of, each part with the type that it must have. `kind` is without its annotations."""
+    """The parts of a value, each with its required type. `kind` has no annotations."""
     if _is_union(kind):
-        fitting = [member for member in map(_bare, get_args(kind)) if isinstance(value, _container(member))]
+        fitting = [member for member in map(bare_type, get_args(kind)) if isinstance(value, _container(member))]
         if fitting:
             yield from _parts(value, fitting[0], key, refuse)
     elif isinstance(value, list) and get_origin(kind) is list:
-        yield from (_Part(key, each, get_args(kind)[0]) for each in value)
+        yield from (_Part(key, item, get_args(kind)[0]) for item in value)
     elif isinstance(value, Mapping) and get_origin(kind) is dict:
         key_kind, value_kind = get_args(kind)
-        for name, each in value.items():
+        for name, item in value.items():
             yield _Part(f"{key} key", name, key_kind, between=" ")
-            yield _Part(f"{key}.{name}", each, value_kind)
+            yield _Part(f"{key}.{name}", item, value_kind)
     elif isinstance(value, Mapping) and _is_struct(kind):
         yield from _fields(value, kind, key, refuse)
 
@@ -126,10 +126,11 @@ def _fields(value: Mapping[Any, Any], kind: type[Struct], key: str, refuse: Refu
             yield _Part(f"{key}.{name}" if key else name, value[name], field.type)
         elif field.required:
             example = next(meta.examples[0] for meta in get_args(field.type) if getattr(meta, "examples", None))
-            refuse(f"names no {name}", f"add `{name}: {example}`")
+            refuse(f"{name} is missing", f"add `{name}: {example}`")
 
 
-def _bare(kind: Any) -> Any:
+def bare_type(kind: Any) -> Any:
+    """The type without its annotations."""
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 

@@ -1,9 +1,9 @@
-"""Workloads: the code that is profiled, and how a user says what a step is.
+"""Workloads: the code that is profiled, and how a user defines a step.
 
-A workload is a callable, `build(device=..., **params)`, that returns a callable doing one step, or a context manager
-that yields one (what it opens is closed when the profile is over). `device` is a `torch.device`; the params are those
-of the experiment file. To refuse a value, raise ValueError in `build`, before the first step, in words that name the
-parameter: the user then reads that sentence and not a traceback.
+A workload is a callable, `build(device=..., **params)`. It returns a callable that runs one step, or a context manager
+that yields one and cleans up when profiling is over. `device` is a `torch.device`; the params are those of the
+experiment file. To reject a value, raise ValueError in `build`, before the first step, with a message that names the
+parameter: the user then sees that message instead of a traceback.
 
     @contextlib.contextmanager
     def build(device, n):
@@ -39,23 +39,23 @@ _MESSAGE_LIMIT = 400
 
 
 class Workload(Struct, frozen=True):
-    """A loaded `build`; calling it calls that. `reference` names it in messages."""
+    """A loaded `build` function, callable itself. `reference` is its name in messages."""
 
     build: Callable[..., Any]
     reference: str
     folder: Path | None = None
-    """Importable while the workload is loaded, built and run; None for a workload in an installed package."""
+    """On sys.path while the workload is loaded, built and run; None for a workload in an installed package."""
 
     def __call__(self, /, **arguments: Any) -> Any:
-        """Build: returns a step, or a context manager that yields one."""
+        """Call `build`: returns a step, or a context manager that yields one."""
         return self.build(**arguments)
 
 
 def load(experiment: Experiment, *, check: bool = True) -> Workload:
-    """Import the experiment's workload and, unless told not to, check that its build takes the experiment's parameters.
+    """Import the experiment's workload. With `check`, make sure that its build accepts the experiment's parameters.
 
-    Raises UsageError where file, module or callable are missing or a parameter does not fit, WorkloadError where
-    importing fails.
+    Raises UsageError if the file, module or callable is missing or a parameter does not fit, WorkloadError if importing
+    fails.
     """
     source, _, name = experiment.workload.rpartition(":")
     if source.endswith(".py"):
@@ -73,10 +73,10 @@ def load(experiment: Experiment, *, check: bool = True) -> Workload:
 
 
 def described(reference: str, overrides: Mapping[str, str] = {}) -> Experiment:
-    """The experiment of a build without a YAML file: `train.py:build` or `package.module:build`.
+    """The experiment for a build function without a YAML file: `train.py:build` or `package.module:build`.
 
-    Its parameters are those of the callable with their defaults; one without must be among `overrides`. Raises as
-    `load` does, and UsageError for a value that cannot be.
+    The parameters and their defaults come from the callable's signature. A parameter without a default must be in
+    `overrides`. Raises the errors of `load`, and UsageError for a value that is not allowed.
     """
     source, _, name = reference.rpartition(":")
     path = Path(source).expanduser().absolute() if source.endswith(".py") else Path.cwd() / "experiment"
@@ -91,7 +91,7 @@ def described(reference: str, overrides: Mapping[str, str] = {}) -> Experiment:
 
 
 def name_of(reference: str) -> str:
-    """The name of the experiment that `described` makes of it; nothing is loaded."""
+    """The name that `described` gives the experiment. Nothing is loaded."""
     source, _, name = reference.rpartition(":")
     label = Path(source).stem if source.endswith(".py") else source.rpartition(".")[2]
     return label if name == "build" else f"{label}.{name}"
@@ -99,10 +99,10 @@ def name_of(reference: str) -> str:
 
 @contextlib.contextmanager
 def open_step(build: Callable[..., Any], device: Any, params: Mapping[str, Any]) -> Iterator[Step]:
-    """Build the workload and give its step; what it opened is closed at the end, whatever happens.
+    """Build the workload and yield its step. The workload is closed at the end in every case.
 
-    Raises UsageError where build refuses a parameter (ValueError), WorkloadError where it fails otherwise or gives no
-    step. Errors of the body pass through, even if the workload's context manager would swallow them.
+    Raises UsageError if build rejects a parameter (ValueError), WorkloadError if it fails in another way or returns no
+    step. Errors raised in the body propagate even if the workload's context manager would swallow them.
     """
     workload = build if isinstance(build, Workload) else Workload(build, getattr(build, "__qualname__", repr(build)))
     with _importable(workload.folder):
@@ -114,7 +114,7 @@ def open_step(build: Callable[..., Any], device: Any, params: Mapping[str, Any])
             _check_step(step, workload)
             yield step
         except BaseException:
-            # The first error is the one to tell; one in closing would hide it.
+            # Report the first error: one raised while closing would hide it.
             with contextlib.suppress(Exception):
                 manager.__exit__(*sys.exc_info())
             raise
@@ -124,9 +124,10 @@ def open_step(build: Callable[..., Any], device: Any, params: Mapping[str, Any])
 
 @contextlib.contextmanager
 def failing(what: str) -> Iterator[None]:
-    """Turn what the user's code raises into `WorkloadError: <what> raised <type>: <message>`.
+    """Turn an exception in the user's code into `WorkloadError: <what> raised <type>: <message>`.
 
-    Ctrl-C, a signal handler's exit and our own errors pass; `sys.exit(0)` does not, it would look like success.
+    Ctrl-C, a signal handler's exit and proftrack's own errors propagate. `sys.exit(0)` does not: it would look like
+    success.
     """
     try:
         yield
@@ -141,7 +142,7 @@ def failing(what: str) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, which torch may follow with pages of advice."""
+    """The first line of an error's message: torch may follow it with pages of advice."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else "(no message)"
     if isinstance(error, SyntaxError) and error.lineno:
@@ -153,11 +154,11 @@ def first_line(error: BaseException) -> str:
 
 
 def _load_file(path: Path, experiment: Experiment) -> ModuleType:
-    """Run the file as a module of its own name, so that `test.py` or `train.py` hides no other module."""
+    """Import the file under a unique module name, so that `test.py` or `train.py` hides no other module."""
     if not path.is_file():
-        there = sorted(file.name for file in path.parent.glob("*.py")) if path.parent.is_dir() else []
+        neighbours = sorted(file.name for file in path.parent.glob("*.py")) if path.parent.is_dir() else []
         problem = f"{experiment.path}: workload={experiment.workload}: there is no file {path}"
-        raise UsageError(problem + meant(path.name, there))
+        raise UsageError(problem, meant(path.name, neighbours).removeprefix("; ") or None)
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
     name = f"proftrack_workload_{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}_{digest}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -165,7 +166,7 @@ def _load_file(path: Path, experiment: Experiment) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses, pickle and torch.compile look the module up
     try:
-        with failing(f"{path}: importing it"):
+        with failing(f"importing {path}"):
             spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
@@ -176,23 +177,23 @@ def _load_file(path: Path, experiment: Experiment) -> ModuleType:
 def _load_module(source: str, experiment: Experiment) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
-        sys.path.append(here)  # as with `python -m`; what is installed comes first
+        sys.path.append(here)  # as `python -m` does; installed packages come first
     try:
-        with failing(f"{source}: importing it"):
+        with failing(f"importing {source}"):
             return importlib.import_module(source)
     except WorkloadError as error:
         cause = error.__cause__
         if isinstance(cause, ModuleNotFoundError) and cause.name and f"{source}.".startswith(f"{cause.name}."):
             problem = f"{experiment.path}: workload={experiment.workload}: there is no module {cause.name}"
-            raise UsageError(f"{problem}", "install it, or name a file beside the YAML (file.py:build)") from error
+            raise UsageError(problem, "install it, or name a file beside the YAML (file.py:build)") from error
         raise
 
 
 @contextlib.contextmanager
 def _importable(folder: Path | None) -> Iterator[None]:
-    """Let the workload import its neighbours, for as long as it is in use.
+    """Let the workload import modules from its own folder while it is in use.
 
-    Neighbours of another folder's workload are forgotten first: two folders may each have a model.py.
+    Modules imported from another workload's folder are unloaded first: two folders may each have a model.py.
     """
     if folder is None:
         yield
@@ -222,21 +223,25 @@ def _callable(module: ModuleType, name: str, experiment: Experiment) -> Callable
     target = getattr(module, name, None)
     if callable(target):
         return target  # type: ignore[no-any-return]
-    own = [key for key, value in vars(module).items() if inspect.isroutine(value) or inspect.isclass(value)]
-    own = sorted(key for key in own if getattr(vars(module)[key], "__module__", None) == module.__name__)
+    available = sorted(
+        key
+        for key, value in vars(module).items()
+        if (inspect.isroutine(value) or inspect.isclass(value))
+        and getattr(value, "__module__", None) == module.__name__
+    )
     problem = f"{name} is not a callable" if hasattr(module, name) else f"there is no callable {name}"
-    given = f"{experiment.path}: workload={experiment.workload}"
-    raise UsageError(f"{given}: {problem}", f"callables there: {', '.join(own) or 'none'}{meant(name, own)}")
+    where = f"{experiment.path}: workload={experiment.workload}"
+    raise UsageError(f"{where}: {problem}", f"available: {', '.join(available) or 'none'}{meant(name, available)}")
 
 
 # ---- checking ------------------------------------------------------------------------------------------------------
 
 
 def _check_signature(workload: Workload, params: Mapping[str, Any]) -> None:
-    """Refuse parameters that build does not take, and needs of build that nothing meets, by name."""
+    """Raise UsageError for a parameter that build does not accept, or one that it requires and does not get."""
     try:
         signature = inspect.signature(workload.build)
-    except (TypeError, ValueError):  # built-in callables have none; the call itself will tell
+    except (TypeError, ValueError):  # built-in callables have no signature; calling them will show
         return
     named = {key: item for key, item in signature.parameters.items() if item.kind in _BY_KEYWORD}
     open_ended = any(item.kind is inspect.Parameter.VAR_KEYWORD for item in signature.parameters.values())
@@ -251,7 +256,7 @@ def _check_signature(workload: Workload, params: Mapping[str, Any]) -> None:
 
 
 def _defaults(workload: Workload, given: Mapping[str, str]) -> dict[str, Any]:
-    """The callable's parameters with their defaults; None for one that has none and is given as a text."""
+    """The callable's parameters with their defaults; None if there is no default and `given` has the value."""
     defaults: dict[str, Any] = {}
     for key, item in inspect.signature(workload.build).parameters.items():
         if key == "device" or item.kind not in _BY_KEYWORD:
@@ -273,17 +278,17 @@ _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 def _check_step(step: Any, workload: Workload) -> None:
     if inspect.isgenerator(step):
         raise WorkloadError(
-            f"{workload.reference} yields without being a context manager", "add @contextlib.contextmanager"
+            f"{workload.reference} yields but is not a context manager", "add @contextlib.contextmanager"
         )
     if inspect.iscoroutinefunction(step) or inspect.iscoroutine(step):
         if inspect.iscoroutine(step):
-            step.close()  # or Python warns that nobody awaited it
+            step.close()  # or Python warns that it was never awaited
         raise WorkloadError(
-            f"{workload.reference} gives a coroutine", "a step must be a plain function that does its work"
+            f"{workload.reference} returns a coroutine", "make the step a plain function that does its work"
         )
     if not callable(step):
         kind = type(step).__name__
-        raise WorkloadError(f"{workload.reference} gives a {kind}", "it must return a callable that does one step")
+        raise WorkloadError(f"{workload.reference} returns a {kind}", "return a callable that runs one step")
 
 
 @contextlib.contextmanager
@@ -297,17 +302,17 @@ def _failures(workload: Workload, params: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _refusal(workload: Workload, params: Mapping[str, Any], message: str) -> str:
-    """The workload's own words; with the values before them, unless they are in them already."""
-    named = [key for key in params if _says(message, key)] or list(params)
-    missing = [f"{key}={params[key]}" for key in named if not _says(message, str(params[key]))]
+    """The workload's own message, after the values that it is about unless the message has them already."""
+    mentioned = [key for key in params if _mentions(message, key)] or list(params)
+    missing = [f"{key}={params[key]}" for key in mentioned if not _mentions(message, str(params[key]))]
     return (
-        f"{workload.reference} refuses {', '.join(missing)}: {message}"
+        f"{workload.reference} rejects {', '.join(missing)}: {message}"
         if missing
         else f"{workload.reference}: {message}"
     )
 
 
-def _says(message: str, word: str) -> bool:
+def _mentions(message: str, word: str) -> bool:
     return re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", message) is not None
 
 

@@ -1,4 +1,4 @@
-"""`proftrack run EXPERIMENT`: an experiment's workload, alone or as one of the ranks that torchrun has started."""
+"""`proftrack run EXPERIMENT`: an experiment's workload, alone or as one rank of a torchrun launch."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def run(plan: Plan, *, calibrate: bool, say: Say) -> Recorded | None:
-    """Record the plan's experiment, with the other ranks where there are any; None in another rank than 0.
+    """Record the plan's experiment, together with the other ranks if there are any. Ranks other than 0 return None.
 
-    `say` gets a sentence about what is left where it ends before its time. Raises what `recorder.record` raises, and
-    CaptureError where the other ranks cannot be found.
+    `say` gets a sentence about what was kept if the run ends early. Raises what `recorder.record` raises, and
+    CaptureError if the other ranks cannot be found.
     """
     from proftrack.report.progress import Silent, progress
 
@@ -43,7 +43,7 @@ def run(plan: Plan, *, calibrate: bool, say: Say) -> Recorded | None:
 def measured(
     experiment: Experiment, folder: Path, progress: Progress, *, calibrate: bool, team: Team | None = None
 ) -> Analysis:
-    """Capture and analyse; the traces are in `folder`. Raises what capture and analysis raise."""
+    """Capture into `folder` and analyse. Raises what capture and analysis raise."""
     from proftrack.capture import capture
     from proftrack.recorder import analysed
 

@@ -1,15 +1,15 @@
-"""`proftrack.profile(...)`: everything that `proftrack run` does, in a loop of the user's own.
+"""`proftrack.profile(...)`: everything that `proftrack run` does, for a loop in the user's own program.
 
     with proftrack.profile("train", params={"batch": 32}) as p:
         for batch in loader:
             train(batch)
             p.step()
 
-Without `with`, the first step() begins the profile, and the program's end is the loop's. The result is there, and
-logged, once the schedule is over; it is printed when the loop ends, by rank 0.
+Without `with`, the first step() starts the profile, and the end of the program ends it. The result is available, and
+logged, as soon as the schedule is over; rank 0 prints it when the loop ends.
 
-Profiling must not end a training: what cannot be is refused before the loop begins; what goes wrong later is a warning,
-and a run that is FAILED. The user's own exceptions pass.
+Profiling must not end a training: invalid arguments are rejected before the loop starts; anything that goes wrong later
+is a warning and marks the run FAILED. The user's own exceptions propagate.
 """
 
 from __future__ import annotations
@@ -38,18 +38,22 @@ if TYPE_CHECKING:
     from proftrack.recorder import RankRecording, RunRecording
 
 SCHEDULE = {"skip_first": 3, "wait": 12, "warmup": 2, "active": 3, "repeat": 1}
-"""Where none is given, 20 steps: 3 to warm up, 12 that are timed, then the profiler."""
+"""The default, 20 steps: 3 to warm up, 12 that are timed, then the profiler."""
 LONG_SCHEDULE = {"skip_first": 10, "wait": 40, "warmup": 5, "active": 3, "repeat": 1}
-"""Of a loop that is known to be long enough, 58 steps: 40 that are timed."""
-_UNSTEPPED = "step() was never called, so nothing was recorded; call p.step() at the end of every step of the loop"
+"""For a loop known to be long enough, 58 steps: 40 of them are timed."""
+_UNSTEPPED = (
+    "step() was never called, so nothing was recorded",
+    "call p.step() at the end of every step of the loop",
+)
+"""Problem and remedy."""
 
 
 class ProfileWarning(UserWarning):
-    """A profile that could not be made as asked, in a program that goes on."""
+    """The profile failed or is incomplete; the program itself goes on."""
 
 
 class Off:
-    """A profile that is switched off: `step()` does nothing."""
+    """A profile that is switched off: it has the attributes of `Profile` and records nothing."""
 
     record: Record | None = None
     verdict: Verdict | None = None
@@ -64,14 +68,14 @@ class Off:
         pass
 
     def step(self) -> None:
-        """Do nothing."""
+        """Accept the call that a profile would count."""
 
 
 class Profile:
-    """One profile of a loop; made by `profile`, entered once, by `with` or by the first `step()`.
+    """One profile of a loop; made by `profile`, started once, by `with` or by the first `step()`.
 
-    `record`, `verdict`, `run_id` and `folder` say what came of it, once the schedule is over, and are None before;
-    `error` says why nothing did.
+    `record`, `verdict`, `run_id` and `folder` hold the result once the schedule is over, and are None before; `error`
+    holds the reason if profiling failed.
     """
 
     def __init__(
@@ -83,10 +87,12 @@ class Profile:
         calibrate: bool = True,
         quiet: bool = False,
         parent_run_id: str | None = None,
-        unstepped: str = _UNSTEPPED,
+        unstepped: tuple[str, str] = _UNSTEPPED,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        """The arguments of `profile`; `unstepped` is said where no step ever came, `warn` says what went wrong."""
+        """The arguments of `profile`; `unstepped` is the problem and the remedy to report if step() is never called,
+        `warn` reports what goes wrong.
+        """
         self.experiment = experiment
         self.record: Record | None = None
         self.run_id: str | None = None
@@ -97,7 +103,7 @@ class Profile:
         self._warn = warn or _warn
         self._begun = False
         self._last_value = getattr(sys, "last_value", None)
-        """The error that Python kept before this began."""
+        """The exception that Python had stored before the profile was made."""
         self._shown: list[str] | None = None
         self._capture: LoopCapture | None = None
         self._recording: RankRecording | RunRecording | None = None
@@ -105,11 +111,11 @@ class Profile:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The record's."""
+        """The verdict of `record`."""
         return self.record.verdict if self.record is not None else None
 
     def __enter__(self) -> Profile:
-        """Get ready, and open the run. Raises UsageError or CaptureError for what cannot be, before the loop begins."""
+        """Set up the profiler and open the run. Raises UsageError or CaptureError if the loop cannot be profiled."""
         self._begin(first_is_over=False)
         return self
 
@@ -122,8 +128,7 @@ class Profile:
         _claim(self)
         self._begun = True
         try:
-            found_by = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-            self._team = team = join_team(choose_gpu=False) if found_by else None
+            self._team = team = join_team(choose_gpu=False) if _is_under_torchrun() else None
             plan = Plan(
                 experiment=self.experiment,
                 output=self._output,
@@ -146,9 +151,9 @@ class Profile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Conclude what is not concluded yet, and show it.
+        """Conclude the profile unless the schedule already did, and print the result.
 
-        An exception of the loop passes, and the run is FAILED (or KILLED).
+        An exception from the loop propagates and marks the run FAILED (or KILLED).
         """
         atexit.unregister(self._program_ends)
         try:
@@ -161,9 +166,9 @@ class Profile:
             _release(self)
 
     def step(self) -> None:
-        """One step of the loop is over. After the last step of the schedule the result is made, and logged.
+        """Mark the end of a step. After the schedule's last step the profile is analysed and logged.
 
-        Outside of `with` the first call begins the profile, so that the first step is not timed.
+        Without `with`, the first call starts the profile, so the first step is not timed.
         """
         if not self._begun:
             self._begin(first_is_over=True)
@@ -172,7 +177,7 @@ class Profile:
             if _active is not self:
                 raise CaptureError(
                     f"{self.experiment.name}: step() was called after the profile had ended",
-                    "make another with proftrack.profile(...)",
+                    "start another with proftrack.profile(...)",
                 )
             return
         try:
@@ -186,15 +191,18 @@ class Profile:
     # ---- the end
 
     def _program_ends(self) -> None:
-        """Nobody left the profile: the program ends, or died of an exception, which Python keeps."""
-        died_of = getattr(sys, "last_value", None)
-        # A prompt keeps the last error of a whole session, which is none of the program's end.
-        if died_of is self._last_value or hasattr(sys, "ps1") or sys.flags.interactive:
-            died_of = None
-        self.__exit__(type(died_of) if died_of else None, died_of, None)
+        """End a profile that is still open when the program ends, with the exception that ended the program, if any.
+
+        Python keeps an uncaught exception in `sys.last_value`.
+        """
+        uncaught = getattr(sys, "last_value", None)
+        # An interactive prompt keeps the session's last error, which is not what ends the program.
+        if uncaught is self._last_value or hasattr(sys, "ps1") or sys.flags.interactive:
+            uncaught = None
+        self.__exit__(type(uncaught) if uncaught else None, uncaught, None)
 
     def _show(self) -> None:
-        """The verdict, and where everything is: once, when the loop is over."""
+        """Print the verdict and where the results are; once, when the loop is over."""
         lines, self._shown = self._shown, None
         if lines is None or self._quiet:
             return
@@ -209,27 +217,29 @@ class Profile:
                 print(line)
 
     def _conclude(self) -> None:
-        """Analyse, write, log: whatever goes wrong here does not end the user's program."""
+        """Analyse, write, log. No failure here ends the user's program."""
         capture, self._capture = self._capture, None
         assert capture is not None
         try:
             captured = capture.finish()
             if captured is None:
-                raise CaptureError(f"{self.experiment.name}: {self._nothing_recorded(capture.steps)}")
+                raise self._nothing_recorded(capture.steps)
             self._keep(captured, capture.steps)
         except ProftrackError as error:
             self._fail(error, capture)
-        except Exception as error:  # a bug of ours, or a library that failed: the training is worth more
+        except Exception as error:  # a bug in proftrack or a failing library: the training matters more
             self._fail(CaptureError(f"{self.experiment.name}: {type(error).__name__}: {error}"), capture)
 
-    def _nothing_recorded(self, steps: int) -> str:
+    def _nothing_recorded(self, steps: int) -> CaptureError:
+        name, plan = self.experiment.name, self.experiment.schedule
         if steps == 0:
-            return self._unstepped
-        plan = self.experiment.schedule
+            problem, remedy = self._unstepped
+            return CaptureError(f"{name}: {problem}", remedy)
         first = plan.skip_first + plan.wait + plan.warmup + 1
-        return (
-            f"the loop ended after {steps} steps, and recording begins with step {first} (skip_first {plan.skip_first} "
-            f"+ wait {plan.wait} + warmup {plan.warmup}): nothing was recorded; {_needed(plan.total_steps, steps)}"
+        return CaptureError(
+            f"{name}: the loop ended after {steps} steps, before recording began at step {first} (skip_first "
+            f"{plan.skip_first} + wait {plan.wait} + warmup {plan.warmup}), so nothing was recorded",
+            _schedule_that_fits(plan.total_steps, steps),
         )
 
     def _keep(self, captured: Capture, steps: int) -> None:
@@ -237,37 +247,36 @@ class Profile:
 
         recording = self._recording
         assert recording is not None
-        flags = _short(self.experiment, captured, steps)
+        flags = _fewer_steps(self.experiment, captured, steps)
         if flags:
             self._warn(f"{self.experiment.name}: {flags[0].message}")
         self.record = recording.write(analysed(captured, self.experiment), flags)
         self._shown = recording.log()
-        self._where()
+        self._note_run_and_folder()
 
     def _fail(self, error: ProftrackError, capture: LoopCapture | None = None) -> None:
-        """Our own failure: a warning, and the run's end."""
+        """End the run with a failure of the profile itself, and warn."""
         self.error = error
         self._end(error, capture)
         recording = self._recording
-        rest = ""
+        kept = ""
         if recording is not None and recording.is_whole:
-            rest = f"; everything measured is in {recording.folder}, log it with: proftrack sync"
-        self._warn(f"{error}{rest}")
+            kept = f"; everything measured is in {recording.folder}; log it with: proftrack sync"
+        self._warn(f"{error}{kept}")
 
     def _end(self, error: BaseException, capture: LoopCapture | None = None) -> None:
-        """Turn the profiler off, end the run with the error, remove a folder with nothing in it."""
+        """Turn the profiler off, end the run with the error, and remove the folder if it is empty."""
         capture, self._capture = capture or self._capture, None
         if capture is not None:
             with contextlib.suppress(ProftrackError):
                 capture.close()
         if self._recording is not None:
             self._recording.fail(error)
-            self._where()
+            self._note_run_and_folder()
         elif self._team is not None:
             self._team.fail(error)
 
-    def _where(self) -> None:
-        """Which run and which folder there is."""
+    def _note_run_and_folder(self) -> None:
         assert self._recording is not None
         folder = self._recording.folder
         self.run_id, self.folder = self._recording.run_id, folder if folder.is_dir() else None
@@ -292,24 +301,25 @@ def profile(
     """Profile a loop: `with proftrack.profile("train") as p:`, and `p.step()` at the end of every step.
 
     The verdict is printed when the loop ends; `p.record` and `p.verdict` hold it once the schedule is over. Without
-    `with`, the first `p.step()` begins the profile, and it ends with the program.
+    `with`, the first `p.step()` starts the profile, and the end of the program ends it.
 
-    name            of the experiment, as history and comparison know it
-    params          what the run was made with; variant_params: those that may differ between runs that are compared
-    schedule        keys of torch.profiler.schedule, in steps: skip_first, wait, warmup, active, repeat. The steps of
-                    skip_first and wait before the first window are timed without the profiler; with fewer than ten of
-                    them the step time is the trace's own. Without a schedule: 17 steps, then 3 recorded ones
+    name            name of the experiment, used by history and compare
+    params          parameters of the run
+    variant_params  those parameters that may differ between compared runs
+    schedule        keys of torch.profiler.schedule, in steps: skip_first, wait, warmup, active, repeat. The skip_first
+                    and wait steps before the first window are timed without the profiler; if there are fewer than ten,
+                    the step time is taken from the trace. Default: 17 steps, then 3 recorded ones
     profiler        record_shapes, with_stack, profile_memory
     timing          throughput, or latency: every timed step is synchronised
     device          auto, cuda or cpu: where the loop runs
-    output          a new folder in which everything is kept
-    mlflow          False: log nothing; True: raise where MLflow cannot be used; None: log where it can be
-    parent_run_id   of the run that becomes the parent; otherwise the one that is open, if there is one
-    calibrate       False: do not measure the device's ceilings (seconds, once a machine)
+    output          a new folder that keeps all results
+    mlflow          False: log nothing; True: raise if MLflow cannot be used; None: log if MLflow can be used
+    parent_run_id   the parent run; default: the active MLflow run, if there is one
+    calibrate       False: do not measure the device's ceilings (takes seconds, once per machine)
     quiet           print nothing at the end
-    enabled         False: a no-op object
+    enabled         False: return an object that does nothing
 
-    Raises UsageError for arguments that cannot be; entering it raises CaptureError inside another profile.
+    Raises UsageError for invalid arguments. Entering raises CaptureError while another profile is open.
     """
     if not enabled or _is_mute():
         return Off()
@@ -338,7 +348,7 @@ def described(
     mode: str = "throughput",
     device: str = "auto",
 ) -> Experiment:
-    """The experiment that a loop in the file `code` is. Raises UsageError for arguments that cannot be."""
+    """The experiment for a loop in the file `code`. Raises UsageError for invalid arguments."""
     from proftrack import experiment
 
     document: dict[str, Any] = {
@@ -355,7 +365,9 @@ def described(
 
 
 def fitting_schedule(steps: int | None) -> dict[str, int]:
-    """The usual schedule where nothing is known; the long one, or one that uses all steps of a loop that is shorter."""
+    """A schedule for a loop of `steps` steps: SCHEDULE if the number is unknown, LONG_SCHEDULE if the loop is long
+    enough for it, else one that uses every step.
+    """
     if steps is None:
         return dict(SCHEDULE)
     if steps >= sum(LONG_SCHEDULE.values()) - LONG_SCHEDULE["repeat"]:
@@ -367,9 +379,15 @@ def fitting_schedule(steps: int | None) -> dict[str, int]:
 
 
 def _is_mute() -> bool:
-    """Another rank than 0 that cannot find rank 0, since torchrun did not start it: rank 0 profiles itself alone."""
-    alone = int(os.environ.get("WORLD_SIZE") or 1) < 2 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return not alone and os.environ.get("RANK", "0") != "0"
+    """Whether this is a rank other than 0 that torchrun did not start. Such ranks cannot find each other, so rank 0
+    profiles itself alone.
+    """
+    is_one_of_several = int(os.environ.get("WORLD_SIZE") or 1) > 1
+    return is_one_of_several and not _is_under_torchrun() and os.environ.get("RANK", "0") != "0"
+
+
+def _is_under_torchrun() -> bool:
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 # ---- one at a time ---------------------------------------------------------------------------------------------------
@@ -377,27 +395,28 @@ def _is_mute() -> bool:
 _active: Profile | None = None
 
 
-def _claim(wanted: Profile) -> None:
-    global _active  # noqa: PLW0603  # torch has one profiler a process
+def _claim(profile: Profile) -> None:
+    global _active  # noqa: PLW0603  # torch has one profiler per process
     if _active is not None:
         raise CaptureError(
-            f"{wanted.experiment.name}: the profile {_active.experiment.name!r} is still open and two cannot record at "
-            "once",
-            "end it before another begins",
+            f"{profile.experiment.name}: the profile {_active.experiment.name!r} is still open, and two cannot record "
+            "at once",
+            "end it before you start another",
         )
-    _active = wanted
+    _active = profile
 
 
-def _release(held: Profile) -> None:
+def _release(profile: Profile) -> None:
     global _active  # noqa: PLW0603
-    if _active is held:
+    if _active is profile:
         _active = None
 
 
 # ---- in words --------------------------------------------------------------------------------------------------------
 
 
-def _short(experiment: Experiment, captured: Capture, steps: int) -> list[Flag]:
+def _fewer_steps(experiment: Experiment, captured: Capture, steps: int) -> list[Flag]:
+    """The flag `fewer_steps`, if the loop ended before the schedule did."""
     from proftrack.measures.quality import flag
 
     promised = experiment.schedule.active * experiment.schedule.repeat
@@ -405,19 +424,21 @@ def _short(experiment: Experiment, captured: Capture, steps: int) -> list[Flag]:
     if recorded >= promised:
         return []
     total = experiment.schedule.total_steps
-    had = f"{recorded} of {promised} were recorded, the loop had {steps} of the {total} steps of the schedule"
-    detail = f"{had}; {_needed(total, steps)}."
+    detail = (
+        f"{recorded} of {promised} were recorded, and the loop ran {steps} of the schedule's {total} steps; "
+        f"{_schedule_that_fits(total, steps)}."
+    )
     return [flag("fewer_steps", promised - recorded, detail)]
 
 
-def _needed(total: int, steps: int) -> str:
-    """What a loop that was too short would have needed, and a schedule that fits it."""
+def _schedule_that_fits(total: int, steps: int) -> str:
+    """The remedy for a loop that was too short for its schedule of `total` steps."""
     fitting = ", ".join(f"{key} {value}" for key, value in fitting_schedule(steps).items() if key != "repeat")
-    return f"the whole schedule needs {total} steps; a loop of {steps} has room for {fitting}"
+    return f"run at least {total} steps, or use a schedule that fits {steps}: {fitting}"
 
 
 def _warn(text: str) -> None:
-    """To whoever called us, however deep we are in ourselves."""
+    """Warn at the caller's line: the innermost frame outside this package."""
     level, frame = 1, sys._getframe(0)
     here = Path(proftrack.__file__).parent
     while frame.f_back is not None and Path(frame.f_code.co_filename).is_relative_to(here):
@@ -426,6 +447,6 @@ def _warn(text: str) -> None:
 
 
 def caller(frame: FrameType) -> Path:
-    """The file that a frame is of; for a notebook or a prompt, which have none, a name in the working folder."""
+    """The source file of a frame; for a notebook or a prompt, which have none, a name in the working folder."""
     path = Path(frame.f_code.co_filename)
     return path.resolve() if path.is_file() else Path.cwd() / "interactive"

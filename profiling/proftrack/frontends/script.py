@@ -1,7 +1,7 @@
-"""A whole program, unchanged, under the profile: `proftrack run -m package.module ARGUMENTS`, or a script.
+"""Profile a whole program, unchanged: `proftrack run -m package.module ARGUMENTS`, or a script.
 
-The program runs as `python -m package.module ARGUMENTS` would, in this process. Its steps are those of its optimizer,
-or the calls of a function that is named.
+The program runs in this process, as `python -m package.module ARGUMENTS` would run it. Its steps are those of its
+optimizer, or the calls of a named function.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from proftrack.redact import without_secrets
 
 _PARAM = "arguments"
 _UNSTEPPED = (
-    "no step was seen, so nothing was recorded; steps are those of the program's optimizers, or the calls of "
-    "--step MODULE:FUNCTION, or mark them with proftrack.profile in the program"
+    "no step was seen, so nothing was recorded: steps are those of the program's optimizers, or the calls of "
+    "--step MODULE:FUNCTION",
+    "name such a function, or mark the steps with proftrack.profile in the program",
 )
 
 
@@ -32,7 +33,7 @@ class Program:
     """A module or a script with its arguments."""
 
     def __init__(self, target: str, arguments: Sequence[str], *, is_module: bool) -> None:
-        """Raises UsageError where there is no such module or file."""
+        """Raises UsageError if there is no such module or file."""
         self.target, self.arguments, self.is_module = target, list(arguments), is_module
         self.path = _module_file(target) if is_module else Path(target).absolute()
         if not self.path.is_file():
@@ -40,11 +41,11 @@ class Program:
 
     @property
     def name(self) -> str:
-        """What its experiment is called."""
+        """The name of its experiment."""
         return self.target if self.is_module else self.path.stem
 
     def run(self) -> None:
-        """Run it, as Python would: its exceptions and its exit pass."""
+        """Run it as Python would; its exceptions and its SystemExit propagate."""
         if self.is_module:
             runpy.run_module(self.target, run_name="__main__", alter_sys=True)
         else:
@@ -54,7 +55,7 @@ class Program:
 def profile_of(
     program: Program, overrides: Mapping[str, str], *, output: Path | None, mlflow: bool | None, calibrate: bool = True
 ) -> Profile:
-    """The profile that the program will run in. Raises UsageError for a setting that cannot be."""
+    """The profile to run the program in. Raises UsageError for an invalid setting."""
     document = {
         "name": program.name,
         "workload": f"{program.path.name}:main",
@@ -66,14 +67,14 @@ def profile_of(
 
 
 def _warn(text: str) -> None:
-    """Whoever typed the command has no line of code that a warning could point at."""
+    """Warn on stderr: a command has no line of the user's code for a Python warning to point at."""
     print(f"proftrack: {text}", file=sys.stderr)
 
 
 def run(program: Program, profile: Profile, *, step: str | None, stop: bool) -> int:
     """Run the program in its profile; `stop` ends it once the schedule is over. Returns the program's exit code.
 
-    What the program raises is shown as Python shows it.
+    An exception from the program is printed as Python prints it.
     """
     from proftrack.capture import step_hooks
 
@@ -104,12 +105,12 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _of_the_program(error: BaseException) -> TracebackType | None:
-    """The traceback from the program's own frames on: ours and runpy's say nothing."""
+    """The traceback without its first frames, those of proftrack and runpy."""
     frame = error.__traceback__
-    ours = str(Path(proftrack.__file__).parent)
+    package = str(Path(proftrack.__file__).parent)
     while frame is not None and frame.tb_next is not None:
         name = frame.tb_frame.f_code.co_filename
-        if not (name.startswith((ours, "<frozen runpy")) or name == runpy.__file__):
+        if not (name.startswith((package, "<frozen runpy")) or name == runpy.__file__):
             break
         frame = frame.tb_next
     return frame
@@ -126,13 +127,16 @@ def _module_file(name: str) -> Path:
     except (ImportError, ValueError) as error:
         raise UsageError(f"-m {name}: cannot be imported ({error})") from error
     if spec is None or spec.origin is None:
-        raise UsageError(f"-m {name}: no such module", f"it is looked for in {here} and among what is installed")
+        raise UsageError(
+            f"-m {name}: no such module in {here} or among the installed packages",
+            "check its name, or run from the folder that contains it",
+        )
     return Path(spec.origin)
 
 
 @contextlib.contextmanager
 def _as_main(program: Program) -> Iterator[None]:
-    """sys.argv and sys.path as the program expects them, and back."""
+    """Set sys.argv and sys.path as the program expects them, and restore both afterwards."""
     before = sys.argv[:], sys.path[:]
     sys.argv = [str(program.path), *program.arguments]
     if not program.is_module:

@@ -1,4 +1,4 @@
-"""Somebody's traces into the store, as runs with the traces' own times."""
+"""Log existing traces to the store, as runs with the times of the traces."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ import hashlib
 import msgspec
 
 from proftrack.analysis.pipeline import Analysis
-from proftrack.record import Record, RunFacts
+from proftrack.record import RunFacts
 from proftrack.recorder import log_analysis
 
 EXPERIMENT = "traces"
-"""MLflow experiment of logged traces, unless MLFLOW_EXPERIMENT_NAME names another."""
+"""The MLflow experiment for logged traces, unless MLFLOW_EXPERIMENT_NAME names another."""
 _EPOCH_FROM_NS = 10**18
-"""A clock that shows less (2001) does not count from the epoch."""
+"""Trace times below this (2001) do not count from the epoch."""
 
 
-def log_traces(found: Analysis) -> list[str]:
-    """Log one rank's traces as a run; returns the lines that say where it is.
+def log_traces(analysis: Analysis) -> list[str]:
+    """Log one rank's traces as a run; returns the lines that tell where it is.
 
-    The same traces are logged once into a store, however often this is called. Raises StoreError where the store cannot
-    be used.
+    However often this is called, a store gets the same traces once. Raises StoreError if the store cannot be used.
     """
-    record = msgspec.structs.replace(found.record, run=run_facts(found))
-    return log_analysis(found._replace(record=record), found.paths)
+    record = msgspec.structs.replace(analysis.record, run=run_facts(analysis))
+    return log_analysis(analysis._replace(record=record), analysis.paths)
 
 
-def run_facts(found: Analysis) -> RunFacts:
-    """What stands in for the facts of a run that nobody asked us to make."""
-    first, last = found.tables[0], found.tables[-1]
+def run_facts(analysis: Analysis) -> RunFacts:
+    """The facts of a run, taken from its traces, for a run that proftrack did not make."""
+    first, last = analysis.tables[0], analysis.tables[-1]
     started = first.started_ns
     ended = last.started_ns + int(last.end[last.valid].max(initial=0))
-    if started < _EPOCH_FROM_NS:  # no clock to go by: when the file was written
-        ended = found.paths[-1].stat().st_mtime_ns
+    if started < _EPOCH_FROM_NS:  # no usable clock: the file's time stands in
+        ended = analysis.paths[-1].stat().st_mtime_ns
         started = ended - int(first.end[first.valid].max(initial=0))
-    rank = {} if found.rank is None or found.rank_is_assumed else {"rank": found.rank}
-    keys = {"traces": [p.name for p in found.paths], "device": _device(found.record)}
-    name = found.paths[0].name.removesuffix(".gz").removesuffix(".json").removesuffix(".pt.trace")
+    rank = {} if analysis.rank is None or analysis.rank_is_assumed else {"rank": analysis.rank}
+    device = analysis.record.environment.device
+    keys = {"traces": [p.name for p in analysis.paths], "device": device.name if device else "unknown"}
+    name = analysis.paths[0].name.removesuffix(".gz").removesuffix(".json").removesuffix(".pt.trace")
     return RunFacts(
         experiment=EXPERIMENT,
-        params={"trace": found.paths[0].name, **rank},
+        params={"trace": analysis.paths[0].name, **rank},
         variant_params=[],
         schedule={},
         profiler={},
@@ -49,7 +49,3 @@ def run_facts(found: Analysis) -> RunFacts:
         ended_ns=ended,
         display_name=name,
     )
-
-
-def _device(record: Record) -> str:
-    return record.environment.device.name if record.environment.device else "unknown"

@@ -1,10 +1,10 @@
-"""A callback for Lightning's Trainer: the fit is profiled, in a run nested under the one that is open.
+"""A callback for Lightning's Trainer that profiles the fit, in a run nested under the open one.
 
     from proftrack.integrations.lightning import ProfileCallback
     Trainer(..., callbacks=[ProfileCallback()])
 
-A step is a training batch. Both of Lightning's packages will do, `lightning.pytorch` and `pytorch_lightning`: the
-callback is one of those that are imported already, else of the first that is installed.
+A step is a training batch. Both of Lightning's packages work, `lightning.pytorch` and `pytorch_lightning`: the callback
+derives from the Callback of those already imported, else of the first one installed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _bases() -> tuple[Any, ...]:
-    """Lightning checks for its own Callback; a class can be both packages'."""
+    """Lightning checks for its own Callback class; one class can derive from both packages'."""
     installed = [name for name in _PACKAGES if importlib.util.find_spec(name.partition(".")[0]) is not None]
     used = [name for name in installed if name in sys.modules] or installed[:1]
     if not used:
@@ -32,18 +32,18 @@ def _bases() -> tuple[Any, ...]:
     return tuple(importlib.import_module(name).Callback for name in used)
 
 
-class ProfileCallback(Training, *_bases()):  # type: ignore[misc]  # the bases are found when it is imported
-    """Profiles each fit of the Trainer that it is given to; arguments as of `proftrack.profile`.
+class ProfileCallback(Training, *_bases()):  # type: ignore[misc]  # the bases are found at import
+    """Profiles each fit of its Trainer; takes the arguments of `proftrack.profile`.
 
     Params are the module's class and size, batch size, gradient accumulation and precision.
     """
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Start, in the run that is open; that of an MLFlowLogger of this store is open, too."""
-        told = _told(trainer, pl_module)
+        """Start the profile, nested under the open run; the run of an MLFlowLogger for this store counts as open."""
+        facts = _facts(trainer, pl_module)
         self.begin(
-            told["model"],
-            told,
+            facts["model"],
+            facts,
             variant=("precision",),
             steps=_steps(trainer),
             device=str(pl_module.device.type),
@@ -51,20 +51,20 @@ class ProfileCallback(Training, *_bases()):  # type: ignore[misc]  # the bases a
         )
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-        """A batch is over."""
+        """Count a batch as a step."""
         self.step()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """The fit is over."""
+        """End the profile with the fit."""
         self.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """The fit was ended by an exception, which passes on."""
+        """End the profile with the exception that ended the fit; it propagates."""
         self.end(exception)
 
 
-def _told(trainer: Any, module: Any) -> dict[str, Any]:
-    told: dict[str, Any] = {
+def _facts(trainer: Any, module: Any) -> dict[str, Any]:
+    facts: dict[str, Any] = {
         "model": type(module).__name__,
         "parameters": sum(parameter.numel() for parameter in module.parameters()),
         "accumulation": int(trainer.accumulate_grad_batches),
@@ -72,21 +72,21 @@ def _told(trainer: Any, module: Any) -> dict[str, Any]:
     }
     batch = getattr(trainer.train_dataloader, "batch_size", None)
     if isinstance(batch, int):
-        told["batch"] = batch
-    return told
+        facts["batch"] = batch
+    return facts
 
 
 def _steps(trainer: Any) -> int | None:
-    """Batches of this fit; None where that is not known."""
+    """Number of batches in this fit; None if unknown."""
     epochs, batches = trainer.max_epochs, trainer.num_training_batches
     by_epochs = batches * epochs if epochs is not None and epochs > 0 and math.isfinite(batches) else None
     by_steps = trainer.max_steps * trainer.accumulate_grad_batches if trainer.max_steps > 0 else None
-    known = [int(steps) for steps in (by_epochs, by_steps) if steps is not None]
-    return min(known, default=None)
+    limits = [int(steps) for steps in (by_epochs, by_steps) if steps is not None]
+    return min(limits, default=None)
 
 
 def _logger_run(trainer: Any) -> str | None:
-    """The run of Lightning's own MLflow logger, if it writes to the store that we write to."""
+    """The run of Lightning's own MLflow logger, if it writes to the same store as we do."""
     for logger in trainer.loggers:
         if type(logger).__name__ == "MLFlowLogger" and _same_store(getattr(logger, "_tracking_uri", None)):
             return str(logger.run_id)
@@ -97,7 +97,7 @@ def _same_store(uri: str | None) -> bool:
     try:
         from proftrack.store import connect
 
-        here = connect.resolve()
+        store = connect.resolve()
     except (ImportError, StoreError):
         return False
-    return uri in (here.uri, here.given)
+    return uri in (store.uri, store.given)

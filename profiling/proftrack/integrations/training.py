@@ -17,10 +17,10 @@ __all__ = ["ProfileWarning", "Training"]
 
 
 class Training:
-    """What a callback holds. The arguments are those of `proftrack.profile`; name and schedule may be left open.
+    """Base of the callbacks. The arguments are those of `proftrack.profile`; name and schedule are optional.
 
-    Without a name it is the model's class, without a schedule one that the training is long enough for. `params` are
-    added to those that the library tells, and win over them.
+    The default name is the model's class, the default schedule one that fits into the training. `params` are added to
+    those from the library, and override them.
     """
 
     def __init__(
@@ -40,26 +40,26 @@ class Training:
         code: Path | None = None,
     ) -> None:
         self.profile: Profile | None = None
-        """The last training's; its `record`, `run_id` and `folder` say what came of it."""
+        """The profile of the last training; its `record`, `run_id` and `folder` are the result."""
         self._name, self._params, self._variant = name, dict(params or {}), list(variant_params)
         self._schedule, self._profiler, self._timing = schedule, profiler, timing
-        self._kept: dict[str, Any] = {"mlflow": mlflow, "calibrate": calibrate, "quiet": quiet}
+        self._profile_options: dict[str, Any] = {"mlflow": mlflow, "calibrate": calibrate, "quiet": quiet}
         self._output = None if output is None else Path(output)
         self._enabled = enabled
-        self._code = code or caller(sys._getframe(1))  # where the callback was made: the user's own file
+        self._code = code or caller(sys._getframe(1))  # where the callback was created: the user's own file
         self._open = False
         if enabled:
-            # What cannot be is refused where it is written, not when the training begins.
+            # Invalid arguments are rejected here, where the user wrote them, not when the training begins.
             self._experiment("name", {}, None, "cpu")
 
     @property
     def record(self) -> Record | None:
-        """Of the last training, once its schedule is over."""
+        """The record of the last training, once its schedule is over."""
         return self.profile.record if self.profile else None
 
     @property
     def verdict(self) -> Verdict | None:
-        """The record's, once the schedule is over."""
+        """The verdict of that record, once the schedule is over."""
         return self.profile.verdict if self.profile else None
 
     @property
@@ -70,53 +70,53 @@ class Training:
     def begin(
         self,
         name: str,
-        told: Mapping[str, Any],
+        facts: Mapping[str, Any],
         *,
         variant: Sequence[str] = (),
         steps: int | None,
         device: str,
         parent_run_id: str | None = None,
     ) -> None:
-        """A training begins: `told` is what the library says of it, `steps` how long it will be, if that is known."""
+        """Start a profile with a training. `facts` come from the library; `steps` is its length, if known."""
         if not self._enabled:
             return
         self.end(CaptureError("another training began before this one had ended"))
-        asked = self._experiment(name, told, steps, device, variant)
-        self.profile = Profile(asked, output=self._output, parent_run_id=parent_run_id, **self._kept)
+        experiment = self._experiment(name, facts, steps, device, variant)
+        self.profile = Profile(experiment, output=self._output, parent_run_id=parent_run_id, **self._profile_options)
         self.profile.__enter__()
         self._open = True
         atexit.register(self._interpreter_ends)
 
     def step(self) -> None:
-        """One step is over."""
+        """Count a step."""
         if self._open and self.profile is not None:
             self.profile.step()
 
     def end(self, error: BaseException | None = None) -> None:
-        """The training is over, by an exception where there is one."""
+        """End the profile with the training, and with the exception that ended it, if any."""
         if self._open and self.profile is not None:
             self._open = False
             atexit.unregister(self._interpreter_ends)
             self.profile.__exit__(type(error) if error else None, error, None)
 
     def _interpreter_ends(self) -> None:
-        """Some libraries do not say that a training was ended by an exception; Python keeps the one it died of."""
-        died_of = getattr(sys, "last_value", None)
-        self.end(died_of or CaptureError("the program ended before the training did"))
+        """Some libraries do not report the exception that ends a training; Python keeps the one that ends a program."""
+        last_exception = getattr(sys, "last_value", None)
+        self.end(last_exception or CaptureError("the program ended before the training did"))
 
     def _experiment(
-        self, name: str, told: Mapping[str, Any], steps: int | None, device: str, variant: Sequence[str] = ()
+        self, name: str, facts: Mapping[str, Any], steps: int | None, device: str, variant: Sequence[str] = ()
     ) -> Any:
-        params = {**told, **self._params}
-        both = [*dict.fromkeys([*variant, *self._variant])]
-        unknown = [key for key in self._variant if told and key not in params]
+        params = {**facts, **self._params}
+        variant_params = [*dict.fromkeys([*variant, *self._variant])]
+        unknown = [key for key in self._variant if facts and key not in params]
         if unknown:
-            raise UsageError(f"variant_params: {unknown[0]} is not among the params: {', '.join(params) or 'none'}")
+            raise UsageError(f"variant_params: {unknown[0]} is not a param", f"name one of: {', '.join(params)}")
         return described(
             self._name or name,
             self._code,
             params,
-            [key for key in both if key in params],
+            [key for key in variant_params if key in params],
             self._schedule if self._schedule is not None else fitting_schedule(steps),
             profiler=self._profiler,
             mode=self._timing,

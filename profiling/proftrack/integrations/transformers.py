@@ -1,10 +1,10 @@
-"""A callback for `transformers.Trainer`: the training is profiled, in a run nested under the one that is open.
+"""A callback for `transformers.Trainer` that profiles the training, in a run nested under the open one.
 
     from proftrack.integrations.transformers import ProfileCallback
     Trainer(..., callbacks=[ProfileCallback()])
 
-A step is an optimizer step, with all the batches that are accumulated for it. A Trainer does not tell its callbacks of
-exceptions: a training that one ends is FAILED when the program ends, or when the next training begins.
+A step is an optimizer step, with all the batches accumulated for it. A Trainer does not notify its callbacks of
+exceptions: if one ends a training, its run becomes FAILED when the program ends, or when the next training begins.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ __all__ = ["ProfileCallback"]
 
 
 class ProfileCallback(Training, TrainerCallback):
-    """Profiles each training of the Trainer that it is given to; arguments as of `proftrack.profile`.
+    """Profiles each training of its Trainer; takes the arguments of `proftrack.profile`.
 
     Params are the model's class and size, batch size, gradient accumulation, precision, optimizer and torch_compile.
     """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """Start, in the run that is open: Trainer's own MLflow callback has opened its one before."""
+        """Start the profile, nested under the open run: Trainer's own MLflow callback has opened its run by now."""
         remaining = state.max_steps - state.global_step if state.max_steps > 0 else None
-        told = _told(args, model)
+        facts = _facts(args, model)
         self.begin(
-            told["model"], told, variant=("optim", "torch_compile"), steps=remaining, device=str(args.device.type)
+            facts["model"], facts, variant=("optim", "torch_compile"), steps=remaining, device=str(args.device.type)
         )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """An optimizer step is over."""
+        """Count an optimizer step."""
         self.step()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The training is over."""
+        """End the profile with the training."""
         self.end()
 
 
-def _told(args: Any, model: Any) -> dict[str, Any]:
+def _facts(args: Any, model: Any) -> dict[str, Any]:
     precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"
     return {
         "model": type(model).__name__,

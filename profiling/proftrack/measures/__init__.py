@@ -1,20 +1,20 @@
 """From an event table to figures: plain functions, no I/O.
 
 view         one trace with its rows nested, launches joined and GPU work assigned to steps
-nesting      which host row ran inside which, and each one's self time
+nesting      which host row ran inside which, and each row's self time
 links        which host call launched which GPU work
-window       steps, and the stretches of time that figures are about
+window       steps, and the time windows that figures cover
 intervals    unions and overlaps of time intervals
 measure      the figures of one trace, from:
-idle         each gap of the device and its cause
-kernels      what a kernel is, by its name
+idle         each idle gap of the device and its cause
+kernels      the kind of a kernel, by its name
 limits       what limits GPU work, and how busy time divides among the limits
-work, costs  arithmetic and traffic, by the shapes of operators
+work, costs  arithmetic and memory traffic, from operators' input shapes
 sites        which operator caused which GPU work
 tables       operators, GPU work, steps, regions, devices
-collectives  collectives in their order
+collectives  collectives in order
 quality      flags: what changes the meaning of the figures
-combine      the figures of a run's several cycles
+combine      combines the figures of a run's cycles
 """
 
 from proftrack.measures.combine import combine

@@ -1,4 +1,4 @@
-"""The collectives of a trace in their order, for comparing ranks."""
+"""The collectives of a trace in order, for comparing ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PARAMETERS = re.compile(r"[<(].*", re.DOTALL)
 
 
 class Collective(NamedTuple):
-    """One collective of one rank. Waiting for the others is part of its duration."""
+    """One collective of one rank. Its duration includes waiting for the other ranks."""
 
     name: str
     start_us: float
@@ -26,7 +26,7 @@ class Collective(NamedTuple):
 
 
 def collectives(view: View) -> list[Collective]:
-    """Collective kernels in order of time; without any, the rows of the process group's own lane (gloo, mpi)."""
+    """Collective kernels in order of time; if there are none, the host rows of collectives (gloo, mpi)."""
     table, steps = view.table, view.steps
     rows = np.flatnonzero(table.of_kind(Kind.KERNEL) & table.valid & table.named(_is_kernel))
     if not len(rows):
@@ -35,11 +35,11 @@ def collectives(view: View) -> list[Collective]:
     if len(steps) and len(rows):
         low, high = int(steps.start[0]), int(steps.end.max())
         rows = rows[(table.ts[rows] >= low) & (table.ts[rows] < max(high, _end_of_own(view)))]
-    found = [
+    unordered = [
         Collective(_PARAMETERS.sub("", table.names[table.name[i]]), int(table.ts[i]) / 1000, int(table.dur[i]) / 1000)
         for i in rows.tolist()
     ]
-    return sorted(found, key=lambda c: (c.start_us, c.duration_us, c.name))
+    return sorted(unordered, key=lambda c: (c.start_us, c.duration_us, c.name))
 
 
 def _is_kernel(name: str) -> bool:

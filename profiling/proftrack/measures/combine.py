@@ -1,4 +1,4 @@
-"""The figures of a run's several cycles: sums, and means weighted by their steps."""
+"""Combines the figures of a run's cycles: sums, and means weighted by steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _Key = TypeVar("_Key", bound=str)
 
 
 def combine(parts: list[Measures]) -> Measures:
-    """Figures over several cycles: sums, and means weighted by their steps. One cycle is returned as it is."""
+    """Figures over several cycles: sums, and means weighted by steps. A single cycle is returned unchanged."""
     if len(parts) == 1:
         return parts[0]
     steps = sum(p.steps for p in parts)
@@ -67,9 +67,9 @@ def combine(parts: list[Measures]) -> Measures:
 
 
 def _added(items: list[_Figures], **own: Any) -> _Figures:
-    """One of several alike: what is not in `own` adds up, words are those of the first.
+    """One of several alike: fields in `own` are set, other figures are summed, texts are the first one's.
 
-    Where a figure is None in some, the others add up; mappings add up by key.
+    None is left out of a sum; mappings are summed by key.
     """
     joined = {
         name: _sum_of([getattr(item, name) for item in items]) for name in items[0].__struct_fields__ if name not in own
@@ -88,14 +88,14 @@ def _sum_of(values: list[Any]) -> Any:
 
 
 def _sum(values: Iterable[float | None]) -> Any:
-    known = [v for v in values if v is not None]
-    return sum(known) if known else None
+    present = [v for v in values if v is not None]
+    return sum(present) if present else None
 
 
 def _sum_if_all(values: Iterable[Any]) -> Any:
-    """The sum, None where one of them is not known."""
-    known = list(values)
-    return None if None in known else sum(known)
+    """The sum; None if any value is None."""
+    summands = list(values)
+    return None if None in summands else sum(summands)
 
 
 def _sum_by_key(values: Iterable[Mapping[_Key, float]]) -> dict[_Key, float]:
@@ -103,7 +103,7 @@ def _sum_by_key(values: Iterable[Mapping[_Key, float]]) -> dict[_Key, float]:
 
 
 def _grouped(items: Iterable[_Figures], *names: str) -> list[list[_Figures]]:
-    """Items that have these fields alike, in the order of the first of each."""
+    """Items grouped by equal values of these fields, in order of first occurrence."""
     groups: dict[object, list[_Figures]] = {}
     key = attrgetter(*names)
     for item in items:
@@ -115,14 +115,14 @@ def _grouped(items: Iterable[_Figures], *names: str) -> list[list[_Figures]]:
 
 
 def _combined_work(parts: list[Measures]) -> TraceWork | None:
-    known = [p.work for p in parts if p.work is not None]
-    uncounted = list(dict.fromkeys(name for work in known for name in work.uncounted))[:5]
-    return _added_if_any(known, uncounted=uncounted)
+    works = [p.work for p in parts if p.work is not None]
+    uncounted = list(dict.fromkeys(name for work in works for name in work.uncounted))[:5]
+    return _added_if_any(works, uncounted=uncounted)
 
 
 def _combined_cpu(parts: list[Measures]) -> CpuWork | None:
-    known = [p.cpu for p in parts if p.cpu is not None]
-    return _added_if_any(known, threads=max((c.threads for c in known), default=1))
+    works = [p.cpu for p in parts if p.cpu is not None]
+    return _added_if_any(works, threads=max((w.threads for w in works), default=1))
 
 
 def _combined_totals(parts: list[Measures]) -> Totals:
@@ -182,9 +182,9 @@ def _combined_idle(parts: list[Measures], steps: int) -> Idle:
 
 
 def _combined_launch(parts: list[Measures]) -> Launch | None:
-    """Medians of the cycles' own figures; the deepest queue of any."""
-    known = [p.launch for p in parts if p.launch is not None]
-    if not known:
+    """Medians of the cycles' figures; the deepest queue of any cycle."""
+    launches = [p.launch for p in parts if p.launch is not None]
+    if not launches:
         return None
 
     def middle(values: Iterable[float | None]) -> float | None:
@@ -192,13 +192,13 @@ def _combined_launch(parts: list[Measures]) -> Launch | None:
         return float(np.median(present)) if present else None
 
     return Launch(
-        delay_median_us=middle(k.delay_median_us for k in known),
-        delay_p95_us=middle(k.delay_p95_us for k in known),
-        queue_depth_max=max((k.queue_depth_max for k in known if k.queue_depth_max is not None), default=None),
-        launch_call_mean_us=middle(k.launch_call_mean_us for k in known),
-        interval_median_us=middle(k.interval_median_us for k in known),
+        delay_median_us=middle(launch.delay_median_us for launch in launches),
+        delay_p95_us=middle(launch.delay_p95_us for launch in launches),
+        queue_depth_max=max((x.queue_depth_max for x in launches if x.queue_depth_max is not None), default=None),
+        launch_call_mean_us=middle(launch.launch_call_mean_us for launch in launches),
+        interval_median_us=middle(launch.interval_median_us for launch in launches),
         streams=[
-            _merged_stream(group) for group in _grouped((s for k in known for s in k.streams), "device", "stream")
+            _merged_stream(group) for group in _grouped((s for x in launches for s in x.streams), "device", "stream")
         ],
     )
 
@@ -227,7 +227,7 @@ def _combined_flags(parts: list[Measures]) -> list[Flag]:
 
 
 def _merged_flag(group: list[Flag]) -> Flag:
-    """The sentence, and what each cycle has to say beside it."""
+    """The flag's sentence, followed by each cycle's details."""
     code = group[0].code
     details = dict.fromkeys(f.message.removeprefix(FLAGS[code]).strip() for f in group)
     return _added(group, message=" ".join([FLAGS[code], *(d for d in details if d)]))

@@ -1,8 +1,8 @@
 """FLOPs and bytes of one operator from its recorded input shapes (`record_shapes=True`).
 
-FLOPs count a multiply-add as two, as torch.utils.flop_counter does; formulas for convolution and attention are those
-of its documentation. Bytes are what the operator must at least move: each input once and the output once. Operators
-that are not known here cost None, never 0.
+FLOPs count a multiply-add as two, as torch.utils.flop_counter does; the formulas for convolution and attention are
+those in its documentation. Bytes are the least that the operator must move: each input once and the output once.
+The cost of an unknown operator is None, never 0.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SIZE_OF_TYPE = {
     "unsigned char": 1,
     "bool": 1,
 }
-"""Bytes of an element, by the C++ type name that torch records."""
+"""Bytes per element, by the C++ type name that torch records."""
 DTYPE_OF_TYPE = {
     "double": "float64",
     "float": "float32",
@@ -42,16 +42,16 @@ DTYPE_OF_TYPE = {
     "c10::Float8_e4m3fn": "float8",
     "c10::Float8_e5m2": "float8",
 }
-"""torch's name of a type that arithmetic rates are measured for."""
+"""torch's name of each C++ type for which arithmetic rates are measured."""
 
 
 class Cost(NamedTuple):
-    """What one call of an operator must at least do."""
+    """The least work that one call of an operator must do."""
 
     flops: int
     bytes: int
     dtype: str
-    """Of the arithmetic; `other` where no rate is measured for it."""
+    """Type of the arithmetic; `other` if no rate is measured for it."""
 
 
 class _Call(NamedTuple):
@@ -60,18 +60,18 @@ class _Call(NamedTuple):
     concrete: list[str]
 
     def shape(self, index: int) -> list[int]:
-        """Shape of an input; ValueError where it is not a tensor."""
+        """Shape of an input. Raises ValueError if it is not a tensor."""
         shape = self.dims[index]
         if not isinstance(shape, list) or not all(isinstance(extent, int) for extent in shape):
             raise ValueError("not a tensor")
         return shape
 
     def size(self, index: int) -> int:
-        """Bytes of an element of an input."""
+        """Bytes per element of an input."""
         return SIZE_OF_TYPE[self.types[index]]
 
     def tensors(self) -> list[int]:
-        """Indices of the inputs that are tensors (scalars have a type and no element size)."""
+        """Indices of the inputs that are tensors (scalars have a type but no element size)."""
         return [i for i, kind in enumerate(self.types) if kind in SIZE_OF_TYPE and i < len(self.dims)]
 
     def input_bytes(self) -> int:
@@ -80,11 +80,11 @@ class _Call(NamedTuple):
 
 
 LARGEST = 2**62
-"""FLOPs or bytes of one call: no device does more within hours, so the shapes are wrong."""
+"""Limit for the FLOPs or bytes of one call: no device does more within hours, so the shapes must be wrong."""
 
 
 def cost_of(name: str, dims: bytes, types: bytes, concrete: bytes) -> Cost | None:
-    """Cost of one call; the shapes, types and concrete values are the trace's raw JSON. None where it is not known."""
+    """Cost of one call, or None if unknown. The shapes, types and concrete values are the trace's raw JSON."""
     rule = _rule(name)
     if rule is None:
         return None
@@ -108,7 +108,7 @@ _Rule = Callable[[_Call], tuple[int, int]]
 
 
 def _matmul(first: int) -> _Rule:
-    """[.., M, K] x [.., K, N] at inputs `first` and `first + 1`; a bias before them is read, too."""
+    """[.., M, K] x [.., K, N] at inputs `first` and `first + 1`; a bias before them is also read."""
 
     def rule(call: _Call) -> tuple[int, int]:
         a, b = call.shape(first), call.shape(first + 1)
@@ -121,7 +121,7 @@ def _matmul(first: int) -> _Rule:
 
 
 def _matrix_vector(first: int) -> _Rule:
-    """[M, K] x [K] at inputs `first` and `first + 1`; what is added to it is read, too."""
+    """[M, K] x [K] at inputs `first` and `first + 1`; a vector added to the product is also read."""
 
     def rule(call: _Call) -> tuple[int, int]:
         (m, k), (length,) = call.shape(first), call.shape(first + 1)
@@ -141,7 +141,7 @@ def _linear(call: _Call) -> tuple[int, int]:
 
 
 def _convolution(*, padding_first: bool) -> _Rule:
-    """x [N, C, spatial..], weight [O, C / groups, spatial..]; the backends' operators give padding before stride."""
+    """x [N, C, spatial..], weight [O, C / groups, spatial..]; the backends' operators list padding before stride."""
 
     def rule(call: _Call) -> tuple[int, int]:
         x, weight = call.shape(0), call.shape(1)
@@ -162,11 +162,11 @@ def _convolution(*, padding_first: bool) -> _Rule:
 
 
 def _transposed_convolution(call: _Call) -> tuple[int, int]:
-    """x [N, C, spatial..], weight [C, O / groups, spatial..]: each element of x goes through the whole kernel."""
+    """x [N, C, spatial..], weight [C, O / groups, spatial..]: each element of x is multiplied by the whole kernel."""
     x, weight = call.shape(0), call.shape(1)
-    stride, padding, dilation, further = [_ints(text) for text in call.concrete if text.startswith("[")][:4]
+    stride, padding, dilation, extra = [_ints(text) for text in call.concrete if text.startswith("[")][:4]
     out = [
-        (extent - 1) * _at(stride, i) - 2 * _at(padding, i) + _at(dilation, i) * (kernel - 1) + _at(further, i) + 1
+        (extent - 1) * _at(stride, i) - 2 * _at(padding, i) + _at(dilation, i) * (kernel - 1) + _at(extra, i) + 1
         for i, (extent, kernel) in enumerate(zip(x[2:], weight[2:], strict=True))
     ]
     outputs = x[0] * weight[1] * int(call.concrete[8]) * math.prod(out)
@@ -174,7 +174,7 @@ def _transposed_convolution(call: _Call) -> tuple[int, int]:
 
 
 def _convolution_backward(call: _Call) -> tuple[int, int]:
-    """Two products of the forward's size: for the input's and for the weight's gradient."""
+    """Two products of the forward's size: one each for the input's and the weight's gradient."""
     grad, x, weight = call.shape(0), call.shape(1), call.shape(2)
     through_kernel = x if call.concrete[7] == "True" else grad  # transposed: see above
     moved = call.input_bytes() + (math.prod(x) + math.prod(weight)) * call.size(1)
@@ -185,7 +185,7 @@ def _attention(factor: float) -> _Rule:
     """q [B, H, Sq, D], k [B, Hk, Sk, D], v: two products of B x H x Sq x Sk x D each (five in the backward)."""
 
     def rule(call: _Call) -> tuple[int, int]:
-        first = 0 if factor == 1 else 1  # the backward has the output's gradient first
+        first = 0 if factor == 1 else 1  # the backward takes the output's gradient first
         q, k, v = call.shape(first), call.shape(first + 1), call.shape(first + 2)
         if not len(q) == len(k) == len(v) == 4:
             raise ValueError("not batched heads")
@@ -198,19 +198,19 @@ def _attention(factor: float) -> _Rule:
 
 
 def _pointwise(call: _Call) -> tuple[int, int]:
-    """Inputs read once, an output of their broadcast shape written once."""
+    """Reads the inputs once and writes an output of their broadcast shape once."""
     shapes = [call.shape(i) for i in call.tensors()]
     out = _broadcast(shapes)
     return math.prod(out), call.input_bytes() + math.prod(out) * call.size(call.tensors()[0])
 
 
 def _in_place(call: _Call) -> tuple[int, int]:
-    """Inputs read once, the first one written."""
+    """Reads the inputs once and writes the first one."""
     return math.prod(call.shape(0)), call.input_bytes() + math.prod(call.shape(0)) * call.size(0)
 
 
 def _copy(call: _Call) -> tuple[int, int]:
-    """dst written, src read; no arithmetic."""
+    """Writes dst and reads src; no arithmetic."""
     source, target = call.shape(1), call.shape(0)
     return 0, math.prod(source) * call.size(1) + math.prod(target) * call.size(0)
 
@@ -220,18 +220,18 @@ def _fill(call: _Call) -> tuple[int, int]:
 
 
 def _reduction(call: _Call) -> tuple[int, int]:
-    """The input read once; the output is left out, since its shape is not recorded."""
+    """Reads the input once; the output is left out because its shape is not recorded."""
     return math.prod(call.shape(0)), math.prod(call.shape(0)) * call.size(0)
 
 
 def _row_wise(call: _Call) -> tuple[int, int]:
-    """Softmax and normalisation: an output as large as the first input."""
+    """Softmax and normalization: the output is as large as the first input."""
     size = math.prod(call.shape(0))
     return 5 * size, call.input_bytes() + size * call.size(0)
 
 
 def _lookup(call: _Call) -> tuple[int, int]:
-    """embedding(weight [V, D], index): the rows asked for are read and written."""
+    """embedding(weight [V, D], index): reads and writes the rows that the index selects."""
     values = math.prod(call.shape(1)) * math.prod(call.shape(0)[1:])
     return 0, math.prod(call.shape(1)) * call.size(1) + 2 * values * call.size(0)
 
@@ -304,7 +304,7 @@ _OVERLOAD = re.compile(r"\.[a-zA-Z]\w*$")
 
 
 def _rule(name: str) -> _Rule | None:
-    """The rule of `aten::add` or `aten::add.Tensor`; None where there is none."""
+    """The rule for `aten::add` or `aten::add.Tensor`; None if there is none."""
     namespace, _, bare = name.rpartition("::")
     if namespace not in ("aten", "mkldnn", ""):
         return None

@@ -1,4 +1,4 @@
-"""Why the device was idle: every gap of the device window, with one cause."""
+"""Why the device was idle: every gap in the device window gets one cause."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from proftrack.trace.categories import CALL_KINDS, Kind, is_allocator_call, is_w
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 HOST_STRETCH_NS = 1_000_000
-"""Within a gap, longer stretches without launching operators or runtime calls are the host's own work; shorter ones are
-the Python between launches."""
+"""Within a gap, longer stretches without launching operators or runtime calls count as the host's own work; shorter
+ones are the Python between launches."""
 LARGEST = 10
 
 CAUSES = IDLE_CAUSES
-"""dispatch: the host was launching, too slowly. host: it did something that launches nothing. input: it waited for the
-data loader. synchronization: it had waited for the GPU, which drained the queue. allocator: it allocated or freed
-device memory. profiler: the profiler asked for or flushed a buffer. queued: the work was launched in time, the delay is
-the device's. unknown: no launch was recorded."""
+"""dispatch: the host was launching, but too slowly. host: it did something that launches nothing. input: it waited for
+the data loader. synchronization: it had been waiting for the GPU, which drained the queue. allocator: it allocated or
+freed device memory. profiler: the profiler requested or flushed a buffer. queued: the work was launched in time; the
+delay is the device's. unknown: no launch was recorded."""
 
 LOADING = re.compile(
     r"enumerate\(DataLoader\)|DataLoaderIter|dataloader.*__next__"
@@ -33,16 +33,16 @@ LOADING = re.compile(
     r"|\[pl\]\[profile\].*(?:train_dataloader_next|dataloader)|prefetcher",
     re.IGNORECASE,
 )
-"""Names of regions in which a program gets its data."""
+"""Names of regions in which a program fetches its data."""
 
 
 _TORCH_LAUNCHES = re.compile(r"^Optimizer\.(?:step|zero_grad)#")
-"""Regions that torch itself records and that do nothing but launch: their Python is dispatch, which a fused optimizer
-or a graph takes away, not the user's own work."""
+"""Regions that torch itself records and that only launch work: their Python is dispatch, which a fused optimizer or a
+graph removes, not the user's own work."""
 
 
 def _is_module_loading(name: str) -> bool:
-    """Code that the driver loads when it is first called is no doing of the profiler, though it is shown among it."""
+    """Whether the driver loads code on its first call: not the profiler's work, though shown among its rows."""
     return "Loading" in name
 
 
@@ -62,7 +62,7 @@ class Gaps(NamedTuple):
     """Row of the call that launched the work that ended the gap, or NONE."""
 
     def by_cause(self) -> dict[IdleCause, int]:
-        """Nanoseconds of each cause that occurs."""
+        """Nanoseconds for each cause that occurs."""
         lengths = np.bincount(self.cause, weights=(self.end - self.start), minlength=len(CAUSES))
         return {c: round(v) for c, v in zip(CAUSES, lengths.tolist(), strict=True) if v > 0}
 
@@ -71,17 +71,17 @@ class Host(NamedTuple):
     """What the launching threads did, as unions of intervals."""
 
     not_launching: Intervals
-    """What operators that launch, and runtime and driver calls, leave of the window."""
+    """The window outside operators that launch and outside runtime and driver calls."""
     input: Intervals
     allocator: Intervals
     waits: Intervals
-    """Synchronisations and blocking copies."""
+    """Synchronizations and blocking copies."""
     profiler: Intervals
-    """The profiler's own work, whatever thread it is shown on."""
+    """The profiler's own work, on whatever thread it is shown."""
 
 
 def find_gaps(view: View, windows: Windows) -> Gaps:
-    """Each gap with its cause, judged by the call that launched the work which ended it."""
+    """Each gap with its cause, judged by the call that launched the work that ended it."""
     table, steps = view.table, view.steps
     gaps = busy(view.on_device).gaps(windows.device_low, windows.device_high)
     launch = _next_launch(table, view.links, view.on_device, gaps)
@@ -97,7 +97,7 @@ def find_gaps(view: View, windows: Windows) -> Gaps:
 
 
 def _next_launch(table: EventTable, links: Links, owned: Ownership, gaps: Intervals) -> Ints:
-    """The launch call of the work that starts where each gap ends; of several the earliest call."""
+    """For each gap, the launch call of the work that starts where it ends; of several, the earliest call."""
     called = np.where(links.launch == NONE, 0, table.end[links.launch])
     order = np.lexsort((called, links.launch == NONE, owned.start))
     order = order[owned.usable[order] & (owned.end > owned.start)[order]]
@@ -111,9 +111,9 @@ def _next_launch(table: EventTable, links: Links, owned: Ownership, gaps: Interv
 
 
 def host_activity(view: View, threads: set[int], operators: Bools, windows: Windows) -> Host:
-    """What these threads did; `operators` masks those that launch.
+    """What these threads did; `operators` masks the operators that launch.
 
-    The main thread counts with a backward thread: it may be what that one waits for.
+    The main thread counts along with a backward thread, which may be waiting for it.
     """
     table = view.table
     here = table.valid & np.isin(table.thread, list(threads))
@@ -133,7 +133,7 @@ def host_activity(view: View, threads: set[int], operators: Bools, windows: Wind
 
 
 def _launching_operators(view: View) -> Bools:
-    """Operators that a launch call runs in; of the annotations only those in which torch itself launches."""
+    """Operators that contain a launch call; of the annotations, only those in which torch itself launches."""
     table, forest = view.table, view.forest
     is_call = np.zeros(len(table), dtype=np.int64)
     is_call[view.links.calls] = 1
@@ -148,7 +148,7 @@ def _launching_operators(view: View) -> Bools:
 
 def _causes(host: Host, start: Ints, end: Ints, called: Ints) -> npt.NDArray[np.int8]:
     """Causes of gaps [start, end) whose next work was launched by a call that ended at `called`."""
-    until = np.clip(called, start, end)  # behind the call the host has done its part
+    until = np.clip(called, start, end)  # after the call the host has done its part
     length = until - start
     waiting_for_data = host.input.covered_within(start, until)
     profiler = host.profiler.covered_within(start, until)
@@ -170,7 +170,7 @@ def _causes(host: Host, start: Ints, end: Ints, called: Ints) -> npt.NDArray[np.
 
 
 def _waited(waits: Intervals, start: Ints) -> Ints:
-    """How long the host had been waiting when each gap began: so much earlier it could have launched."""
+    """How long the host had been waiting when each gap began: it could have launched that much earlier."""
     if not len(waits.start):
         return np.zeros(len(start), dtype=np.int64)
     index = np.searchsorted(waits.start, start, side="right") - 1
@@ -185,7 +185,7 @@ def _long_stretches(quiet: Intervals, start: Ints, until: Ints) -> Ints:
 
 
 def summarize(view: View, gaps: Gaps, windows: Windows) -> Idle:
-    """Idle time by cause a step (in sum where there are no steps), and the largest gaps with what the host did."""
+    """Idle time per step by cause (the total if there are no steps), and the largest gaps with what the host did."""
     per_step = max(len(view.steps), 1)
     rows = np.bincount(gaps.cause, weights=_rows_within(view, gaps), minlength=len(CAUSES))
     order = np.argsort(gaps.start - gaps.end, kind="stable")[:LARGEST]
@@ -205,35 +205,31 @@ def summarize(view: View, gaps: Gaps, windows: Windows) -> Idle:
 
 
 def _rows_within(view: View, gaps: Gaps) -> Ints:
-    """For each gap, how many host rows were recorded in it up to the launch that ended it."""
+    """For each gap, how many host rows were recorded in it before the launch that ended it."""
     starts = np.sort(view.table.ts[recorded_on_host(view.table)])
     until = np.where(gaps.launch == NONE, gaps.end, np.minimum(view.table.end[gaps.launch], gaps.end))
-    found = np.searchsorted(starts, np.maximum(until, gaps.start)) - np.searchsorted(starts, gaps.start)
-    return np.asarray(found, dtype=np.int64)
+    counts = np.searchsorted(starts, np.maximum(until, gaps.start)) - np.searchsorted(starts, gaps.start)
+    return np.asarray(counts, dtype=np.int64)
 
 
 def recorded_on_host(table: EventTable) -> Bools:
-    """Rows that the host spent time on recording."""
+    """Mask of the rows that cost the host time to record."""
     return table.valid & (table.host | table.of_kind(Kind.PYTHON))
 
 
 def _during(table: EventTable, launch: int, start: int, end: int) -> str:
-    """The host row whose own time fills most of [start, end) on the thread that launched next."""
+    """The host row that best describes [start, end) on the thread that launched next."""
     if launch == NONE:
-        return "no launch was recorded"
+        return "unknown host activity (no launch was recorded)"
     end = max(min(end, int(table.end[launch])), start)
     rows = np.flatnonzero(
-        (table.thread == table.thread[launch])
-        & table.valid
-        & (table.host | table.of_kind(Kind.PYTHON))
-        & (table.ts < end)
-        & (table.end > start)
+        (table.thread == table.thread[launch]) & recorded_on_host(table) & (table.ts < end) & (table.end > start)
     )
     if not len(rows):
-        return "nothing that was recorded"
+        return "unrecorded host activity"
     low, high = np.maximum(table.ts[rows], start), np.minimum(table.end[rows], end)
     length = high - low
-    # The innermost row that fills at least half says most; the widest one is only the step.
+    # The innermost row that fills at least half says the most; the widest one is only the step.
     fills = length * 2 >= end - start
     recorded = np.where(table.ev_idx[rows] == NONE, np.iinfo(np.int64).max, table.ev_idx[rows])
     order = np.lexsort((-recorded, -table.ts[rows], table.dur[rows], np.where(fills, 0, -length), ~fills))

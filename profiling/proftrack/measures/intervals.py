@@ -1,4 +1,4 @@
-"""Sets of time intervals as sorted columns, the lengths of their unions and overlaps. Nanoseconds, half-open."""
+"""Sets of half-open time intervals as sorted columns, and lengths of their unions and overlaps. Nanoseconds."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Intervals(NamedTuple):
         return int((self.end - self.start).sum())
 
     def clipped(self, low: int, high: int) -> Intervals:
-        """What lies within [low, high)."""
+        """The parts within [low, high)."""
         start, end = np.maximum(self.start, low), np.minimum(self.end, high)
         keep = end > start
         return Intervals(start[keep], end[keep])
 
     def gaps(self, low: int, high: int) -> Intervals:
-        """What [low, high) leaves between the intervals."""
+        """The parts of [low, high) outside the intervals."""
         inside = self.clipped(low, high)
         start = np.concatenate([[low], inside.end]).astype(np.int64)
         end = np.concatenate([inside.start, [high]]).astype(np.int64)
@@ -35,7 +35,7 @@ class Intervals(NamedTuple):
         return Intervals(start[keep], end[keep])
 
     def covered_until(self, times: Ints) -> Ints:
-        """For each time, the length of the intervals before it."""
+        """For each time, the total length of the intervals before it."""
         if not len(self.start):
             return np.zeros(len(times), dtype=np.int64)
         before = np.concatenate([[0], np.cumsum(self.end - self.start)]).astype(np.int64)
@@ -45,7 +45,7 @@ class Intervals(NamedTuple):
         return np.asarray(np.where(index > 0, before[last] + inside, 0), dtype=np.int64)
 
     def covered_within(self, low: Ints, high: Ints) -> Ints:
-        """For each pair, the length of the intervals within [low, high)."""
+        """For each pair, the total length of the intervals within [low, high)."""
         return self.covered_until(np.maximum(high, low)) - self.covered_until(low)
 
     def longer_than(self, length: int) -> Intervals:
@@ -58,7 +58,7 @@ EMPTY = Intervals(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
 def union(start: Ints, end: Ints) -> Intervals:
-    """The union of any intervals, touching ones joined, empty ones left out.
+    """The union of any intervals; touching ones are joined, empty ones left out.
 
     |----|   |--|         start, end
        |---|    |-|
@@ -77,7 +77,7 @@ def union(start: Ints, end: Ints) -> Intervals:
 
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:
-    """What lies in both."""
+    """The parts that are in both."""
     if not len(a.start) or not len(b.start):
         return EMPTY
     low, high = int(min(a.start[0], b.start[0])), int(max(a.end[-1], b.end[-1]))
@@ -87,14 +87,14 @@ def intersection(a: Intervals, b: Intervals) -> Intervals:
 
 
 def union_by_group(group: Ints, start: Ints, end: Ints, groups: int) -> Ints:
-    """Length of the union of the intervals of each group, for groups numbered 0 .. groups - 1."""
+    """Length of the union of each group's intervals, for groups numbered 0 .. groups - 1."""
     lengths = np.zeros(groups, dtype=np.int64)
     keep = end > start
     group, start, end = group[keep], start[keep], end[keep]
     if not len(start):
         return lengths
     origin, span = int(start.min()), int(end.max() - start.min()) + 1
-    if groups * span >= 2**62:  # shifting each group behind the one before would overflow: do them one by one
+    if groups * span >= 2**62:  # shifting each group past the previous one would overflow: do them one by one
         for g in np.unique(group).tolist():
             mine = group == g
             lengths[g] = union(start[mine], end[mine]).length

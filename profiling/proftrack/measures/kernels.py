@@ -1,4 +1,4 @@
-"""What a piece of GPU work is, by its name: its kind, and what limits work of that kind."""
+"""The kind of a piece of GPU work, by its name, and what limits work of that kind."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from functools import lru_cache
 from proftrack.record.figures import KernelKind, Limit
 from proftrack.trace.table import TELLING
 
-# Inductor names the code that it generates itself by its shape, and then all that was fused into it: the operators'
-# names in it do not say what kind it is (triton_poi_fused_convolution_relu is the bias and the relu). Templates (tem,
-# mm) do what they are named for.
+# Inductor names its generated code by its shape and then by everything fused into it: the operators' names in it do
+# not tell its kind (triton_poi_fused_convolution_relu is the bias and the relu). Templates (tem, mm) do what their
+# name says.
 _INDUCTOR = re.compile(r"^triton_(?:(?P<elementwise>poi)|(?P<reduction>red|per|split_scan|mix)|(?P<foreach>for))_")
 _NORMALIZATION = re.compile(r"norm|softmax", re.IGNORECASE)
 
-# Patterns are tried in this order: the more telling word first (a fused attention kernel names its gemm too).
+# Patterns are tried in this order, the more specific word first (a fused attention kernel also names its gemm).
 _KINDS: tuple[tuple[KernelKind, str], ...] = (
     (
         "communication",
@@ -53,7 +53,7 @@ _HOST_COPY = re.compile(
 )
 _PEER_COPY = re.compile(r"PtoP|Peer|P2P", re.IGNORECASE)
 
-# A class's limit stands in until shapes and measured ceilings say more.
+# The limit of a kind is used until shapes and measured ceilings say more.
 LIMIT_OF_KIND: dict[KernelKind, Limit] = {
     "matmul": "arithmetic",
     "convolution": "arithmetic",
@@ -63,15 +63,15 @@ LIMIT_OF_KIND: dict[KernelKind, Limit] = {
     "host-device copy": "transfer",
     "unknown": "unknown",
 }
-"""Kinds that are not named here move more than they compute: their limit is bandwidth."""
+"""Kinds not listed here move more than they compute: their limit is bandwidth."""
 
 CAN_BE_SMALL: tuple[Limit, ...] = ("arithmetic", "bandwidth", "unknown")
-"""Limits that give way to latency where the grid leaves most of the GPU empty."""
+"""Limits that latency replaces if the grid leaves most of the GPU empty."""
 
 
 @lru_cache(maxsize=65536)
 def kind_of_kernel(name: str) -> KernelKind:
-    """The kind of a kernel by its name; `unknown` where no pattern matches."""
+    """The kind of a kernel by its name; `unknown` if no pattern matches."""
     if generated := _INDUCTOR.match(name):
         if generated["elementwise"]:
             return "elementwise"
@@ -103,7 +103,7 @@ _ARITHMETIC_OPERATOR = re.compile(
 
 @lru_cache(maxsize=65536)
 def limit_of_operator(name: str) -> Limit:
-    """What limits a kernel whose own name tells nothing, by the operator that launched it."""
+    """What limits a kernel of unknown kind, by the name of the operator that launched it."""
     if _ARITHMETIC_OPERATOR.search(name):
         return "arithmetic"
     return "bandwidth" if name.startswith("aten::") else "unknown"

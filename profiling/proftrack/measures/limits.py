@@ -1,4 +1,4 @@
-"""What limits GPU work, and how the busy time divides among the limits."""
+"""What limits GPU work, and how busy time divides among the limits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from proftrack.measures import tables
-from proftrack.measures.intervals import EMPTY, Intervals, union
+from proftrack.measures.intervals import Intervals, union
 from proftrack.measures.kernels import CAN_BE_SMALL, limit_of_kind, limit_of_operator
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows, busy
@@ -20,15 +20,15 @@ from proftrack.trace.table import NONE, Bools, Ints
 FAR_FROM_ROOFLINE = 0.25
 """A kernel with a small grid that still reaches this share of its roofline is not limited by latency."""
 STREAMING_INTENSITY = 8.0
-"""FLOPs a byte: below this every GPU since 2016 waits for its memory (their float32 ridges begin at about 14)."""
+"""FLOPs per byte: below this every GPU since 2016 waits for its memory (their float32 ridges begin at about 14)."""
 
 
 def classes_of(seen: View, owner: Ints, costs: GpuCosts) -> dict[Limit, Bools]:
-    """What limits each row of `links.gpu`, as a mask for each limit that occurs. `owner`: of `tables.launching_row`.
+    """What limits each row of `links.gpu`, as a mask for each limit that occurs. `owner`: from `tables.launching_row`.
 
-    By its arithmetic intensity against the ridge where its operator's cost and the ceilings are known, else by the kind
-    that its name (or its operator's) tells. A grid that leaves most of the GPU empty is limited by latency, unless the
-    kernel is near its roofline all the same.
+    Judged by arithmetic intensity against the ridge if the operator's cost and the ceilings are known, else by the
+    kind that the row's name (or its operator's) indicates. A kernel with a grid that leaves most of the GPU empty is
+    limited by latency, unless it is near its roofline anyway.
     """
     limit = _by_name(seen, owner)
     computes = np.isin(limit, [LIMITS.index(name) for name in CAN_BE_SMALL])
@@ -51,24 +51,22 @@ def _by_name(seen: View, owner: Ints) -> Ints:
     unique, group = distinct(codes, len(table.names) * len(Kind))
     names = [limit_of_kind(tables.kind_of_work(table.names[c // len(Kind)], c % len(Kind))) for c in unique.tolist()]
     limit: Ints = np.array([LIMITS.index(name) for name in names], dtype=np.int64)[group]
-    lost = np.flatnonzero((limit == LIMITS.index("unknown")) & (owner != NONE))
-    operators, which = distinct(table.name[seen.forest.rows[owner[lost]]].astype(np.int64), len(table.names))
+    unknown = np.flatnonzero((limit == LIMITS.index("unknown")) & (owner != NONE))
+    operators, which = distinct(table.name[seen.forest.rows[owner[unknown]]].astype(np.int64), len(table.names))
     by_operator = [limit_of_operator(table.names[o]) for o in operators.tolist()]
-    limit[lost] = np.array([LIMITS.index(name) for name in by_operator], dtype=np.int64)[which]
+    limit[unknown] = np.array([LIMITS.index(name) for name in by_operator], dtype=np.int64)[which]
     return limit
 
 
 def by_limit(seen: View, windows: Windows, classes: dict[Limit, Bools]) -> dict[Limit, float]:
-    """Busy time of the device window by limit, adding up to it: kernels first, then collectives, then copies."""
+    """The device window's busy time divided by limit: kernels first, then exposed collectives, then exposed copies."""
     out: dict[Limit, float] = {}
-    covered = EMPTY
     compute = [c for c in classes if c not in ("communication", "transfer")]
-    joint = _clip(seen, classes, compute, windows)
+    covered = _clip(seen, classes, compute, windows)
     sums = {c: _clip_sum(seen, classes[c], windows) for c in compute}
-    whole = sum(sums.values())
-    for name in compute:  # kernels that overlap share the time they overlap in
-        out[name] = joint.length / 1000 * (sums[name] / whole) if whole else 0.0
-    covered = joint
+    total = sum(sums.values())
+    for name in compute:  # overlapping kernels share the time of their overlap
+        out[name] = covered.length / 1000 * (sums[name] / total) if total else 0.0
     exposed: tuple[Limit, ...] = ("communication", "transfer")
     for name in exposed:
         if name in classes:
@@ -97,7 +95,7 @@ def _joined(a: Intervals, b: Intervals) -> Intervals:
 
 
 def split(seen: View, windows: Windows, classes: dict[Limit, Bools]) -> Split:
-    """Compute, then communication and copies as far as nothing above hides them, then idle."""
+    """Compute, then communication and copies where nothing before them hides them, then idle."""
     table, gpu = seen.table, seen.links.gpu
     communicates = classes.get("communication", np.zeros(len(gpu), dtype=bool))
     kernel = table.kind[gpu] == Kind.KERNEL

@@ -12,7 +12,7 @@ from proftrack.trace.codes import distinct
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 NO_CORRELATION = 0
-"""CUPTI's id of what belongs to nothing."""
+"""CUPTI's id for anything that belongs to no call."""
 
 
 class Links(NamedTuple):
@@ -23,15 +23,15 @@ class Links(NamedTuple):
     launch: Ints
     """For each of `gpu`, the row of the call that launched it, or NONE."""
     calls: Ints
-    """Rows of all calls that enqueue GPU work, one each: a launch call within a launch call is one launch."""
+    """Rows of all calls that enqueue GPU work; nested launch calls count once, as the outermost."""
     caused: Ints
-    """For each of `calls`, how much GPU work joined it."""
+    """For each of `calls`, the number of GPU events that it launched."""
     graph_calls: Bools
     """Which of `calls` replay a graph."""
 
 
 def link(table: EventTable, forest: Forest) -> Links:
-    """Join by correlation id, through runtime and driver calls. A graph's replay is one call for many kernels."""
+    """Join by correlation id, through runtime and driver calls. A graph replay is one call for many kernels."""
     gpu = np.flatnonzero(table.gpu_work)
     launches, outermost = _launch_calls(table, forest)
     launch = _join(table, gpu, launches)
@@ -46,7 +46,7 @@ def link(table: EventTable, forest: Forest) -> Links:
 
 
 def _launch_calls(table: EventTable, forest: Forest) -> tuple[Ints, Ints]:
-    """Rows of launch calls, and for each the outermost that it runs in: a runtime call goes through a driver call."""
+    """Rows of launch calls, and for each its outermost launch call: a runtime call may go through a driver call."""
     rows = np.flatnonzero(table.of_kind(*CALL_KINDS) & table.named(is_launch))
     outermost = rows.copy()
     position = forest.position_of(len(table))[rows]
@@ -61,20 +61,20 @@ def _launch_calls(table: EventTable, forest: Forest) -> tuple[Ints, Ints]:
 
 
 def _join(table: EventTable, gpu: Ints, launches: Ints) -> Ints:
-    """For each row of `gpu` the call with its correlation id. A launch call wins over another call of that id."""
+    """For each row of `gpu`, the call with its correlation id. A launch call takes precedence over other calls."""
     launch = np.full(len(gpu), NONE, dtype=np.int64)
     others = np.flatnonzero(table.of_kind(*CALL_KINDS) & ~table.named(is_wait))
     wanted = table.correlation[gpu]
     for candidates in (launches, others):
         ids = table.correlation[candidates]
-        known = (ids != NONE) & (ids != NO_CORRELATION)
-        ids, rows = ids[known], candidates[known]
+        has_id = (ids != NONE) & (ids != NO_CORRELATION)
+        ids, rows = ids[has_id], candidates[has_id]
         order = np.lexsort((table.ts[rows], ids))
         ids, rows = ids[order], rows[order]
         first, behind = np.searchsorted(ids, wanted, side="left"), np.searchsorted(ids, wanted, side="right")
         take = np.flatnonzero((behind > first) & (launch == NONE))
         launch[take] = rows[first[take]]
-        for i in take[behind[take] - first[take] > 1].tolist():  # ids used twice: the last call before the work
+        for i in take[behind[take] - first[take] > 1].tolist():  # an id used twice: the last call before the work
             mine = rows[first[i] : behind[i]]
             before = int(np.searchsorted(table.ts[mine], table.ts[gpu[i]], side="right"))
             launch[i] = mine[max(before - 1, 0)]

@@ -51,21 +51,21 @@ class Measures:
     devices: list[Device]
     flags: list[Flag]
     busy_in_device_window_us: float | None
-    """Union of GPU work in the device window; B times the steps."""
+    """Union of GPU work in the device window: B times the number of steps."""
     busy_by_limit_us: dict[Limit, float]
-    """The same by what limits the work; kernels hide copies and collectives that run beside them."""
+    """The same by what limits the work; kernels hide copies and collectives that run at the same time."""
     unseen_queue_us: float = 0.0
-    """What the device window leaves out because a queue, which is not in the trace, seems to have filled it."""
+    """Time cut off the device window's start because a queue that is not in the trace seems to have filled it."""
     waits_over_gpu_us: float
-    """Host waits inside the steps that overlap GPU work: what H leaves out of T."""
+    """Host waits inside the steps that overlap GPU work: the part of T that H leaves out."""
     host_rows: int = 0
-    """Host rows recorded in the window, Python functions included."""
+    """Host rows recorded in the window, including Python functions."""
     work: TraceWork | None = None
-    """None where no shapes were recorded."""
+    """None if no shapes were recorded."""
     cpu: CpuWork | None = None
-    """Only for a trace without GPU work, and with ceilings."""
+    """Only for a trace without GPU work, and only with ceilings."""
     other_us: dict[str, float] = field(default_factory=dict)
-    """Time of rows of categories that are not known, by the file's own word: another accelerator's, say."""
+    """Time of rows of unknown categories (another accelerator's, for example), by the file's category name."""
     sites: list[Site] = field(default_factory=list)
     collectives: list[Collective] = field(default_factory=list)
     modules: list[Region] = field(default_factory=list)
@@ -77,18 +77,18 @@ class Measures:
 
     @property
     def gpu_busy_per_step_us(self) -> float | None:
-        """B. Without steps: the whole recording counts as one."""
+        """B. Without steps, the whole recording counts as one step."""
         return self._per_step(self.busy_in_device_window_us)
 
     @property
     def step_time_profiled_us(self) -> float | None:
-        """Device window over its steps; without steps, the whole recording."""
+        """The device window divided by its steps; without steps, the whole recording."""
         return self._per_step(self.window.device_duration_us)
 
     @property
     def per(self) -> str:
-        """What figures "per step" are per, in words: a trace without steps counts as one."""
-        return "a step" if self.steps else "in all"
+        """How to word a figure "per step": a trace without steps counts as one step."""
+        return "per step" if self.steps else "in total"
 
     @property
     def launches_per_step(self) -> float:
@@ -99,17 +99,17 @@ class Measures:
 
     @property
     def own_share(self) -> float:
-        """Share of the GPU events that the steps themselves launched."""
+        """Share of the GPU events that were launched inside the steps."""
         own = sum(step.gpu_events for step in self.per_step)
         return own / self.totals.gpu_events if self.per_step and self.totals.gpu_events else 1.0
 
     def _per_step(self, total_us: float | None) -> float | None:
-        """A step's share, to the nanosecond: finer than that the trace is not."""
+        """The mean per step, rounded to the nanosecond, which is the trace's resolution."""
         return None if total_us is None else round(total_us / max(self.steps, 1), 3)
 
 
 def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
-    """All figures of one trace; with `ceilings` each kernel's limit and distance from its roofline, too."""
+    """All figures of one trace; with `ceilings`, also each kernel's limit and distance from its roofline."""
     seen = view(table)
     windows = find_windows(table, seen.links, seen.steps, seen.owned, seen.on_device)
     owner = tables.launching_row(table, seen.forest, seen.links)
@@ -165,10 +165,10 @@ def _gpu_part(seen: View, windows: Windows | None, classes: dict[Limit, Bools]) 
 
 
 def _placed(seen: View, windows: Windows | None) -> bool:
-    """Whether there is GPU work that can be placed in the window: where there is none, the GPU is not idle either.
+    """Whether any GPU work can be placed in the window. If not, the GPU does not count as idle either.
 
-    None can where all work of the steps lies outside of them, as when the clocks of host and GPU differ, and where
-    none of it has a length.
+    No work can be placed if all work of the steps is outside the window, as when the clocks of host and GPU differ, or
+    if none of it has a length.
     """
     if windows is None or not len(seen.links.gpu) or not windows.device_duration:
         return False
@@ -198,7 +198,7 @@ def _window(seen: View, windows: Windows | None) -> Window:
         steps=len(seen.steps),
         step_names=seen.steps.name,
         duration_us=windows.duration / 1000 if windows else None,
-        # Of no length where no GPU work can be placed in the steps (clocks that differ, say): then there is none.
+        # Its length is 0 if no GPU work can be placed in the steps (clocks that differ, for example): then None.
         device_duration_us=windows.device_duration / 1000 or None if windows else None,
     )
 
@@ -223,7 +223,7 @@ def _totals(seen: View, windows: Windows | None) -> Totals:
 
 
 def _waits_over_gpu(seen: View, gpu_busy: Intervals) -> float:
-    """Time that launching threads spent waiting inside the steps while the GPU worked, in microseconds."""
+    """Microseconds that launching threads spent waiting inside the steps while the GPU worked."""
     table, steps = seen.table, seen.steps
     waits = np.flatnonzero(
         table.of_kind(*CALL_KINDS)

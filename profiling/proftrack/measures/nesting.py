@@ -1,4 +1,4 @@
-"""Which host row ran inside which, on each thread, and what that leaves each of them as self time."""
+"""Which host row ran inside which, on each thread, and each row's self time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 MAX_ROUNDS = 300
-"""Of work on whole columns; operators nest some 20 deep. For thousands of levels a stack is quicker."""
+"""Limit for rounds of work on whole columns; operators nest about 20 deep. Thousands of levels need a stack."""
 FEW_ROUNDS = 64
 
 
 class Forest(NamedTuple):
-    """Host rows in the order parent before child (thread, start, longest first).
+    """Host rows with parents before children (ordered by thread, start, longest first).
 
     thread 1  |---------- a ----------|  |-- d --|      rows   a  b  c  d
                  |--- b ---|  |- c -|                   parent -  0  0  -
@@ -26,13 +26,13 @@ class Forest(NamedTuple):
     """Position in `rows` of the row it runs in, NONE for a root."""
     start: Ints
     end: Ints
-    """Clipped to the parent's: what a child overhangs by (a nanosecond, by rounding) is taken from nobody."""
+    """Clipped to the parent's end: a child's overhang (a nanosecond, by rounding) is not charged to anyone."""
     last: Ints
-    """Position behind its last descendant: descendants of i are i + 1 .. last[i] - 1."""
+    """Position after its last descendant: the descendants of i are i + 1 .. last[i] - 1."""
     self_ns: Ints
 
     def position_of(self, size: int) -> Ints:
-        """For each row of the event table (`size` rows), its position here, or NONE."""
+        """For each row of the event table (`size` rows), its position in `rows`, or NONE."""
         position: Ints = np.full(size, NONE, dtype=np.int64)
         position[self.rows] = np.arange(len(self.rows))
         return position
@@ -44,7 +44,7 @@ class Forest(NamedTuple):
         return sums
 
     def nearest(self, position: Ints, wanted: Bools) -> Ints:
-        """For each position, itself or its nearest ancestor for which `wanted` holds; NONE where there is none."""
+        """For each position, itself or its nearest ancestor for which `wanted` holds; NONE if there is none."""
         answer: Ints = position.copy()
         for _ in range(FEW_ROUNDS):
             climb = (answer != NONE) & ~wanted[answer]
@@ -54,7 +54,7 @@ class Forest(NamedTuple):
         return np.where(answer == NONE, NONE, self._nearest_of_all(wanted)[answer])
 
     def _nearest_of_all(self, wanted: Bools) -> Ints:
-        """`nearest` of every row of a deep forest: each round doubles how far it looks."""
+        """`nearest` for every row of a deep forest: each round doubles the distance searched."""
         count = len(self.parent)
         up: Ints = np.where(wanted, np.arange(count), np.where(self.parent == NONE, count, self.parent))
         up = np.append(up, count)  # above the roots
@@ -64,39 +64,39 @@ class Forest(NamedTuple):
 
 
 def nest(table: EventTable, mask: Bools) -> Forest:
-    """Nest the valid rows of `mask` by time on each thread. A row lies in the one that runs when it starts."""
+    """Nest the valid rows of `mask` by time on each thread. A row's parent is the row running when it starts."""
     rows = np.flatnonzero(mask & table.valid)
     start, end, thread = table.ts[rows], table.end[rows], table.thread[rows].astype(np.int64)
-    # Where times tie, torch's own order decides; runtime calls have none and run inside operators; then the file's.
+    # torch's own order breaks ties in time; runtime calls have none and run inside operators; then the file's order.
     recorded = np.where(table.ev_idx[rows] == NONE, np.iinfo(np.int64).max, table.ev_idx[rows])
     order = np.lexsort((recorded, -end, start, thread))
     rows, start, end, thread = rows[order], start[order], end[order], thread[order]
     nested = _by_level(thread, start, end)
     parent, end, last = _by_stack(thread, start, end) if nested is None else nested
-    own = table.dur[rows].copy()
+    self_ns = table.dur[rows].copy()
     child = parent != NONE
-    np.subtract.at(own, parent[child], (end - start)[child])
-    return Forest(rows, parent, start, end, last, own)
+    np.subtract.at(self_ns, parent[child], (end - start)[child])
+    return Forest(rows, parent, start, end, last, self_ns)
 
 
 def _by_level(thread: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints] | None:
-    """Parents, clipped ends and `last` of sorted rows; None where that takes too many rounds."""
+    """Parents, clipped ends and `last` of sorted rows; None if that takes too many rounds."""
     if not len(start):
         return start, end, start
     span = int(end.max() - start.min()) + 1
     if int(thread[-1] + 1) * span >= 2**62:
         return None
-    shift = thread * span - int(start.min())  # the threads one behind the other
-    found = _parents(start + shift, end + shift)
-    if found is None:
+    shift = thread * span - int(start.min())  # puts the threads one after the other
+    nested = _parents(start + shift, end + shift)
+    if nested is None:
         return None
-    parent, end = found
+    parent, end = nested
     last = np.maximum(np.searchsorted(start + shift, end, side="left"), np.arange(len(start)) + 1)
     return parent, end - shift, last
 
 
 def _by_stack(thread: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
-    """The same row by row: slower, but in linear time however the rows lie."""
+    """The same, row by row: slower, but in linear time for any nesting."""
     parents, ends, lasts = [], end.tolist(), [0] * len(start)
     threads, starts = thread.tolist(), start.tolist()
     running: list[int] = []
@@ -113,7 +113,7 @@ def _by_stack(thread: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _parents(start: Ints, end: Ints) -> tuple[Ints, Ints] | None:
-    """Parents and clipped ends of rows sorted by start, a level of nesting at a time."""
+    """Parents and clipped ends of rows sorted by start, one level of nesting at a time."""
     parent = np.full(len(start), NONE, dtype=np.int64)
     end = end.copy()
     left = np.arange(len(start))
@@ -132,12 +132,12 @@ def _parents(start: Ints, end: Ints) -> tuple[Ints, Ints] | None:
 
 
 def _tops(start: Ints, end: Ints, rounds: int) -> tuple[Bools, Ints, int] | None:
-    """Which of these sorted rows lie in no earlier one, for each row the top row at or before it, and rounds taken."""
+    """Which of these sorted rows are inside no earlier one, each row's top row at or before it, and rounds taken."""
     reach = np.maximum.accumulate(end)
     is_top = np.concatenate([[True], start[1:] >= reach[:-1]])
     for taken in range(1, rounds + 1):
         top = np.maximum.accumulate(np.where(is_top, np.arange(len(start)), 0))
-        # A row may start in what a child overhangs its parent by; it then lies in neither, and is a top row itself.
+        # A row may start in a child's overhang past its parent: it is then inside neither, but a top row itself.
         outside = ~is_top & (start >= end[top])
         if not outside.any():
             return is_top, top, taken

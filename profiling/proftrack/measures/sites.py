@@ -1,4 +1,4 @@
-"""Which operator, with which input shapes, caused which GPU work: B taken apart so that its parts add up to it."""
+"""Which operator, with which input shapes, caused which GPU work: B divided into parts that add up to it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from proftrack.trace.codes import grouped
 from proftrack.trace.table import NONE, EventTable, Ints
 
 MOST = 1000
-"""Rows kept; the smallest others are joined by kernel, without an operator."""
+"""Rows kept; the others, the smallest, are merged by kernel, without an operator."""
 OTHERS = "(other operators)"
 STEP = "ProfilerStep"
 _SHAPES_LIMIT = 300
 
 
 def sites(view: View, owner: Ints, windows: Windows | None) -> list[Site]:
-    """GPU work of the device window by launching operator, input shapes and name, most busy time first.
+    """The device window's GPU work by launching operator, input shapes and name, most busy time first.
 
-    `owner`: for each piece of GPU work the position in the forest of the row that launched it, or NONE.
-    The parts add up to the union of GPU work in the device window: work that runs at once shares that time equally.
+    `owner`: for each piece of GPU work, the position in the forest of the row that launched it, or NONE.
+    The parts add up to the union of GPU work in the device window: concurrent work shares its time equally.
     """
     table, links, owned = view.table, view.links, view.on_device
     if windows is None or not len(links.gpu):
@@ -48,12 +48,12 @@ def sites(view: View, owner: Ints, windows: Windows | None) -> list[Site]:
     calls = np.bincount(group, minlength=len(first)).tolist()
     time = np.bincount(group, weights=busy, minlength=len(first)).tolist()
     codes = np.stack([column[first] for column in columns], axis=1).tolist()
-    # Signatures may differ in what is not shown: types, concrete values.
-    return merged(_site(table, *found) for found in zip(codes, calls, time, strict=True))
+    # Signatures may differ in parts that are not shown: types, concrete values.
+    return merged(_site(table, *values) for values in zip(codes, calls, time, strict=True))
 
 
 def _operator_names(table: EventTable) -> Ints:
-    """Each name's code, with one code for all steps: what a step launches itself is the same in every step."""
+    """Each name's code, with one code for all steps, so that work launched directly by steps is one row."""
     codes = np.arange(len(table.names), dtype=np.int64)
     steps = np.array([name.startswith(STEP) for name in table.names], dtype=bool)
     if steps.any():
@@ -67,11 +67,11 @@ def _site(table: EventTable, code: list[int], calls: int, busy_ns: float) -> Sit
     shapes = table.signatures[signature][0].decode("utf-8", "replace") if signature != NONE else ""
     return Site(
         operator=_operator(table, operator),
-        shapes="".join(shapes.split())[:_SHAPES_LIMIT],  # however the file was written
+        shapes="".join(shapes.split())[:_SHAPES_LIMIT],  # without the file's whitespace
         kernel=kernel,
         kind=kind_of_work(kernel, kind),
         calls=calls,
-        busy_us=round(busy_ns / 1000, 9),  # the order in which parts are added is not the trace's
+        busy_us=round(busy_ns / 1000, 9),  # makes the sum independent of the order of its parts
     )
 
 
@@ -83,7 +83,7 @@ def _operator(table: EventTable, code: int) -> str:
 
 
 def shared_time(start: Ints, end: Ints) -> npt.NDArray[np.float64]:
-    """For each interval its part of the union of all: where several run at once, each has an equal share.
+    """For each interval, its share of the union of all: intervals that overlap share the overlap equally.
 
     |=====|            4 + 1 of the 2 in which both run
         |=====|        1 + 4
@@ -98,16 +98,16 @@ def shared_time(start: Ints, end: Ints) -> npt.NDArray[np.float64]:
 
 
 def merged(parts: Iterable[Site]) -> list[Site]:
-    """Rows of the same operator, shapes and kernel joined, those of several cycles too; at most MOST of them."""
+    """Rows of the same operator, shapes and kernel merged, also across cycles; at most MOST of them."""
     groups: dict[tuple[str, str, str, str], list[Site]] = defaultdict(list)
     for site in parts:
         groups[site.operator, site.shapes, site.kernel, site.kind].append(site)
     return bounded(_sum(group) for group in groups.values())
 
 
-def bounded(found: Iterable[Site]) -> list[Site]:
-    """At most MOST rows that still add up, most busy time first."""
-    ordered = sorted(found, key=lambda s: (-s.busy_us, s.kernel, s.operator, s.shapes))
+def bounded(rows: Iterable[Site]) -> list[Site]:
+    """At most MOST rows with the same total, most busy time first."""
+    ordered = sorted(rows, key=lambda s: (-s.busy_us, s.kernel, s.operator, s.shapes))
     if len(ordered) <= MOST:
         return ordered
     rest: dict[tuple[str, str], list[Site]] = defaultdict(list)

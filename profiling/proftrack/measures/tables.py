@@ -20,8 +20,8 @@ from proftrack.trace.codes import distinct
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 SMALL_GRID = 0.5
-"""A grid under this share of the multiprocessors leaves most of the GPU empty. (Persistent kernels launch about one
-block a multiprocessor and fill it.)"""
+"""A grid with fewer blocks than this share of the multiprocessors leaves most of the GPU empty. (Persistent kernels
+launch about one block per multiprocessor and fill the GPU.)"""
 
 
 def _sums(group: npt.NDArray[np.integer], values: Ints, count: int) -> Ints:
@@ -32,9 +32,9 @@ def _sums(group: npt.NDArray[np.integer], values: Ints, count: int) -> Ints:
 
 
 def operators(table: EventTable, forest: Forest, links: Links, owner: Ints) -> list[Op]:
-    """All host rows by name and category, largest self CUDA first, then largest self CPU.
+    """All host rows by name and category, largest self CUDA time first, then largest self CPU time.
 
-    `owner`: of `launching_row`.
+    `owner`: from `launching_row`.
     """
     gpu_ns = np.zeros(len(forest.rows), dtype=np.int64)
     np.add.at(gpu_ns, owner[owner != NONE], table.dur[links.gpu][owner != NONE])
@@ -70,7 +70,7 @@ def operators(table: EventTable, forest: Forest, links: Links, owner: Ints) -> l
 def launching_row(table: EventTable, forest: Forest, links: Links) -> Ints:
     """For each piece of GPU work, the position in the forest of the operator or annotation that launched it.
 
-    The launch call itself stands in where nothing is around it.
+    If nothing is around the launch call, the position of the call itself.
     """
     position = forest.position_of(len(table))
     at = np.where(links.launch == NONE, NONE, position[links.launch])
@@ -127,19 +127,19 @@ def gpu_work(table: EventTable, links: Links, limit: dict[Limit, Bools], costs: 
 def _work_by_group(
     table: EventTable, gpu: Ints, group: npt.NDArray[np.integer], count: int, costs: GpuCosts
 ) -> list[dict[str, Any]]:
-    """FLOPs, bytes and roofline time of each kernel name, where every launch of it could be counted."""
+    """FLOPs, bytes and roofline time of each kernel name, if every launch of it could be counted."""
     counted = np.bincount(group, weights=costs.known, minlength=count) == np.bincount(group, minlength=count)
     flops = np.bincount(group, weights=costs.flops, minlength=count)
     size = np.bincount(group, weights=costs.bytes, minlength=count)
     least = np.bincount(group, weights=np.nan_to_num(costs.roofline_us, nan=np.inf), minlength=count)
-    said = _sums(group, np.maximum(table.size[gpu], 0), count)
+    moved = _sums(group, np.maximum(table.size[gpu], 0), count)
     out: list[dict[str, Any]] = []
     for i in range(count):
         known = bool(counted[i])
         out.append(
             {
                 "flops": round(float(flops[i])) if known else None,
-                "bytes": round(float(size[i])) if known else int(said[i]) or None,
+                "bytes": round(float(size[i])) if known else int(moved[i]) or None,
                 "roofline_us": round(float(least[i]), 3) if known and np.isfinite(least[i]) else None,
             }
         )
@@ -147,14 +147,14 @@ def _work_by_group(
 
 
 def kind_of_work(name: str, kind: int) -> KernelKind:
-    """The kind of a piece of GPU work by its name and its row's kind."""
+    """The kind of a piece of GPU work, from its name and its row's kind."""
     if kind == Kind.MEMSET:
         return "memset"
     return kind_of_copy(name) if kind == Kind.MEMCPY else kind_of_kernel(name)
 
 
 def is_small(table: EventTable, gpu: Ints) -> npt.NDArray[np.bool_]:
-    """Kernels whose grid leaves more than half of the device's multiprocessors empty."""
+    """Mask of the kernels with a grid that leaves more than half of the device's multiprocessors empty."""
     sms = {d: (table.meta.device(d) or {}).get("numSms") for d in np.unique(table.device[gpu]).tolist()}
     limit = np.zeros(len(gpu))
     for device, count in sms.items():
@@ -165,7 +165,7 @@ def is_small(table: EventTable, gpu: Ints) -> npt.NDArray[np.bool_]:
 
 
 def per_step(table: EventTable, forest: Forest, links: Links, steps: Steps, owned: Ownership) -> list[Step]:
-    """Each recorded step with the GPU work that its launches caused."""
+    """Each recorded step with the GPU work that it launched."""
     count = len(steps)
     if not count:
         return []
@@ -198,23 +198,23 @@ _COMPILED = re.compile(
     r"|AOTDispatcher Runtime Wrapper|CompiledFunction(?:Backward)?$)"
 )
 MOST_SPANS = 500
-"""Names kept of regions and of modules, those with most host time."""
+"""How many regions, modules or streams are kept, the largest first."""
 
 
 def regions(table: EventTable, links: Links) -> list[Region]:
-    """record_function regions by name, and what torch.compile marks: compiled regions, guards, graph calls."""
+    """record_function regions by name, and those that torch.compile marks: compiled regions, guards, graph calls."""
     is_region = table.of_kind(Kind.ANNOTATION) & ~table.named(lambda n: n.startswith("ProfilerStep"))
     compiled = table.of_kind(Kind.CPU_OP) & table.named(lambda n: _COMPILED.match(n) is not None)
     return _spans(table, links, is_region | compiled)
 
 
 def modules(table: EventTable, links: Links) -> list[Region]:
-    """nn.Module calls by name, where stacks were recorded; GPU work of a module counts for those around it, too."""
+    """nn.Module calls by name, if stacks were recorded; a module's GPU work also counts for the modules around it."""
     return _spans(table, links, table.of_kind(Kind.PYTHON) & table.named(lambda n: n.startswith("nn.Module: ")))
 
 
 def _spans(table: EventTable, links: Links, mask: Bools) -> list[Region]:
-    """Host intervals by name, with the GPU work launched during them (by any thread: backward has its own)."""
+    """Host intervals by name, with the GPU work launched during them (by any thread: backward runs on its own)."""
     rows = np.flatnonzero(mask & table.valid)
     if not len(rows):
         return []
@@ -226,7 +226,7 @@ def _spans(table: EventTable, links: Links, mask: Bools) -> list[Region]:
     order = np.argsort(group, kind="stable")
     busy, launches = [], []
     for mine in np.split(rows[order], np.cumsum(np.bincount(group, minlength=count))[:-1]):
-        during = union(table.ts[mine], table.end[mine])  # of a region inside itself each launch counts once
+        during = union(table.ts[mine], table.end[mine])  # if a region is nested in itself, each launch counts once
         gpu = links.gpu[launched[_within(times, during)]]
         busy.append(union(table.ts[gpu], table.end[gpu]).length)
         launches.append(len(_within(called, during)))
@@ -245,14 +245,14 @@ def _spans(table: EventTable, links: Links, mask: Bools) -> list[Region]:
 
 
 def _within(times: Ints, during: Intervals) -> Ints:
-    """Indices into sorted `times` of those that lie in one of the intervals [start, end)."""
+    """Indices of the sorted `times` that are inside one of the intervals [start, end)."""
     low, high = np.searchsorted(times, during.start), np.searchsorted(times, during.end)
     count = high - low
     return np.repeat(low - (np.cumsum(count) - count), count) + np.arange(count.sum())
 
 
 def devices(table: EventTable, links: Links, owned: Ownership, low: int, high: int) -> list[Device]:
-    """Each device's figures, the busiest first; `gpu_busy_us` within [low, high)."""
+    """Each device's figures, busiest first; `gpu_busy_us` is the busy time within [low, high)."""
     ids = table.device[links.gpu]
     unique, group = np.unique(ids, return_inverse=True)
     start, end = np.maximum(owned.start, low), np.minimum(owned.end, high)
@@ -275,7 +275,7 @@ def devices(table: EventTable, links: Links, owned: Ownership, low: int, high: i
 
 
 def launch_figures(table: EventTable, links: Links, owned: Ownership) -> Launch | None:
-    """Launch delay (GPU start less the launch call's end, at least 0) and queue depth, over joined work."""
+    """Launch delay (GPU start minus the launch call's end, at least 0) and queue depth, over work with a launch."""
     joined = np.flatnonzero((links.launch != NONE) & owned.usable)
     if not len(joined):
         return None
@@ -293,7 +293,7 @@ def launch_figures(table: EventTable, links: Links, owned: Ownership) -> Launch 
 
 
 def _interval(table: EventTable, links: Links) -> float | None:
-    """Median time from one launch call's start to the next one's on the same thread; None with one call a thread."""
+    """Median time from one launch call's start to the next on the same thread; None if no thread has two calls."""
     order = np.lexsort((table.ts[links.calls], table.thread[links.calls]))
     calls = links.calls[order]
     same = table.thread[calls][1:] == table.thread[calls][:-1]
@@ -302,7 +302,7 @@ def _interval(table: EventTable, links: Links) -> float | None:
 
 
 def _streams(table: EventTable, gpu: Ints, called: Ints, started: Ints) -> list[Stream]:
-    """Figures of each stream; of very many the busiest MOST_SPANS."""
+    """Figures of each stream, of the busiest MOST_SPANS at most."""
     lanes, group = np.unique(table.lane[gpu], return_inverse=True)
     busy = union_by_group(group.astype(np.int64), table.ts[gpu], table.end[gpu], len(lanes))
     out = []
@@ -326,9 +326,9 @@ def _streams(table: EventTable, gpu: Ints, called: Ints, started: Ints) -> list[
 
 
 def _deepest_queue(lane: npt.NDArray[np.int32], called: Ints, started: Ints) -> int:
-    """Most work that one stream had launched and not yet started."""
+    """The most work that had been launched to one stream and not yet started."""
     lanes = np.concatenate([lane, lane])
     times = np.concatenate([called, started])
     change = np.concatenate([np.ones(len(called), dtype=np.int64), -np.ones(len(started), dtype=np.int64)])
-    order = np.lexsort((change, times, lanes))  # at one instant starts come before calls: no queue of zero length
+    order = np.lexsort((change, times, lanes))  # starts before calls at the same time: no queues of zero duration
     return int(np.cumsum(change[order]).max())

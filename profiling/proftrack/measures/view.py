@@ -1,4 +1,4 @@
-"""One trace with its rows nested, joined and assigned: what every measure starts from."""
+"""One trace with its rows nested, joined and assigned: the basis of every measure."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class View(NamedTuple):
     owned: Ownership
     """GPU work of all devices."""
     on_device: Ownership
-    """The same with `usable` and `step` on the busiest device only: what windows and idle time are about."""
+    """The same, with `usable` and `step` for the busiest device only: windows and idle time are based on it."""
     device: int | None
-    """The busiest device, None where there is no GPU work."""
+    """The busiest device, None if there is no GPU work."""
 
 
 def view(table: EventTable) -> View:
@@ -39,7 +39,7 @@ def view(table: EventTable) -> View:
 
 
 def _busiest(table: EventTable, links: Links, owned: Ownership, window: tuple[int, int]) -> int | None:
-    """The device with most busy time in the window; of several the first."""
+    """The device with most busy time in the window; the first of several."""
     if not len(links.gpu):
         return None
     unique, group = np.unique(table.device[links.gpu], return_inverse=True)

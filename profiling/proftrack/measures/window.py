@@ -1,4 +1,4 @@
-"""Steps, what belongs to them, and the stretches of time that the figures are about. Nanoseconds.
+"""Steps, the GPU work that belongs to them, and the time windows that the figures cover. Nanoseconds.
 
 host    |-- ProfilerStep#2 --|-- ProfilerStep#3 --|
 GPU  leaked|--- own work of #2 ---|  |-- own work of #3 --|
@@ -20,11 +20,11 @@ from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 _STEP = re.compile(r"ProfilerStep#?\*?\s*([0-9]{1,15})(?![0-9])")
 QUEUE_DELAY_NS = 20_000
-"""Work that starts later than this after its launch call ended had a queue ahead of it."""
+"""Work that starts later than this after the end of its launch call had a queue ahead of it."""
 
 
 class Steps(NamedTuple):
-    """The recorded steps in order of time."""
+    """The recorded steps, in order of time."""
 
     number: Ints
     name: list[str]
@@ -45,7 +45,7 @@ class Steps(NamedTuple):
 
 
 def find_steps(table: EventTable) -> Steps:
-    """ProfilerStep rows of the host's lane (old traces have them among the operators)."""
+    """ProfilerStep rows of the host (old traces have them among the operators)."""
     number_of = {i: int(m[1]) for i, n in enumerate(table.names) if (m := _STEP.match(n))}
     if not number_of:
         none = np.zeros(0, dtype=np.int64)
@@ -64,20 +64,20 @@ def find_steps(table: EventTable) -> Steps:
 
 
 class Ownership(NamedTuple):
-    """Which GPU work belongs to which step. All columns go with `links.gpu`."""
+    """Which GPU work belongs to which step. All columns are parallel to `links.gpu`."""
 
     step: Ints
-    """Index of the step that launched it, or NONE. Without steps: 0 for all."""
+    """Index of the step that launched it, or NONE. Without steps, 0 for all."""
     leaked: Bools
     """Launched before the steps and still running when they were recorded."""
     usable: Bools
-    """Its times can be placed on the clock."""
+    """Has valid times."""
     start: Ints
     end: Ints
 
 
 def own_work(table: EventTable, links: Links, steps: Steps) -> Ownership:
-    """GPU work is a step's own if its launch call starts inside the step's host interval, whenever it runs."""
+    """GPU work belongs to a step if its launch call starts inside the step's host interval, whenever it runs."""
     usable = table.valid[links.gpu]
     start, end = table.ts[links.gpu], table.end[links.gpu]
     if not len(steps):
@@ -90,9 +90,10 @@ def own_work(table: EventTable, links: Links, steps: Steps) -> Ownership:
 
 
 def _leaked(table: EventTable, links: Links, steps: Steps, step: Ints, usable: Bools) -> Bools:
-    """Work without a launch inside the steps that precedes, on its stream, the first own work.
+    """Work not launched inside the steps that precedes the first own work on its stream.
 
-    On a stream without own work: what was launched before the first step, or without a launch row before any own work.
+    On a stream without own work: work launched before the first step, and work that has no launch row and starts before
+    any own work.
     """
     lane, start = table.lane[links.gpu], table.ts[links.gpu]
     own = usable & (step != NONE)
@@ -113,9 +114,9 @@ class Windows(NamedTuple):
     device_low: int
     device_high: int
     leaked: int
-    """GPU work of earlier steps seen in the trace."""
+    """How many GPU events of earlier steps are in the trace."""
     unrecorded: bool
-    """No such work was seen, but a queue seems to have been ahead of the first own work."""
+    """There are none, but a queue seems to have been ahead of the first own work."""
 
     @property
     def duration(self) -> int:
@@ -131,9 +132,9 @@ class Windows(NamedTuple):
 def find_windows(
     table: EventTable, links: Links, steps: Steps, owned: Ownership, on_device: Ownership
 ) -> Windows | None:
-    """The window, over the own work of all devices, and the device window of the one that `on_device` is about.
+    """The window, over the own work of all devices, and the device window, over the device that `on_device` covers.
 
-    None where nothing in the trace has a time.
+    None if nothing in the trace has a valid time.
     """
     window = window_of(table, steps, owned)
     if window is None:
@@ -150,23 +151,23 @@ def find_windows(
     first = int(np.flatnonzero(here)[np.argmin(on_device.start[here])])
     start, called = int(on_device.start[first]), int(table.end[links.launch[first]])
     if leaked:
-        # Leaked work on a stream of its own (a copy) runs beside own work, and keeps none of it waiting.
+        # Leaked work on a separate stream (a copy) runs concurrently with own work and does not delay it.
         queued = on_device.leaked & np.isin(table.lane[links.gpu], np.unique(table.lane[links.gpu[here]]))
         beside = on_device.leaked & ~queued
         device_low = max(
             low, int(on_device.end[queued].max(initial=low)), min(int(on_device.end[beside].max(initial=low)), start)
         )
     else:
-        # A queue is what the wait was for where the wait is most of the time up to then.
+        # The wait is taken for a queue if it is most of the time up to that point.
         unrecorded = start - called > QUEUE_DELAY_NS and (start - called) * 2 >= start - low
         device_low = max(low, start) if unrecorded else low
     return Windows(low, high, min(device_low, own_end), own_end, leaked, unrecorded)
 
 
 def window_of(table: EventTable, steps: Steps, owned: Ownership) -> tuple[int, int] | None:
-    """First step's start, and the later of the last step's end and the end of own work.
+    """The first step's start, and the later of the last step's end and the end of own work.
 
-    Without steps the span of all operators and GPU work; where there are neither, of the other host rows.
+    Without steps, the span of all operators and GPU work; without those, of the other host rows.
     """
     if len(steps):
         own = owned.usable & (owned.step != NONE)
@@ -178,6 +179,6 @@ def window_of(table: EventTable, steps: Steps, owned: Ownership) -> tuple[int, i
 
 
 def busy(owned: Ownership, mask: Bools | None = None) -> Intervals:
-    """Union of GPU work (of `mask`) whose times can be."""
+    """Union of the GPU work (in `mask`) with valid times."""
     keep = owned.usable if mask is None else owned.usable & mask
     return union(owned.start[keep], owned.end[keep])

@@ -1,4 +1,4 @@
-"""Arithmetic and traffic of GPU work, by the shapes of the operators that launched it."""
+"""Arithmetic and memory traffic of GPU work, from the input shapes of the operators that launched it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class OperatorCosts(NamedTuple):
-    """Costs of the rows of a forest; all columns go with `forest.rows`."""
+    """Costs of the rows of a forest; all columns are parallel to `forest.rows`."""
 
     known: Bools
     flops: Floats
@@ -32,7 +32,7 @@ class OperatorCosts(NamedTuple):
 
 
 def operator_costs(table: EventTable, forest: Forest) -> OperatorCosts:
-    """Cost of each operator whose shapes were recorded and whose kind is known, asked once a name and signature."""
+    """Cost of each known operator with recorded shapes, computed once per name and signature."""
     rows = forest.rows
     shaped = (table.signature[rows] != NONE) & (table.kind[rows] == Kind.CPU_OP)
     codes = table.name[rows].astype(np.int64) * max(len(table.signatures), 1) + np.maximum(table.signature[rows], 0)
@@ -55,13 +55,13 @@ def _cost(table: EventTable, code: int) -> Cost | None:
 
 
 class GpuCosts(NamedTuple):
-    """An operator's cost shared among the GPU work it launched, by duration. Columns go with `links.gpu`."""
+    """Each operator's cost divided among its GPU work by duration. Columns are parallel to `links.gpu`."""
 
     known: Bools
     flops: Floats
     bytes: Floats
     arithmetic_us: Floats
-    """FLOPs over the attainable rate; NaN where no ceiling is known."""
+    """FLOPs over the attainable rate; NaN if no ceiling is known."""
     bandwidth_us: Floats
 
     @property
@@ -71,9 +71,9 @@ class GpuCosts(NamedTuple):
 
 
 def gpu_costs(table: EventTable, gpu: Ints, owner: Ints, costs: OperatorCosts, ceilings: Ceilings | None) -> GpuCosts:
-    """Costs of kernels from those of the operators at `owner` (positions in the forest, NONE without).
+    """Costs of kernels, from the operators at `owner` (positions in the forest, NONE without an operator).
 
-    Copies and sets that an operator launches beside its kernels have no part in its cost.
+    Copies and sets that an operator launches alongside its kernels get no share of its cost.
     """
     if not len(costs.known):
         nothing, unknown = np.zeros(len(gpu)), np.full(len(gpu), np.nan)
@@ -91,24 +91,24 @@ def gpu_costs(table: EventTable, gpu: Ints, owner: Ints, costs: OperatorCosts, c
 
 
 def _rates(costs: OperatorCosts, ceilings: Ceilings | None) -> Floats:
-    """FLOP/s by dtype code. Types without a measured rate do no arithmetic that could limit a GPU (indices, flags)."""
-    known = ceilings.flops_per_s if ceilings else {}
-    return np.array([known.get(d, np.inf if d == "other" else np.nan) for d in costs.dtypes])
+    """FLOP/s by dtype code; infinite for `other` types: indices and flags do no arithmetic that could limit a GPU."""
+    rates = ceilings.flops_per_s if ceilings else {}
+    return np.array([rates.get(d, np.inf if d == "other" else np.nan) for d in costs.dtypes])
 
 
 class Owned(NamedTuple):
-    """GPU work, the operators that launched it and what is known of their costs."""
+    """GPU work, the operators that launched it, and their costs."""
 
     gpu: Ints
     """Rows of GPU work in the event table."""
     owner: Ints
-    """Positions in the forest of the operators that launched it, NONE without."""
+    """Positions in the forest of the operators that launched it, NONE without an operator."""
     operators: OperatorCosts
     costs: GpuCosts
 
 
 def trace_work(table: EventTable, forest: Forest, owned: Owned, own: Bools) -> TraceWork:
-    """FLOPs of the steps' `own` GPU work, and what could not be counted of all GPU work."""
+    """FLOPs of the steps' `own` GPU work, and the part of all GPU work that could not be counted."""
     gpu, owner, operators, costs = owned
     flops: dict[str, float] = {}
     for code, dtype in enumerate(operators.dtypes):
@@ -118,20 +118,21 @@ def trace_work(table: EventTable, forest: Forest, owned: Owned, own: Bools) -> T
     missing = ~costs.known & (table.kind[gpu] == Kind.KERNEL)
     rows = np.where(owner == NONE, gpu, forest.rows[np.maximum(owner, 0)])[missing]
     unique, group = np.unique(table.name[rows], return_inverse=True)
-    lost = np.bincount(group, weights=table.dur[gpu[missing]], minlength=len(unique))
-    largest = [table.names[unique[i]] for i in np.argsort(-lost)[:5].tolist()]
-    return TraceWork(flops_by_dtype=flops, uncounted_us=float(lost.sum()) / 1000, uncounted=largest)
+    uncounted_ns = np.bincount(group, weights=table.dur[gpu[missing]], minlength=len(unique))
+    largest = [table.names[unique[i]] for i in np.argsort(-uncounted_ns)[:5].tolist()]
+    return TraceWork(flops_by_dtype=flops, uncounted_us=float(uncounted_ns.sum()) / 1000, uncounted=largest)
 
 
 OFF_RIDGE = 2.0
-"""An operator's arithmetic and its traffic must differ this much for one of them to be named as its limit."""
+"""An operator's arithmetic and traffic times must differ by this factor for one to be named as its limit."""
 _COSTLY = re.compile(r"exp|log|erf|gelu|tanh|sigmoid|silu|mish|softplus|pow|sin|cos|tan|softmax")
-"""Functions whose arithmetic the FLOPs do not tell (one an element): bandwidth limits them only near its roofline."""
+"""Functions that do more arithmetic than their FLOPs tell (one per element): bandwidth limits them only near their
+roofline."""
 NEAR_ROOFLINE = 1.5
 
 
 def cpu_calls(table: EventTable, forest: Forest, costs: OperatorCosts) -> CpuTrace:
-    """The operators of a trace, by name and input shapes."""
+    """The operators of a trace by name and input shapes."""
     at = np.flatnonzero(table.kind[forest.rows] == Kind.CPU_OP)
     rows = forest.rows[at]
     codes = table.name[rows].astype(np.int64) * (len(table.signatures) + 1) + table.signature[rows] + 1
@@ -152,28 +153,28 @@ def cpu_calls(table: EventTable, forest: Forest, costs: OperatorCosts) -> CpuTra
         )
     start, end, thread = forest.start[at], forest.end[at], table.thread[rows].astype(np.int64)
     threads = np.unique(thread)
-    each = sum(union(start[thread == one], end[thread == one]).length for one in threads.tolist())
-    return CpuTrace(calls=calls, threads=len(threads), overlap=union(start, end).length / each if each else 1.0)
+    summed = sum(union(start[thread == one], end[thread == one]).length for one in threads.tolist())
+    return CpuTrace(calls=calls, threads=len(threads), overlap=union(start, end).length / summed if summed else 1.0)
 
 
 def cpu_work(trace: CpuTrace, ceilings: Ceilings) -> CpuWork:
-    """What of the operators' time is work, by the limit of that work.
+    """The part of the operators' time that is work, by the limit of that work.
 
-    What an operator's self time has over the price of a call is work. What a call costs was measured on this machine
-    for some operators (`Ceilings.call_us`), and depends on more than the operator (threads to wake, primitives to set
-    up). So it is read twice: with an operator's own price (the median one where it was not measured), and with the
-    dearest of all and the threads to wake. With threads that work at once, all times are scaled to the time in which
-    any of them does.
+    An operator's self time in excess of the price of a call is work. The price was measured on this machine for some
+    operators (`Ceilings.call_us`), but depends on more than the operator (threads to wake, primitives to set up). So
+    work is computed twice: with the operator's own price (the median price if its own was not measured), and with the
+    highest price of all plus waking the threads. If threads work concurrently, all times are scaled to the time in
+    which any of them works.
     """
     prices = {name: price for name, price in ceilings.call_us.items() if name != PARALLEL}
-    median, dearest = (statistics.median(prices.values()), max(prices.values())) if prices else (0.0, 0.0)
-    dearest += ceilings.call_us.get(PARALLEL, 0.0)
+    median, highest = (statistics.median(prices.values()), max(prices.values())) if prices else (0.0, 0.0)
+    highest += ceilings.call_us.get(PARALLEL, 0.0)
     working: dict[Limit, float] = {}
     least: dict[Limit, float] = {}
     for op in trace.calls:
         limit, scale = _limit(op, ceilings), op.calls * trace.overlap
         own = max(prices.get(op.name, 0.0), median)
-        for sums, price in ((working, own), (least, dearest)):
+        for sums, price in ((working, own), (least, highest)):
             if op.self_us > price:
                 sums[limit] = sums.get(limit, 0.0) + (op.self_us - price) * scale
     return CpuWork(
@@ -186,7 +187,7 @@ def cpu_work(trace: CpuTrace, ceilings: Ceilings) -> CpuWork:
 
 
 def _limit(op: CpuCalls, ceilings: Ceilings) -> Limit:
-    """What limits an operator: arithmetic, bandwidth, or unknown where its shapes or the ceilings do not tell."""
+    """What limits an operator: arithmetic, bandwidth, or unknown if its shapes or the ceilings do not tell."""
     if op.flops is None or op.bytes is None:
         return "unknown"
     rate = ceilings.flops_per_s.get(op.dtype or "")
@@ -203,7 +204,7 @@ def _limit(op: CpuCalls, ceilings: Ceilings) -> Limit:
 
 
 def _medians(group: Ints, values: Ints, groups: int) -> tuple[Floats, Ints]:
-    """The median of `values` and their count by group (0 to `groups` - 1, none empty)."""
+    """The median of `values` and their count, by group (0 to `groups` - 1, none empty)."""
     if not groups:
         return np.zeros(0), np.zeros(0, dtype=np.int64)
     order = np.lexsort((values, group))

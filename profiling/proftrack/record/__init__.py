@@ -1,15 +1,15 @@
-"""The record: everything known about one profiled run or trace. Plain types, and the file they are kept in.
+"""The record: everything known about one profiled run or trace. Plain types, and the file that stores them.
 
-model         Record, and what is said of the whole
-figures       what measuring a trace gives
+model         Record, and the sections about the run or trace itself
+figures       the figures measured from a trace
 timing        steps timed without the profiler
-ceilings      what the device can do at most, and what a step must at least do
+ceilings      the device's attainable rates, and the least work of a step
 compilation   what torch.compile did, and whether a variant gives the same results
-gpu_state     clocks, throttling and neighbours of the GPU
+gpu_state     clocks, throttling and other users of the GPU
 environment   machine, software, code
 verdict       the regime and its evidence
-ranks         what several ranks say together
-saved         record.json, written and read
+ranks         the comparison of several ranks
+saved         writes and reads record.json
 """
 
 from proftrack.record.model import SCHEMA_VERSION, Rates, Record, RunFacts, Source, SourceFile, Times

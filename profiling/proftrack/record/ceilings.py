@@ -1,4 +1,4 @@
-"""What a device can do at most, as measured on it: never a data sheet's figure, never a stand-in."""
+"""A device's attainable rates, measured on the device itself: never taken from a data sheet or from another device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 PARALLEL = "(a call on all threads)"
-"""Among the prices of calls, not an operator's name: waking the threads, by a fill of 128 KB."""
+"""A key of `Ceilings.call_us` that is not an operator: the price of waking the threads, measured with a 128 KB fill."""
 
 
 class Ceilings(Struct, frozen=True, kw_only=True):
@@ -17,19 +17,19 @@ class Ceilings(Struct, frozen=True, kw_only=True):
     flops_per_s: dict[str, float]
     """By torch's dtype name: a large matmul of random values, the best of several sizes (dense, no sparsity)."""
     bytes_per_s: float
-    """Bytes read and written a second by a large copy within the device's memory."""
+    """Bytes read and written per second by a large copy within the device's memory."""
     dispatch_us: float | None = None
-    """CPU: what one operator costs that has next to nothing to do."""
+    """CPU: cost of an operator that has almost nothing to do."""
     call_us: dict[str, float] = {}
-    """CPU: self time by operator, inside torch.profiler, of calls on one thread that have next to nothing to do.
-    The one called PARALLEL comes on top where all threads take part."""
+    """CPU: self time by operator, inside torch.profiler, of calls on one thread that have almost nothing to do.
+    The entry PARALLEL is added if all threads take part."""
     waited: float = 0.0
-    """CPU: share of the time in which a thread that measured had no core: other programs used the machine."""
+    """CPU: share of the time in which a measuring thread had no core because other programs used the machine."""
     measured_ns: int = 0
     """Epoch nanoseconds."""
 
     def time_us(self, flops: float, size: float, dtype: str) -> float | None:
-        """Roofline time of so much work; None where the rate for this dtype is not known and FLOPs matter."""
+        """Roofline time of this much work; None if the rate for this dtype is unknown and FLOPs matter."""
         rate = self.flops_per_s.get(dtype)
         moving = size / self.bytes_per_s * 1e6
         if rate is None:
@@ -38,27 +38,27 @@ class Ceilings(Struct, frozen=True, kw_only=True):
 
 
 class StepWork(Struct, frozen=True, kw_only=True):
-    """What one step must at least do."""
+    """The least work of one step."""
 
     flops_by_dtype: dict[str, float]
     bytes: float | None
-    """Least: each external input, parameter and output of the step once."""
+    """The least: each external input, parameter and output of the step once."""
     source: Literal["counted", "shapes"]
     """counted: by running one step under a dispatch counter; shapes: from the operators' shapes in the trace."""
     dtypes: list[str] = []
-    """Floating types that the step's operators take, by torch's names; empty where they were not counted."""
+    """Floating types that the step's operators take, by torch's names; empty if they were not counted."""
     uncounted_ops: list[str] = []
-    """Operators that the counter knows no FLOPs of (they may have none)."""
+    """Operators with FLOPs unknown to the counter (they may have none)."""
 
     @property
     def flops(self) -> float:
-        """Of all dtypes."""
+        """Sum over all dtypes."""
         return sum(self.flops_by_dtype.values())
 
     def roofline_time_us(self, ceilings: Ceilings) -> float | None:
         """R: the larger of FLOPs / attainable rate and least bytes / attainable bandwidth (Williams et al., 2009).
 
-        None where a rate is not known, or nothing was counted. Without bytes it is the arithmetic alone.
+        None if a rate is unknown or nothing was counted. Without bytes it is the arithmetic alone.
         """
         arithmetic = 0.0
         for dtype, flops in self.flops_by_dtype.items():

@@ -1,4 +1,4 @@
-"""What torch.compile did to a step, and whether two ways to run a step give the same."""
+"""What torch.compile did to a step, and whether two ways of running a step give the same results."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from msgspec import Struct
 
 
 class Compilation(Struct, frozen=True, kw_only=True):
-    """Of one variant. All zero where it compiled nothing."""
+    """What torch.compile did for one variant. All zero if it compiled nothing."""
 
     graphs: int = 0
     graph_breaks: int = 0
     break_reasons: list[str] = []
     """The first lines of torch's reasons, the most frequent first."""
     recompiles: int = 0
-    """Frames that were compiled after the first step."""
+    """Frames compiled after the first step."""
     cudagraph_skips: int = 0
     """Graphs that a mode with CUDA graphs compiled without one."""
     cache_hits: int = 0
-    """Graphs that came from the cache on disk: compiling them for the first time takes longer."""
+    """Graphs loaded from the cache on disk: compiling them for the first time takes longer."""
 
     @property
     def compiled(self) -> bool:
@@ -26,12 +26,12 @@ class Compilation(Struct, frozen=True, kw_only=True):
 
 
 class OutputCheck(Struct, frozen=True, kw_only=True):
-    """Two steps' results against each other."""
+    """The results of two steps compared."""
 
     equal: bool | None
-    """None: there is nothing to compare."""
+    """None if there is nothing to compare."""
     error: float | None = None
-    """Largest relative error of a tensor: L2 norm of the difference over that of the first. For whole numbers the share
-    of those that differ. Infinite where only one is finite; JSON has null for that."""
+    """Largest relative error of a tensor: the L2 norm of the difference over that of the first tensor; for integers,
+    the share of elements that differ. Infinite if only one is finite; JSON has null for that."""
     tolerance: float | None = None
     text: str = ""

@@ -1,4 +1,4 @@
-"""The machine, the software and the code that a run was made with, as a record keeps them."""
+"""The machine, the software and the code of a run, as stored in its record."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from msgspec import Struct
 
 
 class Git(Struct, frozen=True, kw_only=True):
-    """State of the repository that holds the experiment; None of it where there is no repository."""
+    """State of the repository that contains the experiment."""
 
     commit: str
     branch: str | None = None
     dirty: bool = False
     untracked_only: bool = False
-    """Whether it is dirty for files alone that Git does not track."""
+    """Whether it is dirty only because of files that Git does not track."""
     remote: str | None = None
     """Without credentials."""
 
@@ -29,7 +29,7 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
 
 
 class Environment(Struct, frozen=True, kw_only=True):
-    """Recorded with each run; never holds anything outside the allow-list of variables."""
+    """Recorded with each run; contains only environment variables on the allow-list."""
 
     device: DeviceFacts | None = None
     driver: str | None = None
@@ -48,5 +48,5 @@ class Environment(Struct, frozen=True, kw_only=True):
 
     @property
     def cpu_threads(self) -> int | None:
-        """`threads` of a run on the CPU, where they set what a step takes; None on a GPU, and where not known."""
+        """`threads` for a run on the CPU, where they determine the step time; None on a GPU or if unknown."""
         return self.threads if self.device is not None and self.device.type == "cpu" else None

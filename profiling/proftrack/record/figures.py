@@ -1,7 +1,7 @@
-"""What measuring a trace gives: frozen results, all times in microseconds unless a name says otherwise.
+"""The figures measured from a trace: frozen results, with all times in microseconds unless a name says otherwise.
 
-These are also the sections of record.json (DESIGN: `window`, `totals`, `per_step`, `ops`, `kernels`, ...).
-A figure that does not exist is None, never 0 and never NaN.
+These are also the sections of record.json (`window`, `totals`, `per_step`, `ops`, `kernels`, ...).
+A missing figure is None, never 0 and never NaN.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KernelKind = Literal[
     "communication",
     "unknown",
 ]
-"""What a piece of GPU work does, by its name."""
+"""The kind of a piece of GPU work, judged by its name."""
 
 FlagCode = Literal[
     "no_steps",
@@ -66,23 +66,23 @@ FlagCode = Literal[
     "other_threads",
     "no_region",
 ]
-"""What changes the meaning of a trace's figures; measures.quality has a sentence for each."""
+"""Properties of a trace that change what its figures mean; measures.quality has a sentence for each."""
 
 
 class Window(Struct, frozen=True, kw_only=True):
-    """The stretch of time that the figures are about; sums over the cycles where there are several."""
+    """The time window that the figures cover; sums over the cycles if there are several."""
 
     steps: int
     step_names: list[str]
     duration_us: float | None
-    """First step's start to the later of the last step's end and the end of own GPU work."""
+    """From the first step's start to the later of the last step's end and the end of the steps' own GPU work."""
     device_duration_us: float | None
-    """The device window: what leaked in from earlier steps is cut off at its start."""
+    """The device window: work left over from earlier steps is cut off at its start."""
     cycles: int = 1
 
 
 class Totals(Struct, frozen=True, kw_only=True):
-    """Sums over the whole trace; GPU figures are None where the trace holds no GPU work."""
+    """Sums over the whole trace; GPU figures are None if the trace has no GPU work."""
 
     self_cpu_time_total_us: float
     self_cuda_time_total_us: float | None
@@ -96,12 +96,12 @@ class Totals(Struct, frozen=True, kw_only=True):
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """One ProfilerStep and the GPU work that its own launches caused."""
+    """One ProfilerStep and the GPU work that it launched."""
 
     step: int
     host_us: float
     self_cpu_time_us: float | None = None
-    """Self CPU time of the host rows that start in it, on all threads."""
+    """Self CPU time of the host rows that start in the step, on all threads."""
     self_cuda_time_us: float | None
     gpu_events: int
     kernels: int
@@ -117,9 +117,9 @@ class Op(Struct, frozen=True, kw_only=True):
     self_cpu_time_us: float
     cpu_time_us: float
     self_cuda_time_us: float
-    """GPU work that this row's own launches caused (joined by correlation and External id)."""
+    """GPU work that the rows themselves launched (joined by correlation and External id)."""
     cuda_time_us: float
-    """The same with the rows nested in it."""
+    """The same, including the rows nested in them."""
 
 
 class Kernel(Struct, frozen=True, kw_only=True):
@@ -133,22 +133,22 @@ class Kernel(Struct, frozen=True, kw_only=True):
     min_us: float
     max_us: float
     share: float
-    """Of `self_cuda_time_total_us`, 0..1."""
+    """Share of `self_cuda_time_total_us`, 0..1."""
     limit: Limit
     blocks: int | None = None
-    """Thread blocks of the launch with the longest total time."""
+    """Thread blocks of the longest launch."""
     small_us: float = 0.0
-    """Time of the launches whose grid fills under half of the multiprocessors."""
+    """Time of the launches with a grid that fills under half of the multiprocessors."""
     flops: int | None = None
-    """By its operators' shapes; None where not every launch could be counted."""
+    """From the operators' shapes; None if not every launch could be counted."""
     bytes: int | None = None
-    """The least its operators must move; for copies and sets what they moved."""
+    """The least that the operators must move; for copies and sets, the bytes that they moved."""
     roofline_us: float | None = None
-    """Least time for that on this device; None without ceilings."""
+    """Least time for that work on this device; None without ceilings."""
 
     @property
     def intensity(self) -> float | None:
-        """FLOPs a byte."""
+        """FLOPs per byte."""
         return self.flops / self.bytes if self.flops is not None and self.bytes else None
 
 
@@ -156,14 +156,14 @@ class Site(Struct, frozen=True, kw_only=True):
     """GPU work of one name that one operator launched with one set of input shapes, within the device window."""
 
     operator: str
-    """Empty where no launch was recorded."""
+    """Empty if no launch was recorded."""
     shapes: str
-    """The operator's input shapes as JSON; empty where they were not recorded."""
+    """The operator's input shapes as JSON; empty if they were not recorded."""
     kernel: str
     kind: KernelKind
     calls: int
     busy_us: float
-    """Its part of B times the steps: all sites add up to that. Work that runs at once shares the time equally."""
+    """Its share of B times the steps; all sites add up to that. Concurrent work shares its time equally."""
 
 
 class Region(Struct, frozen=True, kw_only=True):
@@ -177,14 +177,14 @@ class Region(Struct, frozen=True, kw_only=True):
 
 
 class IdleGap(Struct, frozen=True, kw_only=True):
-    """One stretch in which the device did nothing."""
+    """One interval in which the device did nothing."""
 
     start_us: float
     """Relative to the device window's start."""
     duration_us: float
     cause: IdleCause
     during: str
-    """What the host was doing for the most part of it."""
+    """What the host was doing for most of it."""
 
 
 class Idle(Struct, frozen=True, kw_only=True):
@@ -193,7 +193,7 @@ class Idle(Struct, frozen=True, kw_only=True):
     by_cause_us_per_step: dict[IdleCause, float]
     largest: list[IdleGap]
     rows_by_cause_per_step: dict[IdleCause, float] = {}
-    """Host rows recorded in those gaps: each of them cost the profiler some time."""
+    """Host rows recorded in those gaps: recording each of them took some time."""
 
 
 class Split(Struct, frozen=True, kw_only=True):
@@ -206,7 +206,7 @@ class Split(Struct, frozen=True, kw_only=True):
 
 
 class Stream(Struct, frozen=True, kw_only=True):
-    """Launch delay and queue of one stream, over the work whose launch was recorded."""
+    """Launch delay and queue of one stream, over the work with a recorded launch."""
 
     device: int
     stream: str
@@ -218,24 +218,24 @@ class Stream(Struct, frozen=True, kw_only=True):
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """How long work waited between its launch call's end and its start on the device."""
+    """How long work waited between the end of its launch call and its start on the device."""
 
     delay_median_us: float | None
     delay_p95_us: float | None
     queue_depth_max: int | None
     launch_call_mean_us: float | None
     interval_median_us: float | None = None
-    """From one launch call's start to the next one's on the same thread: the host's launch rate, under the profiler."""
+    """From one launch call's start to the next on the same thread: the host's launch interval under the profiler."""
     streams: list[Stream] = []
-    """Each stream's own, the busiest first."""
+    """The same figures for each stream, busiest first."""
 
 
 class TraceWork(Struct, frozen=True, kw_only=True):
-    """Work of all steps as far as the operators' recorded shapes tell it."""
+    """The work of all steps, as far as the operators' recorded shapes tell."""
 
     flops_by_dtype: dict[str, float]
     uncounted_us: float
-    """GPU time of work whose operators' cost is not known."""
+    """GPU time of work from operators of unknown cost."""
     uncounted: list[str]
     """The operators (or kernels) with most of it."""
 
@@ -246,37 +246,37 @@ class CpuCalls(Struct, frozen=True, kw_only=True):
     name: str
     calls: int
     self_us: float
-    """Median self time of a call: one during which the system ran something else says nothing about the operator."""
+    """Median self time of a call; a call interrupted by the system says nothing about the operator."""
     flops: float | None = None
-    """Of one call, with `bytes` and `dtype`; None where the shapes do not tell."""
+    """For one call, like `bytes` and `dtype`; None if the shapes do not tell."""
     bytes: float | None = None
     dtype: str | None = None
 
 
 class CpuTrace(Struct, frozen=True, kw_only=True):
-    """The operators of a CPU's trace."""
+    """The operators of a CPU trace."""
 
     calls: list[CpuCalls]
     threads: int
-    """That called operators."""
+    """Number of threads that called operators."""
     overlap: float = 1.0
-    """Time in which any thread was in an operator, over the sum of the threads' times: 0.5 where two work all along."""
+    """Time in which any thread was in an operator, over the sum of the threads' times: 0.5 if two work all the time."""
 
 
 class CpuWork(Struct, frozen=True, kw_only=True):
-    """Where a CPU's steps spend their time, in microseconds over all steps. Threads that work at once count once."""
+    """Where steps on a CPU spend their time, in microseconds over all steps. Concurrent threads count once."""
 
     operators: int
-    """Calls of operators, those within others included."""
+    """Calls of operators, including nested ones."""
     operators_us: float
     """Time within operators."""
     working_us: dict[Limit, float]
-    """The part of it that does what has to be done, by limit (arithmetic, bandwidth, unknown): what the operators' self
-    times have over the measured price of a call."""
+    """The part of it that is actual work, by limit (arithmetic, bandwidth, unknown): the operators' self times in
+    excess of the measured price of a call."""
     least_working_us: dict[Limit, float] = {}
-    """The same where every call costs as much as the dearest one that was measured."""
+    """The same if every call cost as much as the most expensive one measured."""
     threads: int = 1
-    """That called operators."""
+    """Number of threads that called operators."""
 
 
 class Device(Struct, frozen=True, kw_only=True):
@@ -292,7 +292,7 @@ class Device(Struct, frozen=True, kw_only=True):
 
 
 class Flag(Struct, frozen=True, kw_only=True):
-    """Something about the trace that changes what its figures mean."""
+    """A property of the trace that changes what its figures mean."""
 
     code: FlagCode
     count: int

@@ -1,4 +1,4 @@
-"""Clocks, throttling and neighbours of a GPU, as a record keeps them."""
+"""Clocks, throttling and other users of a GPU, as stored in a record."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class GpuState(Struct, frozen=True, kw_only=True):
-    """The GPU right behind timed steps. None where NVML does not say."""
+    """The GPU's state right after timed steps. Values are None if NVML does not report them."""
 
     sm_clock_mhz: int | None = None
     sm_clock_max_mhz: int | None = None
@@ -15,4 +15,4 @@ class GpuState(Struct, frozen=True, kw_only=True):
     temperature_c: int | None = None
     throttled_by: list[str] = []
     other_processes: int | None = None
-    """Compute processes on this GPU beside this one."""
+    """Other compute processes on this GPU."""

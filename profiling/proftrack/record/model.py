@@ -46,17 +46,17 @@ class Source(Struct, frozen=True, kw_only=True):
     """Where the figures come from."""
 
     kind: Literal["run", "trace"]
-    """run (captured by proftrack) or trace (somebody's file)."""
+    """run (captured by proftrack) or trace (an existing file)."""
     proftrack_version: str
     files: list[SourceFile]
     profiler: dict[str, bool] = {}
-    """The profiler's options as the trace names them; they change what profiling costs."""
+    """The profiler's options as the trace states them; they affect the cost of profiling."""
     left_out: list[str] = []
-    """Files of the run folder that were not kept, for want of space."""
+    """Files of the run folder that were not kept because space ran out."""
 
 
 class RunFacts(Struct, frozen=True, kw_only=True):
-    """What was asked for and when; absent for a bare trace."""
+    """The run's settings and times; absent for a bare trace."""
 
     experiment: str
     params: dict[str, Any]
@@ -65,7 +65,7 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     schedule: dict[str, int]
     profiler: dict[str, bool]
     fingerprint: str
-    """Hash of all that must be equal for two runs to be comparable."""
+    """Hash of everything that must be equal for two runs to be comparable."""
     fingerprint_keys: dict[str, Any]
     started_ns: int
     ended_ns: int
@@ -76,29 +76,29 @@ class RunFacts(Struct, frozen=True, kw_only=True):
 
 
 class Times(Struct, frozen=True, kw_only=True):
-    """The times of a step as they were measured. Microseconds."""
+    """The measured times of a step. Microseconds."""
 
     step_time_us: float | None = None
-    """Back to back, without the profiler; given, or of the device window, where no steps were timed."""
+    """Back to back, without the profiler; if no steps were timed, the given step time or that of the device window."""
     step_latency_us: float | None = None
-    """Synchronised after each step. `Record.step_time_us` says which of the two is T."""
+    """Synchronized after each step. `Record.step_time_us` tells which of the two is T."""
     step_time_profiled_us: float | None = None
     gpu_busy_per_step_us: float | None = None
-    """B: union of GPU work in the device window over the steps."""
+    """B: the union of GPU work in the device window, divided by the steps."""
     roofline_time_us: float | None = None
-    """R: the least that this hardware could need."""
+    """R: the least time that this hardware could need."""
 
 
 class Rates(Struct, frozen=True, kw_only=True):
-    """What a step attained: its counted work over T, and its share of what the device can do."""
+    """The rates that a step attained: its counted work over T, and its share of the device's attainable rates."""
 
     tflops: float | None = None
     gbytes_per_s: float | None = None
-    """Least bytes of the step over T."""
+    """The step's least bytes over T."""
     mfu: float | None = None
     """FLOPs over T times the attainable rate (measured, not the data sheet's)."""
     mbu: float | None = None
-    """The same of bytes."""
+    """The same for bytes."""
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -129,22 +129,22 @@ class Record(Struct, frozen=True, kw_only=True):
     cpu: CpuWork | None = None
     sites: list[Site] = []
     modules: list[Region] = []
-    """nn.Module calls, where stacks were recorded."""
+    """nn.Module calls, if stacks were recorded."""
 
     @property
     def step_time_us(self) -> float | None:
-        """T, the step time that the verdict rests on, and that is shown and compared as the step time. Microseconds.
+        """T, the step time that the verdict is based on and that is shown and compared. Microseconds.
 
-        The one that timing.mode chooses where steps were timed, else the one that was given, else the trace's own
-        (`verdict.basis` is then `profiled`). None where there is none.
+        If steps were timed, the one that timing.mode chooses; else the given one; else the trace's own (then
+        `verdict.basis` is `profiled`). None if there is none.
         """
         return self.timing.chosen.us if self.timing is not None else self.times.step_time_us
 
     @property
     def cpu_work_us(self) -> float | None:
-        """W, which stands in for B on a CPU: a step's work within operators, as far as it fits into T. Microseconds.
+        """W, used instead of B on a CPU: a step's work within operators, at most T. Microseconds.
 
-        None where there is a GPU, measured or not.
+        None if there is a GPU, measured or not.
         """
         if self.cpu is None or self.totals.launches or not self.window.steps:
             return None
@@ -152,5 +152,5 @@ class Record(Struct, frozen=True, kw_only=True):
 
     @property
     def unprofiled_step_time_us(self) -> float | None:
-        """T where it was measured without the profiler, else None."""
+        """T if it was measured without the profiler, else None."""
         return self.step_time_us if self.verdict.basis == "unprofiled" else None

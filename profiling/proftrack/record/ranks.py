@@ -1,4 +1,4 @@
-"""What several ranks say together, as `analyze --json` prints it."""
+"""The comparison of several ranks, as `analyze --json` prints it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from proftrack.record.verdict import Regime
 
 
 class RankFigures(Struct, frozen=True, kw_only=True):
-    """One rank of several. Times in microseconds a step (over the whole trace where it has no steps)."""
+    """One rank of several. Times in microseconds per step (for the whole trace if it has no steps)."""
 
     rank: int
     files: list[str]
@@ -17,27 +17,27 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     step_time_us: float | None
     gpu_busy_us: float | None
     communication_us: float | None
-    """Time in collectives, waiting included."""
+    """Time in collectives, including waiting."""
     exposed_communication_us: float | None
-    """What of the window only collectives filled."""
+    """The part of the window that only collectives filled."""
     waiting_us: float | None
-    """Time in collectives beyond the rank that was quickest through each."""
+    """Time in collectives beyond that of the fastest rank in each."""
     partial: bool = False
-    """Its trace is broken and was read in part: it is not compared with the others."""
+    """The trace is broken and was read only in part: the rank is not compared with the others."""
     reasons: list[str] = []
-    """Why its verdict is inconclusive."""
+    """Why the verdict is inconclusive."""
 
 
 class Joint(Struct, frozen=True, kw_only=True):
-    """What several ranks say together."""
+    """The comparison of several ranks."""
 
     schema_version: int = 1
     ranks: list[RankFigures]
     slowest_rank: int | None
     """The rank with the longest step."""
     waited_for_rank: int | None
-    """The rank that waits least: the others wait for it. None where nobody waits notably."""
+    """The rank that waits least: the others wait for it. None if no rank waits notably."""
     spread: float | None
-    """Longest over shortest step time, less 1."""
+    """Longest over shortest step time, minus 1."""
     findings: list[str]
-    """What this means, in sentences."""
+    """What the figures mean, in sentences."""

@@ -1,4 +1,4 @@
-"""record.json: written, and read back."""
+"""Writes record.json and reads it back."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from proftrack.record.model import SCHEMA_VERSION, Record
 from proftrack.text import plain
 
 MAX_BYTES = 256 << 20
-"""Of a record.json that is read: it may come from somebody else."""
+"""Limit for a record.json to read: it may be untrusted."""
 
 
 def dump(record: Record, *, indent: int = 1) -> bytes:
-    """The record as JSON. NaN and infinity cannot occur: a figure that does not exist is null."""
+    """The record as JSON. NaN and infinity never occur: a missing figure is null."""
     return msgspec.json.format(msgspec.json.encode(record), indent=indent)
 
 
@@ -29,14 +29,14 @@ def save(record: Record, path: Path) -> None:
 def load(path: Path) -> Record:
     """Read a saved record.
 
-    Raises ProftrackError where the file is missing, is no record, or was written by a newer version: a higher schema
-    version, or a regime, a flag or another word of a closed set that this one does not know and so could not judge by.
+    Raises ProftrackError if the file is missing, is not a record, or was written by a newer version: it has a higher
+    schema version, or a regime, a flag or another value of a closed set that this version does not know.
     """
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise ProftrackError(
-                f"{path}: {size} bytes, and no record is larger than {MAX_BYTES}", "name a saved record.json"
+                f"{path}: has {size} bytes, but no record is larger than {MAX_BYTES}", "name a saved record.json"
             )
         data = path.read_bytes()
     except OSError as error:
@@ -45,7 +45,8 @@ def load(path: Path) -> Record:
         version = untrusted.decode(data, _Versioned).schema_version
         if version > SCHEMA_VERSION:
             raise ProftrackError(
-                f"{path}: record of schema version {version}, this proftrack knows up to {SCHEMA_VERSION}", "upgrade it"
+                f"{path}: has schema version {version}, but this proftrack knows only versions up to {SCHEMA_VERSION}",
+                "upgrade proftrack",
             )
         return msgspec.json.decode(data, type=Record)
     except untrusted.TooDeepError as error:
@@ -53,7 +54,7 @@ def load(path: Path) -> Record:
     except msgspec.MsgspecError as error:
         if "Invalid enum value" in str(error):
             raise ProftrackError(
-                f"{path}: holds a word that this proftrack does not know ({plain(str(error))})",
+                f"{path}: contains a value that this proftrack does not know ({plain(str(error))})",
                 "read it with the proftrack that wrote it, or a newer one",
             ) from error
         raise ProftrackError(f"{path}: not a proftrack record ({error})", "name a saved record.json") from error

@@ -1,4 +1,4 @@
-"""What the verdict says."""
+"""The verdict: the regime, its cause and its evidence."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from proftrack.record.figures import IdleCause, KernelKind, Limit
 HostRegime = Literal["input-bound", "sync-bound", "host-bound", "overhead-bound", "mixed"]
 GpuRegime = Literal["compute-bound", "memory-bound", "latency-bound", "transfer-bound", "communication-bound"]
 Regime = Literal[HostRegime, GpuRegime, "inconclusive"]
-"""What holds a step back."""
+"""What limits a step."""
 REGIMES: tuple[Regime, ...] = get_args(Regime)
 GPU_REGIMES: tuple[GpuRegime, ...] = get_args(GpuRegime)
 
 Cause = Literal[IdleCause, KernelKind, Limit, "python"]
-"""Of T - B why the device was idle, of B the kind of its work; on a CPU also what limits the work, or Python."""
+"""The cause of T - B is why the device was idle, that of B is the kind of its work; on a CPU it may also be what limits
+the work, or Python."""
 Confidence = Literal["high", "medium", "low"]
 Basis = Literal["unprofiled", "profiled"]
 """Whether T was measured without the profiler, or comes from the trace itself."""
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
-    """One figure that speaks for the verdict (or against it), as a sentence with its unit."""
+    """One figure that supports or contradicts the verdict, and a sentence with its value and unit."""
 
     name: str
     value: float | None
@@ -32,7 +33,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """The regime that holds a step back, and what to do about it."""
+    """The regime that limits a step, and what to do about it."""
 
     regime: Regime
     cause: Cause | None
@@ -45,12 +46,12 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """One plain sentence."""
     evidence: list[Evidence]
     advice: list[str]
-    """What to do next; then what would not help."""
+    """What to do next, then what would not help."""
     reasons: list[str]
-    """Why it is inconclusive, or why its confidence is not high."""
+    """Why the verdict is inconclusive, or why its confidence is not high."""
     thresholds: dict[str, float]
-    """The limits that were in force."""
+    """The thresholds that were used."""
 
     def figure(self, name: str) -> float | None:
-        """The value of the evidence of that name; None where there is none."""
-        return next((each.value for each in self.evidence if each.name == name), None)
+        """The value of the evidence with this name; None if there is none."""
+        return next((evidence.value for evidence in self.evidence if evidence.name == name), None)

@@ -1,22 +1,22 @@
-"""The one life of a run, whoever measures it: folder -> MLflow run -> measure -> write -> upload -> last status.
+"""The life of a run, the same for every frontend: folder -> MLflow run -> measure -> write -> upload -> final status.
 
-    make the folder, hold it | open the run, note it in the folder | measure | write the folder | upload it | end
+    create and lock the folder | open the run, note it in the folder | measure | write the folder | upload it | end
 
-A frontend says what is recorded, in a `Plan`, and how it is measured: a function from the folder that its traces go to
-to an `Analysis`. Everything else about folder and store is done here, and nothing of it by a frontend.
+A frontend provides a `Plan` of what to record, and a function that measures: it gets the folder for the traces and
+returns an `Analysis`. All other work on folder and store is done here, none of it in a frontend.
 
-    record          the whole life, in a process of ours: signals and the end of others end the run
-    begin_beside    the same steps in a program of the user's, who goes on whatever happens: a RunRecording, of which
-                    `write` and `log`, or `fail`, are called when it is over
-    take_part       another rank than 0: its part goes into the folder of rank 0, whose run it is
+    record          the whole life, in our own process: a signal, or the end of a watched process, ends the run
+    begin_beside    the same steps inside the user's program, which continues whatever happens: returns a RunRecording;
+                    call its `write` and `log`, or `fail`, at the end
+    take_part       for ranks other than 0: the rank's part goes into the folder of rank 0, which owns the run
     Batch           a sweep or variants: a parent run, and a child for each part that is kept
-    log_analysis    traces that were analysed already, as a run with their own times
-    keep            one run folder and no life of its own: a point of a sweep, a variant
-    refusals_noted  what is refused before a run is opened, into the run of `mlflow run`
+    log_analysis    log traces that were analyzed already, as a run with their own times
+    keep            write one run folder without a life of its own: a point of a sweep, a variant
+    refusals_noted  report errors from before a run is opened in the run of `mlflow run`
 
-    life     a folder and the MLflow run that it goes to, from their making to the last status. Another kind of run
-             derives from `Life` and says how its run is found, what is noted at the beginning, what is uploaded, and
-             what is left when it fails; then `with life.living(say): ...` is all of it
+    life     a folder and its MLflow run, from their creation to the final status. A kind of run derives from `Life`
+             and defines how its run is found, what is noted at the start, what is uploaded, and what is left if it
+             fails; `with life.living(say): ...` does the rest
     run      a run that is measured here
     batch    the parent run of a sweep or of variants
     ranks    what the ranks of one launch do for each other

@@ -1,7 +1,7 @@
-"""The parent run of a batch, a sweep or variants, from its folder to its last status; its parts are child runs.
+"""The parent run of a batch (a sweep or variants), from its folder to its final status; its parts are child runs.
 
-A part is whole on disk, then logged: an interrupted batch goes on with those that are not whole. Parts that the store
-refuses stay in the folder.
+Each part is complete on disk before it is logged: an interrupted batch resumes with the incomplete parts. Parts that
+the store refuses stay in the folder.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Destination(Struct, frozen=True, kw_only=True):
     """Where a batch goes."""
 
     output: Path | None = None
-    """A folder that stays, new or with an interrupted batch that goes on; None: one below the spool."""
+    """A folder to keep, new or with an interrupted batch to resume; None: a folder below the spool."""
     mlflow: bool = True
     """Whether it is logged."""
     fresh: bool = False
-    """Whether parts that are done are measured again, below a parent run of their own."""
+    """Whether parts that are done are measured again, under a parent run of their own."""
     parent: process.Parent | None = None
-    """Whose end ends the run of an `mlflow run`."""
+    """Its end also ends the run, under `mlflow run`."""
 
 
 class Batch(Life):
@@ -51,16 +51,16 @@ class Batch(Life):
     has_profile = False  # report and traces are the children's
 
     def __init__(self, group: Group, destination: Destination) -> None:
-        """Make the folder, or go on with the one that was begun.
+        """Create the folder, or resume in an existing one.
 
-        Raises UsageError where it cannot hold this batch, StoreError where another process holds it.
+        Raises UsageError if the folder cannot hold this batch, StoreError if another process has locked it.
         """
         self.group = group
         self.destination = destination
         self._children: dict[str, str] = {}
-        """Part key -> run, of the parts that the store has."""
+        """Part key -> run id, for the parts that are in the store."""
         self._failures: list[StoreError] = []
-        """What the store refused."""
+        """Errors of the store while parts were logged."""
         output = destination.output
         super().__init__(folders.begin(group, output, fresh=destination.fresh), is_temporary=output is None)
         self.save()
@@ -68,17 +68,17 @@ class Batch(Life):
     # ---- the parent run
 
     def find_run(self) -> Opening | None:
-        """Under `mlflow run` that run, else the earlier one of the same key and points, else a new one."""
+        """The run of `mlflow run`, else the earlier one with the same key and points, else a new one."""
         from proftrack.store import batch
 
         return batch.opening(self.group, fresh=self.destination.fresh) if self.destination.mlflow else None
 
     def watched(self, opening: Opening | None) -> process.Watched | None:
-        """Under `mlflow run` that process."""
+        """The process of `mlflow run`, if there is one."""
         return self.destination.parent if opening is not None and opening.is_project else None
 
     def begin(self) -> None:
-        """Note in the run whose it is, and find the parts that are done."""
+        """Note the batch in its run, and find the parts that are done."""
         from proftrack.store import batch
 
         if self.session is not None:
@@ -87,7 +87,7 @@ class Batch(Life):
 
     @contextlib.contextmanager
     def living(self, say: Say) -> Iterator[None]:
-        """As every life; what is known about the whole batch is logged after the block, also where that fails."""
+        """As in Life; what is known about the whole batch is logged after the block, even if the block fails."""
         with super().living(say):
             try:
                 yield
@@ -105,7 +105,7 @@ class Batch(Life):
             batch.log_parent(self.session, self.group, self.folder)
 
     def _close(self) -> None:
-        """FINISHED where everything that was asked for is there. Raises StoreError where a part is not in the store."""
+        """Set FINISHED if all requested parts exist. Raises StoreError if a part is not in the store."""
         from proftrack.store import batch
 
         if self._failures:
@@ -113,19 +113,19 @@ class Batch(Life):
         if self.session is not None:
             batch.close(self.session, self.group)
 
-    def left(self, error: BaseException) -> str | None:
-        """Where the parts are that were measured and are not logged, and how it goes on."""
-        whole = [path for path in self.folder.rglob(RECORD) if path.is_file()]
-        if whole:
+    def leftovers(self, error: BaseException) -> str | None:
+        """Where the parts are that were measured but not logged, and how to continue."""
+        complete = [path for path in self.folder.rglob(RECORD) if path.is_file()]
+        if complete:
             folder = shlex.quote(str(self.folder))
             return (
-                f"{counted(len(whole), 'part')} kept in {self.folder}; the same command with --output {folder} goes on "
-                f"from there, or log them with: proftrack sync {folder}"
+                f"{counted(len(complete), 'part')} kept in {self.folder}; to continue, repeat the command with "
+                f"--output {folder}; to log them, run: proftrack sync {folder}"
             )
         if self.is_temporary:
             discard(self.folder)
         if self.destination.mlflow and isinstance(error, Interrupted):
-            return "what was done is logged; the same command goes on from there"
+            return "all completed parts are logged; repeat the same command to continue"
         return None
 
     # ---- its parts
@@ -135,13 +135,13 @@ class Batch(Life):
         return self.folder / self.group.names.parts / name
 
     def log_for(self, name: str) -> Path:
-        """Gets what the processes of a part print."""
+        """The file for what the processes of a part print."""
         return self.folder / LOGS / f"{name}.txt"
 
     def earlier(self, part: Part) -> Record | None:
-        """The record of a part that is done, whichever batch of the same key measured it; None where it must be.
+        """The record of a part that a batch with the same key has measured; None if it must be measured.
 
-        A part that the folder alone has is logged. Raises StoreError, ProftrackError where nobody can say.
+        A part that is only in the folder gets logged. Raises StoreError or ProftrackError if that cannot be found out.
         """
         if self.session is not None and part.key in self._children:
             from proftrack.store import batch
@@ -149,15 +149,15 @@ class Batch(Life):
             part.run_id = self._children[part.key]
             record: Record | None = batch.record_of(self.session, part.run_id)
         else:
-            record = self._whole(part)
+            record = self._complete(part)
             if record is not None and self.session is not None:
                 part.run_id = self._log_part(part)
         if record is not None:
             part.error = None
         return record
 
-    def _whole(self, part: Part) -> Record | None:
-        """The record of a part that an interrupted batch into the same folder has left whole."""
+    def _complete(self, part: Part) -> Record | None:
+        """The record of a part that an interrupted batch left complete in this folder."""
         if part.folder is None:
             return None
         try:
@@ -166,19 +166,19 @@ class Batch(Life):
             return None
 
     def keep(self, part: Part, folder: Path) -> None:
-        """Keep a part that was measured, its run folder whole. Raises ProftrackError where it is not."""
+        """Keep a part that was measured and has a complete run folder. Raises ProftrackError if that is incomplete."""
         part.folder, part.error = folder.relative_to(self.folder).as_posix(), None
-        # Before it is logged: killed at any moment, what is whole is known for what it is.
+        # Before it is logged: if we are killed at any moment, complete parts are recognized.
         self.put(part)
         part.run_id = self._log_part(part)
 
     def _log_part(self, part: Part) -> str | None:
-        """Log a part as a child; the folder of one that is logged goes with the folder of all."""
+        """Log a part as a child run; its folder is then removed if the whole batch folder is temporary."""
         from proftrack.store import batch
 
         if self.session is None:
             return None
-        assert part.folder is not None  # it is whole
+        assert part.folder is not None  # it is complete
         folder = self.folder / part.folder
         try:
             outcome = batch.log_part(self.session, self.group, part, folder)
@@ -193,18 +193,18 @@ class Batch(Life):
     # ---- its files
 
     def put(self, part: Part) -> None:
-        """Write down what has become of a part. Raises ProftrackError where the disk refuses."""
+        """Save the state of a part. Raises ProftrackError if the file cannot be written."""
         self.group.put(part)
         self.save()
 
     def save(self) -> None:
-        """Write group.json. Raises ProftrackError where the disk refuses."""
+        """Write group.json. Raises ProftrackError if it cannot be written."""
         folders.save(self.folder, self.group)
 
     def write(self, result: Struct, text: str, table: bytes) -> None:
-        """Write what is known of all parts: their figures, a text for people (the run's description), MLflow's table.
+        """Write what is known about all parts: their figures, a readable text (the run's description), MLflow's table.
 
-        Raises ProftrackError where the disk refuses.
+        Raises ProftrackError if a file cannot be written.
         """
         names = self.group.names
         self.group.note = text.rstrip()
@@ -214,5 +214,5 @@ class Batch(Life):
         self.save()
 
     def over(self, error: str | None) -> None:
-        """Note that all is done; `error` says why not everything that was asked for is there."""
+        """Note that the batch is over; `error` says why a requested part is missing."""
         self.group.ended_ns, self.group.error = time.time_ns(), error

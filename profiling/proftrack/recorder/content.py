@@ -1,4 +1,4 @@
-"""From a capture to a run folder: analysed, judged, and everything that there is to log about it on disk."""
+"""From a capture to a run folder: analyze it, judge it, and write everything to be logged to disk."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ _GIT_DIFF_BYTES = 1_000_000
 
 
 def keep(captured: Capture, experiment: Experiment, folder: Path, *, facts: Environment | None = None) -> Record:
-    """Write the run folder of a capture whose traces are in `folder`, and give its record.
+    """Write the run folder of a capture whose traces are in `folder`, and return its record.
 
-    `facts` are those of the process that measured, where that is another.
-    Raises TraceError where a trace cannot be read, ProftrackError where the disk refuses.
+    `facts` describe the process that measured, if that was another one.
+    Raises TraceError if a trace cannot be read, ProftrackError if the folder cannot be written.
     """
     return write(analysed(captured, experiment, facts=facts), folder, code=experiment.path.parent)
 
 
 def analysed(captured: Capture, experiment: Experiment, *, facts: Environment | None = None) -> Analysis:
-    """A capture read, measured and judged, with the Git state of the experiment's code.
+    """Read, measure and judge a capture; adds the Git state of the experiment's code.
 
-    Raises TraceError where a trace cannot be read.
+    Raises TraceError if a trace cannot be read.
     """
     from proftrack.analysis.pipeline import analyze_capture
     from proftrack.capture import environment
 
-    here = facts or environment.collect(captured.device, code=experiment.path.parent)
-    return analyze_capture(captured, experiment, here)
+    facts = facts or environment.collect(captured.device, code=experiment.path.parent)
+    return analyze_capture(captured, experiment, facts)
 
 
 def write(analysis: Analysis, folder: Path, *, code: Path) -> Record:
-    """Write the run folder; gives the record as written. Raises ProftrackError where the disk refuses."""
+    """Write the run folder; returns the record as written. Raises ProftrackError if it cannot be written."""
     from proftrack.git import git_diff
     from proftrack.recorder import write as run_folder
 

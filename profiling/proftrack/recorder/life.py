@@ -1,4 +1,4 @@
-"""A folder and the MLflow run that it goes to, from their making to the last status and the last line."""
+"""A folder and its MLflow run, from their creation to the final status and the last line of output."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ if TYPE_CHECKING:
     from proftrack.store.session import Opening, Session
 
 Say = Callable[[str], None]
-"""Shows a sentence to whoever waits for the run."""
+"""Shows a sentence to the user."""
 
 
 class Life:
-    """What every run has; the methods stand in the order in which they are called.
+    """What every run has; the methods appear in the order in which they are called.
 
-    The hooks `find_run`, `watched`, `begin`, `settled` and `left` say what kind of run it is.
+    The hooks `find_run`, `watched`, `begin`, `on_finished` and `leftovers` define the kind of run.
     """
 
     has_profile = True
     """Whether the run has a report and traces of its own."""
 
     def __init__(self, folder: Path, *, is_temporary: bool) -> None:
-        """Hold a folder that was made for this. Raises StoreError where another process holds it."""
+        """Lock a folder that was made for this run. Raises StoreError if another process has locked it."""
         self.folder = folder
         self.is_temporary = is_temporary
-        """Whether the folder goes once everything in it is logged, or nothing was measured."""
+        """Whether the folder is removed once everything in it is logged, or if nothing was measured."""
         self.session: Session | None = None
-        """The MLflow run; None before it is open, and where everything stays in the folder."""
-        self._held = contextlib.ExitStack()
-        self._held.enter_context(rundir.locked(folder))
+        """The MLflow run; None before it is open, and if everything stays in the folder."""
+        self._lock = contextlib.ExitStack()
+        self._lock.enter_context(rundir.locked(folder))
 
     # ---- what kind of run it is
 
     def find_run(self) -> Opening | None:
-        """The run that is to be opened; None where everything stays in the folder. Raises StoreError."""
+        """The run to open; None if everything stays in the folder. Raises StoreError."""
         return None
 
     def watched(self, opening: Opening | None) -> process.Watched | None:
-        """What else the run depends on while it is measured."""
+        """What the run depends on, besides this process, while it is measured."""
         return None
 
     def begin(self) -> None:
-        """The run is open: note it where others look for it."""
+        """The run is open: note it where other processes look for it."""
 
-    def settled(self) -> None:
+    def on_finished(self) -> None:
         """The run is FINISHED: note that nothing is missing."""
 
-    def left(self, error: BaseException) -> str | None:
-        """What there is after a failure, in a sentence; a temporary folder with nothing in it is removed."""
+    def leftovers(self, error: BaseException) -> str | None:
+        """A sentence about what is left after a failure, or None. Removes a temporary folder with nothing in it."""
         return None
 
     # ---- its life
@@ -64,19 +64,19 @@ class Life:
     def living(self, say: Say) -> Iterator[None]:
         """Open the run for the block, which measures and uploads, and end it whatever happens.
 
-        `say` gets what is left where it ends before its time, also where the process goes without the main thread.
-        Raises StoreError where the store cannot be used; ProftrackError of those that are watched in place of what came
-        of it here.
+        If the run ends early, `say` gets a sentence about what is left, even if the process ends without the main
+        thread. Raises StoreError if the store cannot be used. If something watched has failed, its ProftrackError is
+        raised instead of the error that it caused here.
         """
 
-        def say_left(error: BaseException) -> None:
+        def say_leftovers(error: BaseException) -> None:
             self.release()
-            sentence = self.left(error)
+            sentence = self.leftovers(error)
             if sentence is not None:
                 say(sentence)
 
         try:
-            with farewell(say_left):
+            with farewell(say_leftovers):
                 opening = self.find_run()
                 with guarded(self.end, self.watched(opening)) as interrupts:
                     with interrupts.shield():
@@ -84,24 +84,24 @@ class Life:
                     self.begin()
                     yield
         except BaseException as error:
-            say_left(error)
+            say_leftovers(error)
             raise
 
     def end(self, error: BaseException | None) -> None:
-        """Give the run its last status, and the folder free.
+        """Set the final status of the run and release the folder.
 
-        Raises StoreError where that of a whole run cannot be written.
+        Raises StoreError if the status of a complete run cannot be written.
         """
         try:
             if self.session is not None:
                 self.session.end(error)
                 if error is None:
-                    self.settled()
+                    self.on_finished()
         finally:
             self.release()
 
     def leave(self) -> list[str]:
-        """Where everything is, a line each; a temporary folder is removed once all of it is logged."""
+        """Lines that say where everything is. Removes a temporary folder if the run was logged."""
         run = self.session
         if run is None:
             return links.kept(self.folder, profile=self.has_profile)
@@ -112,18 +112,18 @@ class Life:
         return [*lines, f"Kept    {self.folder}"]
 
     def release(self) -> None:
-        """Let others have the folder."""
-        self._held.close()
+        """Unlock the folder for other processes."""
+        self._lock.close()
 
     @property
     def run_id(self) -> str | None:
-        """Of the MLflow run."""
+        """Id of the MLflow run."""
         return None if self.session is None else self.session.run_id
 
 
 @contextlib.contextmanager
 def refusals_noted(*, mlflow: bool = True) -> Iterator[None]:
-    """Put what is refused before a run is opened into the run of `mlflow run`, where there is one."""
+    """Report errors from before a run is opened in the run of `mlflow run`, if there is one."""
     try:
         yield
     except ProftrackError as error:

@@ -19,7 +19,7 @@ from proftrack.record import Record
 from proftrack.record.ranks import Joint
 from proftrack.recorder import content
 from proftrack.recorder.life import Life, Say, refusals_noted
-from proftrack.recorder.ranks import Peers, RankRecording, gathered, heard
+from proftrack.recorder.ranks import Peers, RankRecording, failures_shared, gathered
 from proftrack.rundir.layout import TRACES
 from proftrack.store import links, session
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from proftrack.store.session import Opening
 
 Measure = Callable[[Path], "Analysis"]
-"""Measures into a folder, where its traces stay, and gives what was found."""
+"""Measures into a folder, where the traces stay, and returns their analysis."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -38,35 +38,35 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     experiment: Experiment
     output: Path | None = None
-    """A new folder that stays; None: one below the spool that goes once all of it is logged."""
+    """A new folder to keep; None: one below the spool, removed once all of it is logged."""
     mlflow: bool | None = True
-    """Whether it is logged; None, beside a program of the user's: where it can be."""
+    """Whether it is logged; None, inside the user's program: if possible."""
     parent: process.Parent | None = None
-    """Whose end ends the run of an `mlflow run`."""
+    """Its end also ends the run, under `mlflow run`."""
     peers: Peers | None = None
-    """The ranks that this process is one of."""
+    """The other ranks, if this process is one of several."""
     phase: Callable[[str], contextlib.AbstractContextManager[None]] = lambda _: contextlib.nullcontext()
-    """Shows what is waited for while it is."""
+    """Shows what the run is waiting for."""
     parent_run_id: str | None = None
-    """Beside a program: whose child the run becomes, where that is not the run that is open."""
+    """Inside the user's program: the parent of the run, if that is not the run that is open."""
 
 
 class Recorded(NamedTuple):
-    """What came of it."""
+    """A recorded run."""
 
     record: Record
     run_id: str | None
     lines: list[str]
-    """Where everything is, to be shown below the result."""
+    """Where everything is, to show below the result."""
     joint: Joint | None
-    """The ranks side by side, where there are several."""
+    """The comparison of the ranks, if there are several."""
 
 
 class RunRecording(Life):
-    """One run that is measured here, from its folder to its last line."""
+    """One run that is measured here, from its folder to its last line of output."""
 
     def __init__(self, plan: Plan) -> None:
-        """Make the folder. Raises UsageError where it cannot hold the run."""
+        """Create the folder. Raises UsageError if it cannot hold the run."""
         self.plan = plan
         self.joint: Joint | None = None
         self._is_beside = False
@@ -74,7 +74,7 @@ class RunRecording(Life):
 
     @property
     def own_folder(self) -> Path:
-        """Where the traces of this process go."""
+        """Folder for the traces of this process."""
         return self.folder
 
     @property
@@ -85,19 +85,19 @@ class RunRecording(Life):
     # ---- the run
 
     def find_run(self) -> Opening | None:
-        """Under `mlflow run` that run, else one of its own. Raises StoreError."""
+        """The run of `mlflow run`, else a new one. Raises StoreError."""
         if not self.plan.mlflow:
             return None
         return session.opening(self.plan.experiment.name, self.plan.experiment.display_name)
 
     def watched(self, opening: Opening | None) -> process.Watched | None:
-        """The other ranks; under `mlflow run` that process."""
+        """The other ranks, else the process of `mlflow run`."""
         return self.plan.peers or (self.plan.parent if opening is not None and opening.is_project else None)
 
     def open_beside(self, warn: Say) -> None:
-        """Open the run beside a program that the user runs, whose own run and signals stay as they are.
+        """Open the run inside the user's program, leaving the program's own run and signals alone.
 
-        Raises StoreError where the run must be logged and cannot be; where it need not be, `warn` is told.
+        Raises StoreError if the run must be logged and cannot be; if logging is optional, calls `warn` instead.
         """
         plan = self.plan
         self._is_beside = True
@@ -110,7 +110,7 @@ class RunRecording(Life):
             except ImportError as error:
                 if plan.mlflow:
                     raise StoreError(
-                        f"mlflow=True, but MLflow cannot be imported ({error})", "pip install mlflow"
+                        f"mlflow=True, but MLflow cannot be imported ({error})", "install it: pip install mlflow"
                     ) from error
             except StoreError as error:
                 if plan.mlflow:
@@ -118,11 +118,11 @@ class RunRecording(Life):
                 if self.session is not None:
                     self.session.end(error)
                     self.session = None
-                warn(f"{error}; the profile is kept in {self.folder}, log it later with: proftrack sync")
+                warn(f"{error}; the profile is kept in {self.folder}; log it later with: proftrack sync")
         self._announce()
 
     def begin(self) -> None:
-        """Note in the folder which run it is for, and tell the other ranks where all is."""
+        """Note in the folder which run it is for, and tell the other ranks where it is."""
         self._note_run()
         self._announce()
 
@@ -139,10 +139,11 @@ class RunRecording(Life):
     # ---- the result
 
     def write(self, analysis: Analysis, flags: Sequence[Flag] = ()) -> Record:
-        """Write the folder; gives the record as written, with `flags` beside those of the traces.
+        """Write the folder; returns the record as written, with `flags` added to those of the traces.
 
-        With other ranks their parts are waited for and compared first: with all of the launch, or beside a program with
-        those that profile too. Raises ProftrackError where the disk refuses, CaptureError where a part never comes.
+        If there are other ranks, waits for their parts and compares them first: all ranks of the launch, or, inside the
+        user's program, those that profile too. Raises ProftrackError if the folder cannot be written, CaptureError if a
+        part never comes.
         """
         if self.plan.peers is not None:
             with self.plan.phase("the other ranks"):
@@ -152,29 +153,29 @@ class RunRecording(Life):
         return content.write(analysis, self.folder, code=self.plan.experiment.path.parent)
 
     def upload(self) -> None:
-        """Log the folder. Raises StoreError where the store refuses, ProftrackError where the folder is not whole."""
+        """Log the folder. Raises StoreError if the store refuses, ProftrackError if the folder is incomplete."""
         from proftrack.store import upload
 
         if self.session is not None:
             upload.log_folder(self.session, self.folder)
 
     def log(self) -> list[str]:
-        """Upload and end, where no block does so; gives the lines of `leave`. Raises StoreError, ProftrackError."""
+        """Upload, and end the run outside of `living`; the lines of `leave`. Raises StoreError, ProftrackError."""
         self.upload()
         self.end(None)
         return self.leave()
 
-    def settled(self) -> None:
-        """Note in the folder that its run has all of it."""
+    def on_finished(self) -> None:
+        """Note in the folder that all of it was logged."""
         from proftrack.store import upload
 
-        assert self.session is not None  # it is FINISHED
+        assert self.session is not None  # the run is FINISHED
         upload.mark_logged(self.session, self.folder)
 
     # ---- a failure
 
     def fail(self, error: BaseException) -> None:
-        """End the run with an error, where no block does so. A temporary folder without measurements is removed."""
+        """End the run with an error outside of `living`. Removes a temporary folder without measurements."""
         peers = self.plan.peers
         if peers is not None:
             peers.fail(error)
@@ -183,11 +184,11 @@ class RunRecording(Life):
         if self.is_temporary and not rundir.holds_measurements(self.folder):
             rundir.discard(self.folder)
 
-    def left(self, error: BaseException) -> str | None:
-        """Where the measurements are, where there are any."""
+    def leftovers(self, error: BaseException) -> str | None:
+        """Where the measurements are, if there are any."""
         if self.is_whole:
-            again = f"log it later with: proftrack sync {shlex.quote(str(self.folder))}"
-            return f"nothing is lost, everything measured is in {self.folder}; {again}"
+            remedy = f"log it later with: proftrack sync {shlex.quote(str(self.folder))}"
+            return f"nothing is lost: all measurements are in {self.folder}; {remedy}"
         if isinstance(error, KeyboardInterrupt) or not rundir.holds_measurements(self.folder):
             if self.is_temporary:
                 rundir.discard(self.folder)
@@ -196,14 +197,14 @@ class RunRecording(Life):
 
 
 def record(plan: Plan, measure: Measure, say: Say) -> Recorded:
-    """Record a run: its whole life, in a process of ours, in which signals end it.
+    """Record a run: its whole life, in our own process, where signals end it.
 
-    The run is opened before `measure` is called: a store that cannot be used is found out before minutes are spent.
-    `say` gets a sentence about what is left where it ends before its time.
-    Raises UsageError for a folder that cannot be used, StoreError for a store, and what measuring raises; CaptureError
-    naming the rank where another one failed.
+    The run is opened before `measure` is called, so that an unusable store is noticed before minutes are spent.
+    If the run ends early, `say` gets a sentence about what is left.
+    Raises UsageError for an unusable folder, StoreError for an unusable store, what measuring raises, and CaptureError
+    naming the rank if another one failed.
     """
-    with heard(plan.peers):
+    with failures_shared(plan.peers):
         with refusals_noted(mlflow=bool(plan.mlflow)):
             recording = RunRecording(plan)
         with recording.living(say):
@@ -213,10 +214,10 @@ def record(plan: Plan, measure: Measure, say: Say) -> Recorded:
 
 
 def begin_beside(plan: Plan, warn: Say) -> RunRecording | RankRecording:
-    """Begin a run, or a rank's part of one, in a program of the user's; see the head of this package.
+    """Begin a run, or a rank's part of one, inside the user's program; see the docstring of this package.
 
-    Raises UsageError for a folder that cannot be used, StoreError where the run must be logged and cannot be,
-    CaptureError where rank 0 takes no part.
+    Raises UsageError for an unusable folder, StoreError if the run must be logged and cannot be, CaptureError if rank 0
+    does not take part.
     """
     if plan.peers is not None and plan.peers.rank != 0:
         plan.peers.need_first()
@@ -231,10 +232,10 @@ def begin_beside(plan: Plan, warn: Say) -> RunRecording | RankRecording:
 
 
 def log_analysis(analysis: Analysis, traces: Sequence[Path]) -> list[str]:
-    """Log traces that were analysed already as a run with their own times; gives the lines that say where it is.
+    """Log traces that were analyzed already, as a run with their own times; returns lines that say where it is.
 
-    The same traces are logged once into a store, however often this is called. The record must hold the facts of a run.
-    Raises StoreError where the store cannot be used, ProftrackError where the disk refuses.
+    The same traces are logged to a store only once, however often this is called. The record must have the facts of a
+    run. Raises StoreError if the store cannot be used, ProftrackError if files cannot be written.
     """
     from proftrack.recorder.write import write
     from proftrack.store import connect
@@ -256,4 +257,4 @@ def _copy(path: Path, target: Path) -> None:
     try:
         shutil.copyfile(path, target)
     except OSError as error:
-        raise ProftrackError(f"{path}: cannot be copied for the log ({error.strerror})", "free some space") from error
+        raise ProftrackError(f"{path}: cannot be copied for logging ({error.strerror})", "free some space") from error

@@ -1,6 +1,6 @@
-"""Writes a run folder: everything that there is to log about a run, complete on disk before a store sees any of it.
+"""Writes a run folder: everything there is to log about a run, complete on disk before a store sees any of it.
 
-The capture has put the traces there; all other files are made here, see `proftrack.rundir`.
+The capture has put the traces there; all other files are written here, see `proftrack.rundir`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ DEFAULT_MAX_BYTES = 8 << 30
 
 
 def write(analysis: Analysis, folder: Path, *, diff: str | None = None, max_bytes: int | None = None) -> Record:
-    """Write the folder, down to the disk; record.json comes last, so that a folder that holds one is whole.
+    """Write and sync the folder; record.json comes last, so that a folder that has one is complete.
 
-    Returns the record as written: where the folder would be larger than `max_bytes` ($PROFTRACK_MAX_RUN_BYTES, else
-    8 GiB), or the disk is full, traces are left out, the largest first, then what can be made again or done without
-    (MADE_AGAIN), and the record names them.
-    Raises ProftrackError where the disk refuses all the same.
+    Returns the record as written. If the folder would be larger than `max_bytes` ($PROFTRACK_MAX_RUN_BYTES, else
+    8 GiB), or the disk is full, traces are left out, the largest first, then what can be made again or is not needed
+    (MADE_AGAIN); the record names them.
+    Raises ProftrackError if the folder still cannot be written.
     """
     limit = _max_bytes() if max_bytes is None else max_bytes
     left_out: dict[str, int] = {}
@@ -42,7 +42,7 @@ def write(analysis: Analysis, folder: Path, *, diff: str | None = None, max_byte
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not _leave_out_largest(folder, left_out):
                 raise ProftrackError(
-                    f"{folder}: the run cannot be kept ({error.strerror})", "free some space or name another --output"
+                    f"{folder}: the run cannot be kept ({error.strerror})", "free some space, or name another --output"
                 ) from error
 
 
@@ -77,9 +77,9 @@ def _max_bytes() -> int:
 
 
 def _leave_out_largest(folder: Path, left_out: dict[str, int]) -> bool:
-    """Do without the largest trace, where none is left without the next of MADE_AGAIN; False where nothing is left.
+    """Remove the largest trace, or if there is none the next of MADE_AGAIN; False if nothing is left to remove.
 
-    What the full disk kept from being written is left out, too.
+    A file of MADE_AGAIN that a full disk prevented from being written counts as left out, too.
     """
     traces = [path for path in (folder / TRACES).glob("*") if path.is_file()]
     if traces:
@@ -101,26 +101,24 @@ def _size(path: Path) -> int:
 
 
 def _with_left_out(record: Record, left_out: dict[str, int]) -> Record:
-    """The record naming what the folder has not."""
+    """The record, naming what the folder lacks."""
     if not left_out:
         return record
     source = msgspec.structs.replace(record.source, left_out=sorted(left_out))
     named = ", ".join(f"{name} ({size} bytes)" for name, size in left_out.items())
-    note = (
-        f"Left out for want of space: {named}. All figures were taken from it before; {MAX_BYTES_VARIABLE} allows more."
-    )
+    note = f"Left out to save space: {named}. All figures were computed before; set {MAX_BYTES_VARIABLE} to allow more."
     run = record.run and msgspec.structs.replace(record.run, notes=[*record.run.notes, note])
     return msgspec.structs.replace(record, source=source, run=run)
 
 
 def _to_disk(folder: Path) -> None:
-    """Have all files and folders on the disk: after a power failure a record must not stand beside empty files."""
+    """Sync all files and folders: after a power failure a record must not be found beside empty files."""
     for path in [*folder.rglob("*"), folder]:
         files.to_disk(path)
 
 
 def _write_table(path: Path, rows: list[Any], kind: type[msgspec.Struct]) -> None:
-    """One table in the form of mlflow.log_table: columns, and a list of values for each row."""
+    """Write a table in the format of mlflow.log_table: columns, and a list of values for each row."""
     columns = [field.name for field in msgspec.structs.fields(kind)]
     data = [[getattr(row, column) for column in columns] for row in rows]
     path.write_bytes(msgspec.json.encode({"columns": columns, "data": data}))

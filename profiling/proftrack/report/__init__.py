@@ -1,23 +1,23 @@
-"""What a person sees: text, tables and pictures made of records and results. Nothing here measures.
+"""Output for people: text, tables and plots made from records and results. Nothing here measures.
 
-document      the blocks that every page is made of
-pages         what is said of a record, ranks, a comparison, a gate, a history: each as a document
+document      the blocks that every page consists of
+pages         a record, ranks, a comparison, a gate, a history: each as a document
 terminal      a document as text
 markdown      a document as Markdown
 html          a document as one self-contained page
 charts        a chart as data
-palette       the colours of all pictures
+palette       the colours of all charts
 figures       the charts of a record
 curves        the charts of a sweep
 svg           a chart as SVG
 plots         charts as PNG
-breakdown     where time went, as parts of a whole
-events        what a report shows of the events themselves
-timeline      that of the busiest step
+breakdown     where time went, as parts of a total
+events        the parts of a report that need the events themselves
+timeline      the timeline of the busiest step
 chains        who launched the large kernels, and what the host waited for
 queue         launch delay and queue depth over the window
 artifacts     report.html and plots/*.png of a run folder
 key_averages  tables/key_averages.txt, as torch writes it
 spreadsheet   rows as CSV
-progress      what a capture is doing, for whoever waits
+progress      progress of a capture
 """

@@ -1,4 +1,4 @@
-"""The report's files of a run folder: report.html and plots/*.png."""
+"""The report files in a run folder: report.html and plots/*.png."""
 
 from __future__ import annotations
 
@@ -21,34 +21,33 @@ _TITLE = 70
 
 
 def write(record: Record, tables: list[EventTable], folder: Path, *, without: Container[str] = ()) -> None:
-    """Write them beside the record, save REPORT or PLOTS where they are in `without`. Raises OSError where the disk
-    refuses.
+    """Write report.html and the plots beside the record, except REPORT or PLOTS if `without` has them.
 
-    What was measured is worth more than its pictures: a defect here is told on stderr and ends nothing, and
-    `proftrack report FOLDER` makes them again.
+    The measurements matter more than their pictures: a bug here is reported on stderr and does not fail the run;
+    `proftrack report FOLDER` writes the files again. Raises OSError if they cannot be written.
     """
     try:
-        seen = details(tables, record.kernels)
+        events = details(tables, record.kernels)
         if REPORT not in without:
-            (folder / REPORT).write_text(html.render(run.report(record, seen)), encoding="utf-8")
+            (folder / REPORT).write_text(html.render(run.report(record, events)), encoding="utf-8")
         if PLOTS not in without and plots.available():
-            pictures(record, seen, folder / PLOTS)
+            pictures(record, events, folder / PLOTS)
     except OSError:
         raise
     except Exception as error:
-        text = f"{folder / REPORT}: could not be made ({type(error).__name__}: {error}); the run itself is whole"
+        text = f"{folder / REPORT}: could not be made ({type(error).__name__}: {error}); the run itself is complete"
         print(f"proftrack: {text}", file=sys.stderr)
 
 
-def pictures(record: Record, seen: EventDetails | None, folder: Path) -> list[Path]:
-    """Draw those that the record has figures for into `folder`, with matplotlib; returns their paths.
+def pictures(record: Record, events: EventDetails | None, folder: Path) -> list[Path]:
+    """Draw the plots that the record has figures for into `folder`, with matplotlib; returns their paths.
 
-    Raises OSError where the disk refuses.
+    Raises OSError if they cannot be written.
     """
     about, written = title(record)[:_TITLE], []
-    if seen is not None and seen.lanes is not None:
+    if events is not None and events.lanes is not None:
         written.append(folder / "lanes.png")
-        picture.write(seen.lanes, about, written[-1])
+        picture.write(events.lanes, about, written[-1])
     charts = {
         "split": figures.window_chart(record),
         "roofline": figures.roofline_chart(record),

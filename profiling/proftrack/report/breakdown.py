@@ -1,4 +1,4 @@
-"""Where time went, as parts of a whole: the window, and the idle time of a step."""
+"""Where time went, as parts of a total: the window, and the idle time per step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from proftrack.verdict.evidence import CAUSE_TEXT
 
 
 def split_parts(record: Record) -> list[Share]:
-    """The window as exclusive parts."""
+    """The window, split into exclusive parts."""
     split = record.split
     if split is None:
         return []
@@ -24,25 +24,18 @@ def split_parts(record: Record) -> list[Share]:
 
 
 def idle_parts(record: Record) -> list[Share]:
-    """Idle time of a step by cause."""
+    """Idle time per step, by cause."""
     causes = sorted(record.idle.by_cause_us_per_step.items(), key=lambda kv: -kv[1])
     return _parts([(f"idle-{cause}", f"{cause}: {CAUSE_TEXT.get(cause, '')}", us) for cause, us in causes])
 
 
 def _parts(rows: list[tuple[str, str, float]]) -> list[Share]:
-    whole = sum(us for _, _, us in rows)
-    out, start = [], 0.0
+    total = sum(us for _, _, us in rows)
+    parts, start = [], 0.0
     for style, label, us in rows:
         if us > 0:
-            out.append(
-                Share(
-                    style=style,
-                    label=label,
-                    short=label.partition(":")[0],
-                    value=duration(us),
-                    start=start,
-                    share=100 * us / whole,
-                )
-            )
-            start += 100 * us / whole
-    return out
+            share = 100 * us / total
+            short = label.partition(":")[0]
+            parts.append(Share(style=style, label=label, short=short, value=duration(us), start=start, share=share))
+            start += share
+    return parts

@@ -1,4 +1,4 @@
-"""Who launched the large kernels, and what the host's waits waited for."""
+"""Who launched the large kernels, and what the host waited for."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from proftrack.trace.categories import CALL_KINDS, is_wait
 from proftrack.trace.table import NONE, Ints
 
 _LONGEST = 6
-"""Links of a chain; of a longer one the outermost and innermost are kept."""
+"""Links shown of a chain; longer ones keep the outermost and innermost links."""
 _DEEPEST = 64
-"""Rows around a launch that are looked at."""
+"""Nesting depth searched around a launch."""
 LARGE = 10
+"""Number of kernels that get a chain."""
 
 
 class Chain(Struct, frozen=True, kw_only=True):
-    """How a kernel is launched, for most of its time."""
+    """How a kernel is launched for most of its time."""
 
     kernel: str
     links: list[str]
-    """Region, operators, the runtime call: outermost first. Empty where no launch was recorded."""
+    """Region, operators, runtime call: outermost first. Empty if no launch was recorded."""
     share: float
-    """Of the kernel's time, what was launched in this way."""
+    """The share of the kernel's time that was launched in this way."""
     ways: int
-    """Different chains that launch it."""
+    """Number of different chains that launch it."""
 
 
 class Wait(Struct, frozen=True, kw_only=True):
@@ -40,16 +41,11 @@ class Wait(Struct, frozen=True, kw_only=True):
     calls: int
     total_us: float
     busy_us: float
-    """The part of it in which the GPU worked."""
-
-
-def chains(seen: View, kernels: list[Kernel]) -> list[Chain]:
-    """One chain for each of the largest kernels that the trace holds."""
-    return chains_of_cycles([seen], kernels)
+    """The part of it in which the GPU was busy."""
 
 
 def chains_of_cycles(cycles: Iterable[View], kernels: list[Kernel]) -> list[Chain]:
-    """The same over several cycles: one chain a kernel, with the time of all of them."""
+    """One chain for each of the largest kernels, by the time of all cycles."""
     ways: dict[str, Counter[tuple[str, ...]]] = {kernel.name: Counter() for kernel in kernels[:LARGE]}
     for seen in cycles:
         table, links = seen.table, seen.links
@@ -63,7 +59,7 @@ def chains_of_cycles(cycles: Iterable[View], kernels: list[Kernel]) -> list[Chai
 
 
 def _add_ways(times: Counter[tuple[str, ...]], seen: View, at: Ints, dur: Ints) -> None:
-    """Add the time of the launches at these positions of the forest to that of the ways that lead to them."""
+    """Add the time launched from these positions of the forest to the chains that lead there."""
     unique, group = np.unique(_paths(seen, at), axis=0, return_inverse=True)
     time = np.bincount(group.reshape(-1), weights=dur, minlength=len(unique))
     for path, spent in zip(unique.tolist(), time.tolist(), strict=True):
@@ -71,7 +67,7 @@ def _add_ways(times: Counter[tuple[str, ...]], seen: View, at: Ints, dur: Ints) 
 
 
 def _chain(kernel: str, times: Counter[tuple[str, ...]]) -> Chain:
-    """The way with most time."""
+    """The chain with the most time."""
     most = max(times, key=times.__getitem__)
     names = list(most)
     if len(names) > _LONGEST:
@@ -81,7 +77,7 @@ def _chain(kernel: str, times: Counter[tuple[str, ...]]) -> Chain:
 
 
 def _paths(seen: View, at: Ints) -> Ints:
-    """For each position, the names of itself and all around it, outermost first; steps left out, NONE before."""
+    """For each position, the names of it and all its parents, outermost first; steps left out, padded with NONE."""
     table, forest = seen.table, seen.forest
     is_step = table.named(lambda name: name.startswith("ProfilerStep"))
     levels = [np.full(len(at), NONE)]
@@ -95,7 +91,7 @@ def _paths(seen: View, at: Ints) -> Ints:
 
 
 def waits(seen: View) -> list[Wait]:
-    """The calls that wait for the GPU by name, longest first: the same call may cost nothing or all that it takes."""
+    """The calls that wait for the GPU, by name, longest first, with the GPU's busy time during each."""
     table = seen.table
     rows = np.flatnonzero(table.of_kind(*CALL_KINDS) & table.valid & table.named(is_wait))
     worked = busy(seen.on_device).covered_within(table.ts[rows], table.end[rows])

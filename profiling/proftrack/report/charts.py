@@ -1,4 +1,4 @@
-"""A chart as data: axes, and marks in the axes' own units. svg.py and plots.py draw it, each in its own form."""
+"""A chart as data: axes, and marks in the units of the axes. svg.py draws it for HTML, plots.py as PNG."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ HEIGHT = 210.0
 
 
 class Tick(Struct, frozen=True):
-    """A mark of an axis."""
+    """A tick of an axis."""
 
     value: float
     label: str
 
 
 class Axis(Struct, frozen=True, kw_only=True):
-    """From `low` to `high`; what lies outside is drawn at the edge."""
+    """From `low` to `high`; values outside are drawn at the edge."""
 
     label: str
     low: float
@@ -27,7 +27,7 @@ class Axis(Struct, frozen=True, kw_only=True):
     log: bool = False
 
     def share(self, value: float) -> float:
-        """Where a value lies on the way from low (0) to high (1)."""
+        """Position of a value between low (0) and high (1)."""
         low, high = self.low, self.high
         if self.log:
             value, low, high = (math.log10(v) for v in (max(value, self.low), low, high))
@@ -43,13 +43,13 @@ class Line(Struct, frozen=True, kw_only=True):
     style: str
     points: list[tuple[float, float]]
     hint: str = ""
-    """What is said of it where it is pointed at."""
+    """Tooltip."""
     points_style: str = ""
-    """The fill of its points, where they are seen."""
+    """Fill of its points; empty: points are not drawn."""
 
 
 class Box(Struct, frozen=True, kw_only=True):
-    """A rectangle, with words in its middle."""
+    """A rectangle with text in the middle."""
 
     style: str
     left: float
@@ -61,17 +61,17 @@ class Box(Struct, frozen=True, kw_only=True):
 
 
 class Dot(Struct, frozen=True, kw_only=True):
-    """A circle, with words above it."""
+    """A circle with text above it."""
 
     style: str
     x: float
     y: float
     radius: float
-    """In units of the picture, which is 640 of them wide."""
+    """In units of the picture, which is 640 units wide."""
     hint: str = ""
     text: str = ""
     name: str = ""
-    """What it is, said by the key of a picture that has no table beside it."""
+    """Name in the key of a PNG, which has no table beside it."""
 
 
 class Stairs(Struct, frozen=True, kw_only=True):
@@ -91,7 +91,7 @@ class Band(Struct, frozen=True, kw_only=True):
 
 
 class Words(Struct, frozen=True, kw_only=True):
-    """Words beside a place: `dx` to the right of it and `dy` below it, in units of the picture."""
+    """Text near a point: `dx` to its right and `dy` below it, in units of the picture."""
 
     text: str
     x: float
@@ -115,9 +115,9 @@ class Chart(Struct, frozen=True, kw_only=True):
     """Axes, marks on them, and what the colours mean."""
 
     summary: str
-    """What a person who cannot see it should know."""
+    """Description for screen readers."""
     title: str = ""
-    """Above a picture that stands alone; a page has its own headings."""
+    """Shown above a PNG; pages have their own headings."""
     x: Axis
     y: Axis
     marks: list[Mark]
@@ -129,7 +129,7 @@ class Chart(Struct, frozen=True, kw_only=True):
 
 
 def round_ticks(high: float, most: int = 5) -> list[float]:
-    """0 and up to `most` more values of 1, 2 or 5 times a power of ten, the last one at `high` or behind it."""
+    """0 and up to `most` multiples of 1, 2 or 5 times a power of ten, the last one at or above `high`."""
     if not high > 0:
         return [0.0, 1.0]
     rough = high / most
@@ -139,16 +139,16 @@ def round_ticks(high: float, most: int = 5) -> list[float]:
 
 
 def decades(low: float, high: float) -> list[float]:
-    """The powers of ten from `low` to `high`; of many every second or third."""
+    """The powers of ten from `low` to `high`; every second or third of them if there are many."""
     first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
     skip = max(1, math.ceil((last - first + 1) / 7))
     return [10.0**power for power in range(first, last + 1, skip)]
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """`decades`, with 2 and 5 times each where there would be less than three."""
-    whole = decades(low, high)
-    if len(whole) >= 3:
-        return whole
+    """`decades`, plus 2 and 5 times each if there are fewer than three."""
+    powers_of_ten = decades(low, high)
+    if len(powers_of_ten) >= 3:
+        return powers_of_ten
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     return [m * 10.0**power for power in powers for m in (1, 2, 5) if low * 0.999 <= m * 10.0**power <= high * 1.001]

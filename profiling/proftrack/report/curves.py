@@ -1,10 +1,11 @@
-"""Step times over a parameter as charts: T and B above, their ratio u below, over the same axis."""
+"""Step times over a parameter as charts: T and B above, their ratio u below, on the same axis."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -14,16 +15,16 @@ from proftrack.report.palette import CURVES
 from proftrack.text import duration, plain
 
 _LOG_FROM = 8.0
-"""Values that are so many times apart are shown on a log axis."""
+"""Ratio of the largest to the smallest value from which the axis is logarithmic."""
 _ROOM = 1.15
-"""Of a log axis, beyond its first and last value."""
+"""Factor by which a log axis extends beyond its first and last value."""
 _TIMES_HEIGHT, _FRACTIONS_HEIGHT = 230.0, 150.0
 _THRESHOLDS = (0.5, 0.8)
 _FRACTIONS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 class Curve(Struct, kw_only=True):
-    """One series of points: where it lies along the parameter, T, B and u there (None: not known)."""
+    """One series of points: the parameter's values, and T, B and u there (None: unknown)."""
 
     name: str
     x: list[float]
@@ -41,12 +42,15 @@ def charts(
     numeric: bool,
     span: tuple[float, float] | None = None,
 ) -> list[Chart]:
-    """The chart of times and that of fractions; `span` shades where the regime changes. No more curves than colours."""
+    """The chart of times and that of fractions; `span` shades where the regime changes.
+
+    Curves beyond the number of colours are left out.
+    """
     curves = curves[: len(CURVES)]
     x = _x_axis(x_label, ticks, numeric=numeric)
     shade: list[Mark] = [Band(style="crossing", left=span[0], right=span[1])] if span is not None else []
     levels = [Line(style="threshold", points=[(x.low, level), (x.high, level)]) for level in _THRESHOLDS]
-    fractions = [mark for i, each in enumerate(curves) for mark in _lines(f"curve-{i}", i, each.x, each.fraction)]
+    fractions = [mark for i, curve in enumerate(curves) for mark in _lines(f"curve-{i}", i, curve.x, curve.fraction)]
     highest = max([1.05, *(u for curve in curves for u in curve.fraction if u is not None)])
     return [
         Chart(
@@ -68,24 +72,12 @@ def charts(
     ]
 
 
-def write(
-    path: Path,
-    curves: Sequence[Curve],
-    *,
-    title: str,
-    x_label: str,
-    ticks: Sequence[tuple[float, str]],
-    numeric: bool,
-    span: tuple[float, float] | None = None,
-) -> bool:
-    """Draw `charts` as a PNG. False where matplotlib is not installed.
-
-    Raises OSError where the disk refuses.
-    """
-    if not plots.available():
-        return False
-    plots.write(charts(curves, title=title, x_label=x_label, ticks=ticks, numeric=numeric, span=span), path)
-    return True
+def write(path: Path, curves: Sequence[Curve], **options: Any) -> bool:
+    """Draw `charts(curves, **options)` as a PNG; False without matplotlib. Raises OSError if it cannot be written."""
+    if plots.available():
+        plots.write(charts(curves, **options), path)
+        return True
+    return False
 
 
 def _x_axis(label: str, ticks: Sequence[tuple[float, str]], *, numeric: bool) -> Axis:
@@ -99,33 +91,30 @@ def _x_axis(label: str, ticks: Sequence[tuple[float, str]], *, numeric: bool) ->
 
 
 def _time_axis(curves: Sequence[Curve]) -> Axis:
-    known = [us for curve in curves for us in (*curve.time_us, *curve.busy_us) if us] or [1.0]
-    low, high = min(known) / _ROOM, max(known) * _ROOM
+    times = [us for curve in curves for us in (*curve.time_us, *curve.busy_us) if us] or [1.0]
+    low, high = min(times) / _ROOM, max(times) * _ROOM
     return Axis(
-        label="a step", low=low, high=high, ticks=[Tick(us, duration(us)) for us in log_ticks(low, high)], log=True
+        label="per step", low=low, high=high, ticks=[Tick(us, duration(us)) for us in log_ticks(low, high)], log=True
     )
 
 
 def _times(curves: Sequence[Curve]) -> Iterator[Line]:
     for i, curve in enumerate(curves):
         yield from _lines(f"curve-{i}", i, curve.x, curve.time_us)
-        yield from _lines(_busy_style(i, curves), _busy_color(i, curves), curve.x, curve.busy_us)
+        color = _busy_color(i, curves)
+        yield from _lines(f"curve-{color}-busy", color, curve.x, curve.busy_us)
 
 
 def _busy_color(i: int, curves: Sequence[Curve]) -> int:
-    """Of a curve alone B has a colour of its own; of several it has that of their T."""
+    """A single curve's B has its own colour; with several curves, B has the colour of its T."""
     return 1 if len(curves) == 1 else i
 
 
-def _busy_style(i: int, curves: Sequence[Curve]) -> str:
-    return f"curve-{_busy_color(i, curves)}-busy"
-
-
 def _lines(style: str, color: int, xs: Sequence[float], ys: Sequence[float | None]) -> Iterator[Line]:
-    """A line for each stretch of points that are known."""
+    """A line for each stretch of known points."""
     points = list(zip(xs, ys, strict=True))
-    for known, stretch in groupby(points, key=lambda point: point[1] is not None):
-        if known:
+    for has_value, stretch in groupby(points, key=lambda point: point[1] is not None):
+        if has_value:
             yield Line(style=style, points=[(x, y or 0.0) for x, y in stretch], points_style=f"point-{color}")
 
 
@@ -133,5 +122,6 @@ def _key(curves: Sequence[Curve]) -> list[Key]:
     key = []
     for i, curve in enumerate(curves):
         name = "" if len(curves) == 1 else f", {plain(curve.name, 40)}"
-        key += [Key(f"curve-{i}", f"T step time{name}"), Key(_busy_style(i, curves), f"B busy{name}")]
+        key += [Key(f"curve-{i}", f"T step time{name}")]
+        key += [Key(f"curve-{_busy_color(i, curves)}-busy", f"B busy{name}")]
     return key

@@ -1,7 +1,7 @@
-"""A page as plain data: the blocks that every page is made of. Their text is raw and may be untrusted.
+"""A page as plain data: the blocks that every page consists of. Their text is raw and may be untrusted.
 
-terminal.py, markdown.py and html.py each show all of them, and each escapes what is untrusted in its own way. In
-sentences (leads, paragraphs, lists) a stretch between backticks is code.
+terminal.py, markdown.py and html.py each render all of them, and each escapes untrusted text in its own way. In
+sentences (leads, paragraphs, lists), text between backticks is code.
 """
 
 from __future__ import annotations
@@ -18,50 +18,50 @@ if TYPE_CHECKING:
 
 Tone = Literal["good", "bad", "unclear", "plain"]
 SUB = "    "
-"""Beginning of a line that belongs to the item before it."""
+"""Prefix of a line that belongs to the item before it."""
 
 
 def code(name: str) -> str:
-    """An untrusted name as code within a sentence."""
+    """An untrusted name as code in a sentence."""
     return f"`{name.replace('`', chr(39))}`"
 
 
 class Lead(Struct, frozen=True):
-    """What the page says, in one line."""
+    """The page's main statement, in one line."""
 
     text: str
     tone: Tone = "plain"
     label: str = ""
-    """The word that it comes down to, before it; where there is one, this is what stands out."""
+    """The conclusion in one word, shown before the text; if given, only the label is emphasised."""
 
 
 class Paragraph(Struct, frozen=True):
     """Sentences."""
 
     text: str
-    style: Literal["plain", "muted", "note"] = "plain"
+    style: Literal["plain", "muted"] = "plain"
 
 
 class Chips(Struct, frozen=True):
-    """A few words about the lead, each with its name where it needs one."""
+    """A few words about the lead, as names and values; a name may be empty."""
 
     items: Sequence[tuple[str, str]]
 
 
 class Items(Struct, frozen=True):
-    """A list under a heading; nothing is shown where it is empty."""
+    """A list under a heading; not shown if empty."""
 
     title: str
     lines: Sequence[str]
     mark: str = "-"
     """Before each line in a terminal."""
     ordered: bool = False
-    """Whether HTML counts them."""
+    """Whether HTML numbers the lines."""
     warning: bool = False
 
 
 class Facts(Struct, frozen=True):
-    """Names and their values."""
+    """Names and values."""
 
     title: str
     rows: Sequence[tuple[str, str]]
@@ -72,26 +72,26 @@ class Column(Struct, frozen=True, kw_only=True):
 
     label: str
     kind: Literal["number", "text", "word", "code"] = "number"
-    """A number and a word are never cut; a text may be, and code is cut as names of code are."""
+    """Numbers and words are never cut; text may be, and code is shortened in the middle."""
     hint: str = ""
     width: int = 0
-    """The least that it takes in a terminal."""
+    """Minimum width in a terminal."""
 
 
 class Cell(Struct, frozen=True, kw_only=True):
-    """A cell: what is shown, and what it is sorted by."""
+    """A cell: the text shown, and the value to sort by."""
 
     text: str
     value: float | None = None
     hint: str = ""
-    """The whole of a text that was cut."""
+    """The full text if it was cut."""
 
 
 class Table(Struct, frozen=True):
-    """Rows under a heading. Nothing is shown where it has none.
+    """Rows under a heading; not shown if empty.
 
-    A head that is a string is a column of texts, from `numbers` on one of numbers. Where no column has a label there is
-    no row of heads.
+    A head given as a string is a text column, or a number column from index `numbers` on. If no column has a label, the
+    table has no header row.
     """
 
     title: str
@@ -100,17 +100,17 @@ class Table(Struct, frozen=True):
     numbers: int = 1
     note: str = ""
     most: int = 12
-    """Rows shown in text and Markdown; HTML has them all."""
+    """Number of rows shown in text and Markdown; HTML has them all."""
     folded: bool = True
-    """Whether Markdown shows it on demand only."""
+    """Whether Markdown shows the table on demand only."""
     code: bool = False
-    """Whether the first column holds names of code."""
+    """Whether the first column has names of code."""
     below: int | None = None
-    """A column of sentences, which in a terminal goes below its row where the columns do not fit."""
+    """Index of a column of sentences; a terminal puts it below each row if the columns do not fit."""
     repeated: int = 1
-    """The first columns, which name a row: each part of a table that a terminal has to divide begins with them."""
+    """Number of leading columns that name a row; if a terminal splits the table, each part starts with them."""
     sortable: bool = False
-    """Whether HTML sorts it by the column whose head is clicked."""
+    """Whether a click on a column's head sorts the table in HTML."""
 
     @property
     def columns(self) -> list[Column]:
@@ -126,61 +126,63 @@ class Table(Struct, frozen=True):
 
     @property
     def notes(self) -> list[str]:
-        """What is said below it where no more than `most` of its rows are shown."""
+        """The notes below the table if only `most` of its rows are shown."""
         more = len(self.rows) - self.most
         return [f"and {more} more"] * (more > 0) + [self.note] * bool(self.note)
 
     @property
     def cells(self) -> list[list[Cell]]:
         """The rows as cells."""
-        return [[each if isinstance(each, Cell) else Cell(text=each) for each in row] for row in self.rows]
+        return [[cell if isinstance(cell, Cell) else Cell(text=cell) for cell in row] for row in self.rows]
 
 
 class Bar(Struct, frozen=True, kw_only=True):
-    """A time as a bar: solid up to what stands below it, the rest is what could be won. Per cent of the longest."""
+    """A time as a bar: solid up to the length of the next bar; the rest could be saved. In per cent of the longest."""
 
     key: str
     label: str
     short: str = ""
-    """The label, where there is little room."""
+    """The label if there is little room."""
     value: str
     solid: float = 0.0
     rest: float = 0.0
     text: str = ""
-    """What could be won, and by what."""
+    """How much could be saved, and how."""
 
 
 class Bars(Struct, frozen=True):
-    """Times below each other, each with a bar; one without a length has none."""
+    """Times below each other, each with a bar; one of length 0 has none."""
 
     title: str
     bars: Sequence[Bar]
     rest: str = ""
-    """What the rest of each bar is, where any has one."""
+    """What the rest of a bar means; empty if no bar has one."""
+    note: str = ""
+    """What the bars' keys stand for."""
 
 
 class Share(Struct, frozen=True, kw_only=True):
-    """A part of a whole, in per cent from `start` on."""
+    """A part of a total; start and size in per cent."""
 
     style: str
     """Its fill in the palette."""
     label: str
     short: str = ""
-    """The label, where there is little room."""
+    """The label if there is little room."""
     value: str
     start: float
     share: float
 
 
 class Shares(Struct, frozen=True):
-    """A whole as one bar of its parts. Nothing is shown where there are none."""
+    """A total as one bar of its parts; not shown if empty."""
 
     title: str
     parts: Sequence[Share]
 
 
 class Span(Struct, frozen=True, kw_only=True):
-    """Steps of the schedule that were treated alike."""
+    """Consecutive steps with the same use."""
 
     kind: str
     """first, warm, timed, skipped, waited, warmed, recorded."""
@@ -189,13 +191,13 @@ class Span(Struct, frozen=True, kw_only=True):
 
 
 class Strip(Struct, frozen=True):
-    """Stretches one after the other."""
+    """Spans one after the other."""
 
     spans: Sequence[Span]
 
 
 class Way(Struct, frozen=True, kw_only=True):
-    """How something came about: from the outermost link to the innermost, and what they led to."""
+    """A chain of calls, from the outermost link to the innermost, and what it leads to."""
 
     links: Sequence[str]
     end: str
@@ -203,7 +205,7 @@ class Way(Struct, frozen=True, kw_only=True):
 
 
 class Ways(Struct, frozen=True):
-    """Several of them."""
+    """Several chains of calls."""
 
     ways: Sequence[Way]
 
@@ -216,20 +218,20 @@ class Figure(Struct, frozen=True):
 
 
 class Timeline(Struct, frozen=True):
-    """The timeline with its tools, in HTML only."""
+    """The interactive timeline, in HTML only."""
 
     lanes: Lanes
 
 
 class Link(Struct, frozen=True):
-    """To another section of the page, in HTML only."""
+    """A link to another section of the page, in HTML only."""
 
     text: str
     section: str
 
 
 class Beside(Struct, frozen=True):
-    """Blocks beside each other where there is room."""
+    """Blocks side by side if there is room."""
 
     blocks: Sequence[Block]
 
@@ -241,7 +243,7 @@ class Section(Struct, frozen=True):
     blocks: Sequence[Block]
     id: str = ""
     headed: bool = True
-    """Whether its heading is seen, and not only heard."""
+    """Whether the heading is visible; if not, only screen readers get it."""
 
 
 Block = (
@@ -271,16 +273,16 @@ class Document(Struct, frozen=True):
     origin: str = ""
     """Where and when, below the title."""
     short_title: str = ""
-    """For the browser's tab, where it is another one."""
+    """Title of the browser's tab, if it differs."""
     comment: bool = True
-    """Whether its Markdown goes into somebody's page or comment, where it has small headings."""
+    """Whether its Markdown goes into another page or a comment, and so has small headings."""
 
 
 _CONTENT = {Items: "lines", Facts: "rows", Table: "rows", Bars: "bars", Shares: "parts", Strip: "spans", Ways: "ways"}
 
 
 def is_empty(block: Block) -> bool:
-    """Whether there is nothing in it to show, and no heading of it is shown either."""
+    """Whether the block has nothing to show; then its heading is not shown either."""
     if isinstance(block, Section | Beside):
         return all(map(is_empty, block.blocks))
     return type(block) in _CONTENT and not getattr(block, _CONTENT[type(block)])

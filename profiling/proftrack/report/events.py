@@ -1,4 +1,4 @@
-"""What a report shows of the events themselves: the cycle with the busiest step, looked at once."""
+"""The parts of a report that need the events themselves, for the cycle with the busiest step."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from proftrack.measures.idle import find_gaps
 from proftrack.measures.view import View, view
 from proftrack.measures.window import find_windows
 from proftrack.record.figures import Kernel
-from proftrack.report.chains import Chain, Wait, chains, waits
+from proftrack.report.chains import Chain, Wait, chains_of_cycles, waits
 from proftrack.report.queue import Queue, queue
 from proftrack.report.timeline.lanes import Lanes, lanes
 from proftrack.trace.table import EventTable
 
 
 class EventDetails(NamedTuple):
-    """Of one cycle: its timeline, its launches, its waits."""
+    """One cycle's timeline, launches and waits."""
 
     lanes: Lanes | None
     queue: Queue | None
     chains: list[Chain]
     waits: list[Wait]
     cycle: int
-    """Index of the cycle; 0 where there is only one."""
+    """Index of the cycle; 0 if there is only one."""
     cycles: int
 
 
 def details(tables: list[EventTable], kernels: list[Kernel]) -> EventDetails | None:
-    """Those of the cycle whose step has most GPU work; None where nothing in the tables has a time."""
+    """Details of the cycle with the busiest step; None if no event has a usable time."""
     views = [view(table) for table in tables]
     if not views:
         return None
@@ -42,7 +42,7 @@ def details(tables: list[EventTable], kernels: list[Kernel]) -> EventDetails | N
     return EventDetails(
         lanes=lanes(seen, windows, gaps, kernels),
         queue=queue(seen, windows),
-        chains=chains(seen, kernels),
+        chains=chains_of_cycles([seen], kernels),
         waits=waits(seen),
         cycle=cycle,
         cycles=len(tables),
@@ -51,8 +51,8 @@ def details(tables: list[EventTable], kernels: list[Kernel]) -> EventDetails | N
 
 def _most_work(seen: View) -> int:
     """Nanoseconds of own GPU work in the busiest step."""
-    own = seen.on_device.usable & (seen.on_device.step >= 0)
+    owned = seen.on_device
+    own = owned.usable & (owned.step >= 0)
     if not own.any():
         return 0
-    owned = seen.on_device
     return int(np.bincount(owned.step[own], weights=(owned.end - owned.start)[own]).max())

@@ -1,4 +1,4 @@
-"""The charts of a record: launches over the window, the roofline, the steps, where the window went."""
+"""The charts of a record: launches over the window, the roofline, the steps, the split of the window."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from proftrack.report.queue import BINS, Floats, Queue
 from proftrack.text import brief, duration, number, percent, plain, scaled
 
 LABELLED = 8
-"""Kernels that the roofline numbers."""
+"""Number of kernels labelled in the roofline."""
 MOST_STEPS = 60
-"""More recorded steps are drawn as lines."""
+"""Above this, recorded steps are drawn as lines instead of bars."""
 _STEP_LABELS = 12
 _READABLE = 14
-"""Per cent of the width that a part needs to have its name in it."""
+"""Share of the width, in per cent, that a part needs to have its name inside it."""
 _PERCENT = [Tick(at, str(at)) for at in range(0, 101, 20)]
 
 
@@ -40,14 +40,14 @@ _PERCENT = [Tick(at, str(at)) for at in range(0, 101, 20)]
 
 
 def delay_chart(queue: Queue) -> Chart:
-    """Launch delay over the window: median and largest of each part."""
+    """Launch delay over the window: median and largest of each bin."""
     span = (queue.high - queue.low) / 1000
     largest = float(np.nanmax(queue.delay_max_us))
     return Chart(
         summary=f"Launch delay over the window of {duration(span)}, largest {duration(largest)}",
         x=_time_axis(span),
         y=_durations("launch delay", largest),
-        marks=[_course("largest", queue.delay_max_us, span), _course("typical", queue.delay_median_us, span)],
+        marks=[_stairs("largest", queue.delay_max_us, span), _stairs("typical", queue.delay_median_us, span)],
     )
 
 
@@ -60,12 +60,12 @@ def depth_chart(queue: Queue) -> Chart:
         summary=f"Queue depth over the window of {duration(span)}, deepest {deepest}",
         x=_time_axis(span),
         y=Axis(label="launched, not started", low=0, high=top[-1], ticks=[Tick(v, f"{v:,.0f}") for v in top]),
-        marks=[_course("typical", queue.depth_max, span)],
+        marks=[_stairs("typical", queue.depth_max, span)],
     )
 
 
-def _course(style: str, values: Floats, span: float) -> Stairs:
-    """A level for each part of the window, a gap where nothing started."""
+def _stairs(style: str, values: Floats, span: float) -> Stairs:
+    """A level for each bin of the window, with a gap where nothing started."""
     levels = [None if np.isnan(value) else value for value in values.tolist()]
     return Stairs(style=style, edges=[i * span / BINS for i in range(BINS + 1)], levels=levels)
 
@@ -76,7 +76,7 @@ def _time_axis(span_us: float) -> Axis:
 
 
 def _durations(label: str, high_us: float) -> Axis:
-    """From 0 to a round number of microseconds."""
+    """An axis from 0 to a round number of microseconds."""
     ticks = round_ticks(high_us)
     return Axis(label=label, low=0, high=ticks[-1], ticks=[Tick(v, duration(v)) for v in ticks])
 
@@ -85,7 +85,7 @@ def _durations(label: str, high_us: float) -> Axis:
 
 
 def roofline_chart(record: Record) -> Chart | None:
-    """The device's attainable rates and the large kernels under them (Williams et al., 2009). None without ceilings."""
+    """The device's attainable rates and the large kernels below them (Williams et al., 2009). None without ceilings."""
     ceilings, kernels = record.ceilings, _plotted(record.kernels)
     if ceilings is None or not kernels:
         return None
@@ -100,15 +100,15 @@ def roofline_chart(record: Record) -> Chart | None:
     for dtype, ridge in ridges.items():
         flops = ridge * memory
         marks.append(Line(style="roof", points=[(low, low * memory), (ridge, flops), (high, flops)]))
-        # Left of the ridge and above the slope there can be no kernel.
+        # No kernel can be left of the ridge and above the slope, so the label is never covered.
         marks.append(Words(text=f"{dtype} {scaled(flops, 'FLOP/s')}", x=ridge, y=flops, anchor="end", dx=-6, dy=4))
     middle = (low * max(ridges.values())) ** 0.5
     marks.append(Words(text=scaled(memory, "B/s"), x=middle, y=middle * memory, anchor="end", dx=-8))
     return Chart(
-        summary=f"Roofline of {ceilings.device}: {len(kernels)} kernels by FLOPs a byte and attained FLOP/s",
+        summary=f"Roofline of {ceilings.device}: {len(kernels)} kernels by FLOPs per byte and attained FLOP/s",
         title=f"roofline of {plain(ceilings.device, 40)}, memory {scaled(memory, 'B/s')}",
         x=Axis(
-            label="FLOPs a byte", low=low, high=high, ticks=[Tick(v, f"{v:g}") for v in decades(low, high)], log=True
+            label="FLOPs per byte", low=low, high=high, ticks=[Tick(v, f"{v:g}") for v in decades(low, high)], log=True
         ),
         y=Axis(
             label="FLOP/s", low=bottom, high=top, ticks=[Tick(v, scaled(v, "")) for v in decades(bottom, top)], log=True
@@ -119,17 +119,17 @@ def roofline_chart(record: Record) -> Chart | None:
 
 
 def _plotted(kernels: list[Kernel]) -> list[tuple[int, Kernel]]:
-    """The kernels that have a place on the plot (FLOPs and bytes are known), with their rank among all."""
+    """The kernels with known FLOPs and bytes, each with its rank among all kernels."""
     return [(rank, k) for rank, k in enumerate(kernels, start=1) if k.intensity and k.flops and k.total_us]
 
 
 def _rate(kernel: Kernel) -> float:
-    """FLOP/s that it attained."""
+    """Attained FLOP/s."""
     return (kernel.flops or 0) / kernel.total_us * 1e6
 
 
 def _roofs(record: Record) -> dict[str, float]:
-    """The rates of the types that the step computes in; all of them where that is not known."""
+    """The rates of the types that the step computes in; all rates if the types are unknown."""
     assert record.ceilings is not None
     rates = record.ceilings.flops_per_s
     used = set(record.work.flops_by_dtype) if record.work else set()
@@ -137,14 +137,14 @@ def _roofs(record: Record) -> dict[str, float]:
 
 
 def _dots(kernels: list[tuple[int, Kernel]]) -> list[Dot]:
-    """Circles whose area is the kernel's share of the GPU's time; the largest are numbered as in the table."""
+    """Circles with an area by the kernel's share of GPU time; the largest are numbered as in the table."""
     return [
         Dot(
             style=kernel.limit,
             x=kernel.intensity or 0.0,
             y=_rate(kernel),
             radius=round(4 + 12 * kernel.share**0.5, 1),
-            hint=f"{plain(kernel.name, 120)}: {number(kernel.intensity or 0.0)} FLOPs a byte, "
+            hint=f"{plain(kernel.name, 120)}: {number(kernel.intensity or 0.0)} FLOPs per byte, "
             f"{scaled(_rate(kernel), 'FLOP/s')}",
             text=str(rank) if place < LABELLED else "",
             name=f"{rank} {brief(kernel.name, 44)}, {percent(kernel.share)}" if place < LABELLED else "",
@@ -157,7 +157,7 @@ def _dots(kernels: list[tuple[int, Kernel]]) -> list[Dot]:
 
 
 def steps_chart(record: Record) -> Chart | None:
-    """Each recorded step's host interval and own GPU time, against T and B. None without steps."""
+    """Each recorded step's host interval and own GPU time, compared with T and B. None without steps."""
     steps = record.per_step
     if not steps:
         return None
@@ -175,13 +175,13 @@ def steps_chart(record: Record) -> Chart | None:
             marks.append(Line(style=style, points=[(i + 0.5, us) for i, us in enumerate(values)]))
     for name, style, us in lines:
         marks.append(Line(style=style, points=[(0, us), (len(steps), us)]))
-        label = f"{name} {duration(us)}"  # T on the right and B on the left: they may be the same
+        label = f"{name} {duration(us)}"  # T on the right and B on the left: the two may be equal
         if name == "T":
             marks.append(Words(text=label, x=len(steps), y=us, anchor="end", dx=-2, dy=-3))
         else:
             marks.append(Words(text=label, x=0, y=us, dx=2, dy=-3))
     every = max(1, len(steps) // _STEP_LABELS)
-    gpu_key = [Key("gpu", "GPU time of what it launched")]
+    gpu_key = [Key("gpu", "GPU time of the work it launched")]
     return Chart(
         summary=f"Host interval and own GPU time of {len(steps)} recorded steps",
         title="recorded steps",
@@ -194,7 +194,7 @@ def steps_chart(record: Record) -> Chart | None:
         y=_durations("time", max([*host, *gpu, *(us for _, _, us in lines)])),
         marks=marks,
         key=[
-            Key("host", "the step on the host, profiler included"),
+            Key("host", "the step on the host, profiler overhead included"),
             *(gpu_key if record.totals.self_cuda_time_total_us is not None else []),
         ],
     )
@@ -204,11 +204,11 @@ def steps_chart(record: Record) -> Chart | None:
 
 
 def window_chart(record: Record) -> Chart | None:
-    """The window's exclusive parts as a bar, and idle time by cause as one below it. None without a split."""
+    """The window's exclusive parts as a bar, with idle time by cause as a second bar below. None without a split."""
     split, idle = split_parts(record), idle_parts(record)
     if not split:
         return None
-    rows = [("window", split), *([("idle a step, by cause", idle)] if idle else [])]
+    rows = [("window", split), *([("idle per step, by cause", idle)] if idle else [])]
     top = len(rows)
     return Chart(
         summary="The window as exclusive parts",

@@ -1,8 +1,7 @@
-"""A document as one self-contained page of HTML: style, script and data are inside, nothing is fetched.
+"""A document as one self-contained HTML page: style, script and data are inside, nothing is fetched.
 
-All text is untrusted. It is escaped by the template engine in text and attributes, and embedded as JSON in which no `<`
-is left; and should markup get through all the same, the page's policy allows no script but the one whose hash it names,
-and no request at all.
+All text is untrusted. The template engine escapes it in text and attributes, and the embedded JSON contains no `<`.
+Should markup get through anyway, the page's policy allows only the script with the given hash, and no requests at all.
 """
 
 from __future__ import annotations
@@ -30,21 +29,19 @@ if TYPE_CHECKING:
     from proftrack.report.timeline.lanes import Lanes
 
 LARGEST_BYTES = 1_000_000
-"""What a report may weigh at most, whatever the trace."""
+"""Maximum size of a report, for any trace."""
 _SENTENCE = 1500
 _CODE = re.compile(r"`([^`]+)`")
 
 
 def render(document: Document) -> str:
-    """The page; a script is in it only where a block needs one."""
+    """The page; it has a script only if a block needs one."""
     style = palette.css() + _asset("report.css")
     script = "".join(_asset(name) for name in _scripts(document))
-    page: str = (
-        _engine()
-        .get_template("page.html.jinja")
-        .render(document=document, style=style, script=script, policy=_policy(style, script), version=__version__)
+    template = _engine().get_template("page.html.jinja")
+    return template.render(
+        document=document, style=style, script=script, policy=_policy(style, script), version=__version__
     )
-    return page
 
 
 def _scripts(document: Document) -> list[str]:
@@ -69,13 +66,13 @@ def _asset(name: str) -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """Content security policy: this very style and this very script, and nothing from anywhere."""
+    """Content security policy: only this style and this script, and nothing from anywhere else."""
 
     def digest(text: str) -> str:
         return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
 
-    own = f"script-src {digest(script)}; style-src {digest(style)}"
-    return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
+    allowed = f"script-src {digest(script)}; style-src {digest(style)}"
+    return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
 
 
 @functools.cache
@@ -104,12 +101,12 @@ def _engine() -> Environment:
 
 
 def _without_controls(value: Any) -> Any:
-    """All that the template writes: control characters of a text that is not markup of ours are escaped, too."""
+    """Also escape control characters in every text that the template writes, except for our own markup."""
     return plain(value, sys.maxsize) if type(value) is str else value
 
 
 def _with_code(text: str) -> Markup:
-    """A sentence on one line, what stands between backticks as code; all of it escaped."""
+    """A sentence on one line, with text between backticks as code; all of it escaped."""
     from markupsafe import Markup, escape
 
     parts = _CODE.split(plain(text, _SENTENCE))
@@ -117,7 +114,7 @@ def _with_code(text: str) -> Markup:
 
 
 def _lanes_data(lanes: Lanes) -> Markup:
-    """JSON that no HTML parser can take for markup, and no JavaScript engine for a line's end."""
+    """JSON without characters that an HTML parser could take for markup or JavaScript for the end of a line."""
     from markupsafe import Markup
 
     from proftrack.report.timeline.data import lanes_data

@@ -1,7 +1,7 @@
 """A document as Markdown, for a pull request, a wiki, a chat, or a run's description in MLflow.
 
-All text is untrusted: every character that Markdown or HTML could take for markup becomes an entity. Only what stands
-between backticks in a sentence is code.
+All text is untrusted: every character that Markdown or HTML could take for markup becomes an entity. Only text between
+backticks in a sentence is code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NAME, _CELL, _SENTENCE = 90, 160, 1200
 _MARKUP = re.compile(r"[&<>|*`~\[\]\\#!$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=www)\.|:(?=//)|@(?=\w)")
 _LEADING = re.compile(r"^(?:[-+](?=\s)|\d+[.)](?=\s))")
 _CODE = re.compile(r"`([^`<>|&\[\]]*[^`<>|&\[\]\s][^`<>|&\[\]]*)`")
-"""Code in a sentence. What could be markup to a reader that knows no code is none: all of it is escaped."""
+"""Code in a sentence. Text that could be markup to a parser without code spans does not count: it is all escaped."""
 
 
 def escape(text: str, chars: int = _NAME) -> str:
@@ -43,7 +43,7 @@ def escape(text: str, chars: int = _NAME) -> str:
 
 
 def sentence(text: str, chars: int = _SENTENCE) -> str:
-    """The same, but what stands between backticks is code."""
+    """The same, but text between backticks is code."""
     parts = _CODE.split(_one_line(text, chars))
     return "".join(f"`{part}`" if i % 2 else _escaped(part) for i, part in enumerate(parts))
 
@@ -58,21 +58,14 @@ def _escaped(line: str) -> str:
 
 
 def render(document: Document, *, most_chars: int | None = None) -> str:
-    """The document. Of one that is longer than `most_chars` those blocks are left out that do not fit: half a table
-    shows as text.
-    """
-    parts = [_title(document), sentence(document.origin), *_blocks(document.blocks, comment=document.comment)]
+    """The document. Blocks that do not fit into `most_chars` are left out whole, since half a table shows as text."""
+    title = f"{'###' if document.comment else '#'} {escape(document.title, _SENTENCE)}" if document.title else ""
+    parts = [title, sentence(document.origin), *_blocks(document.blocks, comment=document.comment)]
     text = ""
     for part in filter(None, parts):
         if most_chars is None or len(text) + len(part) + 3 <= most_chars:
             text += ("\n\n" if text else "") + part
     return text + "\n"
-
-
-def _title(document: Document) -> str:
-    if not document.title:
-        return ""
-    return f"{'###' if document.comment else '#'} {escape(document.title, _SENTENCE)}"
 
 
 def _blocks(blocks: Sequence[Block], *, comment: bool) -> Iterator[str]:
@@ -92,7 +85,7 @@ def _heading(title: str, *, comment: bool) -> str:
 
 
 def _headed(block: Any, body: str, *, comment: bool) -> str:
-    """A block under its title; a long table of a comment is folded away."""
+    """A block under its title; in a comment, a long table is collapsed."""
     title = getattr(block, "title", "")
     if isinstance(block, Table) and block.folded and comment:
         return f"<details><summary>{escape(title, _SENTENCE)}</summary>\n\n{body}\n\n</details>"
@@ -121,12 +114,13 @@ def _items(block: Items) -> str:
 
 
 def _facts(block: Facts) -> str:
-    return _rows(("what", "value"), block.rows, numbers=2)
+    return _rows(("name", "value"), block.rows, numbers=2)
 
 
 def _bars(block: Bars) -> str:
-    rows = [(f"{bar.key}: {bar.label}" if bar.key.strip() else bar.label, bar.value, bar.text) for bar in block.bars]
-    return _rows(("time", "", "what could be won"), rows, numbers=3)
+    rows = [(f"{bar.key}: {bar.label}" if bar.key else bar.label, bar.value, bar.text) for bar in block.bars]
+    table = _rows(("time", "", "what could be saved"), rows, numbers=3)
+    return f"{table}\n\n{sentence(block.note)}" if block.note else table
 
 
 def _shares(block: Shares) -> str:
@@ -162,7 +156,7 @@ def _rows(heads: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: int) 
 
 
 def _lines(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
-    rule = "|".join("---:" if each else "---" for each in right)
+    rule = "|".join("---:" if is_right else "---" for is_right in right)
     lines = [f"| {' | '.join(cells)} |" for cells in (heads, *rows)]
     return "\n".join([lines[0], f"|{rule}|", *lines[1:]])
 

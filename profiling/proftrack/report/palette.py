@@ -1,6 +1,6 @@
-"""The colours of all pictures: what a mark is, and the colour that says so, in HTML and in PNG alike.
+"""The colours of all charts: the colour of each style of mark, in HTML and in PNG alike.
 
-Okabe and Ito's, which people who do not see red or green can tell apart, and a few neighbours of theirs.
+They are those of Okabe and Ito, which colour-blind people can tell apart, plus a few similar ones.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ COLORS = {
     "pale": "#f7d794",
 }
 TEXT, SOFT, GRID = "#16191d", "#535b66", "#e3e6ea"
-"""On the white ground of a PNG; HTML has its own for light and dark."""
+"""On the white background of a PNG; HTML has its own for light and dark."""
 
 CURVES = ("blue", "red", "green", "purple", "orange", "sky")
-"""Of lines of one kind, which have to be told apart."""
+"""For several curves in one chart."""
 
 FILLS = {
     # the timeline
@@ -52,7 +52,7 @@ FILLS = {
     "idle-profiler": "grey",
     "idle-queued": "grey",
     "idle-unknown": "grey",
-    # the times of a step, and what could be won of them
+    # the times of a step, and how much of them could be saved
     "solid-T": "blue",
     "solid-B": "blue",
     "solid-W": "blue",
@@ -74,7 +74,7 @@ class Stroke(Struct, frozen=True):
     """How a line is drawn."""
 
     color: str
-    """A name of COLORS; text: that of the words around it."""
+    """A name in COLORS; `text`: the colour of the surrounding text."""
     width: float = 1.5
     dash: tuple[float, ...] = ()
 
@@ -93,9 +93,9 @@ STROKES = {
 }
 """Style of a line -> how it is drawn."""
 SHEER = {"largest": 0.6, "crossing": 0.25}
-"""Styles through which the ground is seen."""
+"""Opacity of translucent styles."""
 ON_DARK = ("arithmetic", "compute", "communication")
-"""Fills on which words are white."""
+"""Fills with white text on them."""
 
 
 def color(style: str) -> str:
@@ -105,7 +105,7 @@ def color(style: str) -> str:
 
 
 def css() -> str:
-    """The same as rules for HTML: a variable for each colour, a class for each style."""
+    """The palette as CSS: a variable for each colour, a class for each style."""
     root = " ".join(f"--{name}: {value};" for name, value in COLORS.items())
     fills = [
         f".{style} {{ fill: var(--{name});{f' opacity: {SHEER[style]};' if style in SHEER else ''} }}"

@@ -1,7 +1,6 @@
-"""Charts as PNG, for MLflow's image view and for chat. Of the package only this and timeline/picture.py draw with
-matplotlib, and both do without it at import.
+"""Charts as PNG, for MLflow's image view and for chat: 800 pixels wide, with the same axes, marks and colours as HTML.
 
-800 pixels wide; axes, marks and colours are those that HTML shows.
+Only this module and timeline/picture.py use matplotlib, and neither imports it at module level.
 """
 
 from __future__ import annotations
@@ -34,32 +33,32 @@ _SMALL, _WORDS = 7.5, 8.0
 
 
 def available() -> bool:
-    """Whether matplotlib is installed; without it there are no pictures, and nothing else is missing."""
+    """Whether matplotlib is installed; without it only the PNGs are missing."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
 def load() -> None:
-    """Import matplotlib, where it is installed, ahead of the first picture."""
+    """Import matplotlib, if installed, ahead of the first chart."""
     if available():
         importlib.import_module("matplotlib.backends.backend_agg")
         importlib.import_module("matplotlib.figure")
 
 
 def write(charts: Sequence[Chart], path: Path) -> None:
-    """Draw the charts below each other. Raises OSError where the disk refuses."""
+    """Draw the charts below each other. Raises OSError if the file cannot be written."""
     with quiet():
         save(_drawn(charts), path)
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a picture; its folder is made. Raises OSError where the disk refuses."""
+    """Write a figure, creating its folder. Raises OSError if the file cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Names in a trace are no mathematics, and may have characters that no font at hand knows: both are no news."""
+    """Draw names in a trace literally, not as mathematics, and silence warnings about missing glyphs."""
     import matplotlib
 
     logger = logging.getLogger("matplotlib")
@@ -74,7 +73,7 @@ def quiet() -> Iterator[None]:
 
 
 def new_figure(height_px: float) -> Figure:
-    """An empty picture of so many pixels."""
+    """An empty figure of this height."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -84,7 +83,7 @@ def new_figure(height_px: float) -> Figure:
 
 
 def entitle(axes: Axes, title: str) -> None:
-    """Write above the axes what they are of."""
+    """Write a title above the axes."""
     axes.set_title(plain(title, 110), fontsize=10, loc="left")
 
 
@@ -178,7 +177,7 @@ def _fill(style: str, alpha: float = 1.0) -> dict[str, Any]:
 
 
 def _key(chart: Chart) -> list[Key]:
-    """What the colours stand for, and the names of the dots: there is no table beside a picture."""
+    """The meaning of the colours, and the names of the dots, since a PNG has no table beside it."""
     return [*chart.key, *(Key(mark.style, mark.name) for mark in chart.marks if isinstance(mark, Dot) and mark.name)]
 
 
@@ -189,12 +188,12 @@ def _legend(axes: Axes, chart: Chart, key: list[Key]) -> None:
     if not key:
         return
     handles = [
-        Line2D([], [], **_stroke(each.style)) if each.style in palette.STROKES else Patch(**_fill(each.style))
-        for each in key
+        Line2D([], [], **_stroke(entry.style)) if entry.style in palette.STROKES else Patch(**_fill(entry.style))
+        for entry in key
     ]
     axes.legend(
         handles,
-        [plain(each.label, 70) for each in key],
+        [plain(entry.label, 70) for entry in key],
         loc="upper center",
         bbox_to_anchor=(0.5, -_KEY_BELOW_PX / (chart.height * _SCALE)),
         ncols=_KEY_COLUMNS,

@@ -1,8 +1,8 @@
-"""What a capture is doing, for whoever waits: a bar for each phase on a terminal, a line for each in a log.
+"""Progress of a capture: one bar per phase on a terminal, one line per phase in a log.
 
-Each shows how long it has taken and, once `expect` was told, about how much is left in all. A phase that is not timed
-(`live`) is redrawn by a thread; nothing else is drawn but by `phase` and `advance`, since a thread would take the
-interpreter's lock from the steps that are being timed.
+Each shows how long the phase has taken and, after `expect`, roughly how much time is left overall. A thread redraws
+phases in which no step is timed (`live`). Everything else is drawn only by `phase` and `advance`, since a thread would
+take the interpreter's lock from the steps being timed.
 """
 
 from __future__ import annotations
@@ -12,46 +12,34 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 from proftrack.threads import beside
+
+if TYPE_CHECKING:
+    from proftrack.capture.measurement import Progress
 
 _REDRAW_SECONDS = 0.1
 _PATIENCE_SECONDS = 2.0
 
 
-class Progress(Protocol):
-    """Phases, one after the other; `advance` says that some more of the present one is done."""
-
-    def phase(
-        self, text: str, total: int | None = None, *, live: bool = False
-    ) -> contextlib.AbstractContextManager[None]:
-        """A stretch of work, of `total` parts where that is known. `live`: no step is timed in it."""
-
-    def expect(self, seconds: float) -> None:
-        """All of it will be over in about so many seconds."""
-
-    def advance(self, amount: int = 1) -> None:
-        """`amount` more parts are done. Cheap: it is called between steps that are timed."""
-
-
 class Silent:
-    """Says nothing."""
+    """Progress that shows nothing."""
 
     @contextlib.contextmanager
     def phase(self, text: str, total: int | None = None, *, live: bool = False) -> Iterator[None]:
-        """Do nothing around the phase."""
+        """See Progress."""
         yield
 
     def expect(self, seconds: float) -> None:
-        """Do nothing."""
+        """See Progress."""
 
     def advance(self, amount: int = 1) -> None:
-        """Do nothing."""
+        """See Progress."""
 
 
 class Lines:
-    """One line for each phase when it is over: its name and how long it took. A long one is announced."""
+    """One line per finished phase: its name and duration. Long `live` phases are also announced when they start."""
 
     def __init__(self, stream: IO[str] | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
@@ -59,7 +47,7 @@ class Lines:
 
     @contextlib.contextmanager
     def phase(self, text: str, total: int | None = None, *, live: bool = False) -> Iterator[None]:
-        """Write the line; a phase that raised is said to have failed."""
+        """Print the line; if the phase raises, the line says that it failed."""
         begin = time.perf_counter()
         ending = "failed after "
         with contextlib.ExitStack() as stack:
@@ -74,7 +62,7 @@ class Lines:
                 self._print(f"{text:<28} {ending}{time.perf_counter() - begin:.1f} s{left and f', {left}'}")
 
     def expect(self, seconds: float) -> None:
-        """Lines from now on say what is left."""
+        """From now on, lines also show the time left."""
         self._end.set(seconds)
 
     def _announce(self, text: str, over: threading.Event) -> None:
@@ -86,11 +74,11 @@ class Lines:
             print(f"proftrack: {line}", file=self._stream, flush=True)
 
     def advance(self, amount: int = 1) -> None:
-        """Do nothing."""
+        """Lines show whole phases only."""
 
 
 class Bars:
-    """A bar for each phase on a terminal."""
+    """One bar per phase on a terminal."""
 
     def __init__(self, console: Any = None) -> None:
         from rich.console import Console
@@ -111,7 +99,7 @@ class Bars:
 
     @contextlib.contextmanager
     def phase(self, text: str, total: int | None = None, *, live: bool = False) -> Iterator[None]:
-        """Show the phase while it runs, and leave its bar full and its time behind it."""
+        """Show the phase while it runs; at its end, leave a full bar and its duration."""
         with self._bars:
             task = self._bars.add_task(text, total=total, left=self._left())
             self._task, self._pending = task, 0
@@ -130,7 +118,7 @@ class Bars:
         self._bars.remove_task(task)
 
     def expect(self, seconds: float) -> None:
-        """Bars from now on show what is left."""
+        """From now on, bars also show the time left."""
         self._end.set(seconds)
 
     def _left(self) -> str:
@@ -153,7 +141,7 @@ class Bars:
 
 
 class _End:
-    """When all of it is expected to be over."""
+    """When all phases are expected to be over."""
 
     def __init__(self) -> None:
         self._at: float | None = None
@@ -162,32 +150,32 @@ class _End:
         self._at = time.perf_counter() + seconds
 
     def text(self) -> str:
-        """`about 12 s left`; nothing where it is not known, or less than a second."""
+        """`about 12 s left`; empty if unknown or less than a second."""
         left = (self._at or 0.0) - time.perf_counter()
         return f"about {left:.0f} s left" if left >= 1 else ""
 
 
 def progress() -> Progress:
-    """What fits stderr: bars on a terminal, lines elsewhere."""
+    """Progress on stderr: bars on a terminal, lines elsewhere."""
     return Bars() if sys.stderr.isatty() else Lines()
 
 
 @contextlib.contextmanager
 def waiting(text: str) -> Iterator[None]:
-    """Say on stderr what is done and for how long already, once it has taken two seconds.
+    """After two seconds, say on stderr what is going on and for how long already.
 
-    On a terminal the line is redrawn and goes away at the end; elsewhere there is one line. Not for what is timed: a
+    On a terminal the line is redrawn and removed at the end; elsewhere one line is printed. Not for timed code, since a
     thread draws it.
     """
-    with beside(lambda over: _tell(text, over)):
+    with beside(lambda over: _show_waiting(text, over)):
         yield
 
 
-def _tell(text: str, over: threading.Event) -> None:
+def _show_waiting(text: str, over: threading.Event) -> None:
     begin, live = time.perf_counter(), sys.stderr.isatty()
     if over.wait(_PATIENCE_SECONDS):
         return
-    with contextlib.suppress(OSError, ValueError):  # a closed stream must not matter
+    with contextlib.suppress(OSError, ValueError):  # a closed stream must not end the run
         if not live:
             print(f"proftrack: {text} ...", file=sys.stderr, flush=True)
             return

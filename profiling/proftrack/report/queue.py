@@ -1,4 +1,4 @@
-"""Launch delay and queue depth over the window: whether the host runs ahead of the GPU, or the GPU waits for it."""
+"""Launch delay and queue depth over the window: does the host run ahead of the GPU, or does the GPU wait for it?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Queue(NamedTuple):
-    """Bins of equal width over the window. NaN where nothing started."""
+    """Figures in bins of equal width over the window; NaN where nothing started."""
 
     low: int
     high: int
@@ -25,11 +25,11 @@ class Queue(NamedTuple):
     delay_median_us: Floats
     delay_max_us: Floats
     depth_max: Floats
-    """Most work that one stream had launched and not yet started, at any moment of the bin."""
+    """The most launched but not yet started work on one stream at any moment of the bin."""
 
 
 def queue(seen: View, windows: Windows) -> Queue | None:
-    """The two courses; None where no GPU work could be joined with its launch."""
+    """Delay and depth over the window; None if no GPU work could be matched with its launch."""
     joined = np.flatnonzero((seen.links.launch != NONE) & seen.owned.usable)
     if not len(joined) or not windows.duration:
         return None
@@ -58,13 +58,13 @@ def _median_and_max(place: Ints, values: Floats) -> tuple[Floats, Floats]:
 
 
 def _depth(lane: Ints, called: Ints, started: Ints, windows: Windows) -> Floats:
-    """The deepest of the streams' queues in each bin; a queue keeps its depth until it changes."""
+    """The depth of the deepest stream's queue in each bin; a queue keeps its depth until it changes."""
     depth = np.zeros(BINS)
-    for one in np.unique(lane).tolist():
-        mine = lane == one
+    for stream in np.unique(lane).tolist():
+        mine = lane == stream
         times = np.concatenate([called[mine], started[mine]])
         change = np.repeat([1, -1], int(mine.sum()))
-        order = np.lexsort((change, times))  # at one instant starts come before calls: no queue of zero length
+        order = np.lexsort((change, times))  # starts before calls at the same instant: a start at once is no queue
         times, level = times[order], np.cumsum(change[order])
         inside = times <= windows.high
         times, level = np.maximum(times[inside], windows.low), level[inside]
@@ -76,12 +76,12 @@ def _depth(lane: Ints, called: Ints, started: Ints, windows: Windows) -> Floats:
 
 
 def _carried(deepest: Floats, place: Ints, level: Ints) -> Floats:
-    """Each bin's largest level, not less than the level that the bin before it ended with."""
+    """Each bin's largest level, at least the level at which the previous bin ended."""
     last = np.zeros(BINS)
-    known = np.zeros(BINS, dtype=bool)
-    last[place] = level  # of several, numpy keeps the last
-    known[place] = True
-    latest = np.maximum.accumulate(np.where(known, np.arange(BINS), -1))
+    changed = np.zeros(BINS, dtype=bool)
+    last[place] = level  # for repeated indices, numpy keeps the last value
+    changed[place] = True
+    latest = np.maximum.accumulate(np.where(changed, np.arange(BINS), -1))
     ended = np.where(latest >= 0, last[np.maximum(latest, 0)], 0)
     before = np.concatenate([[0], ended[:-1]])
     return np.asarray(np.maximum(deepest, before))

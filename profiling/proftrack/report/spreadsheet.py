@@ -12,7 +12,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """For a spreadsheet: no text is taken for a formula, times are ISO 8601."""
+    """The rows as CSV: text that looks like a formula is quoted, times are ISO 8601."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(rows[0].keys())

@@ -1,4 +1,4 @@
-"""A chart as the shapes of an SVG: every place in it as a position in the picture. The template writes them down."""
+"""A chart as the shapes of an SVG, with values converted to positions in the picture. The template writes the SVG."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class At(Struct, frozen=True):
 
 
 class Shape(Struct, frozen=True, kw_only=True):
-    """A piece of the picture; which of the numbers count depends on `kind` (path, rect, circle, text)."""
+    """A shape; `kind` (path, rect, circle, text) determines which numbers it uses."""
 
     kind: str
     style: str
@@ -33,11 +33,11 @@ class Shape(Struct, frozen=True, kw_only=True):
     width: float = 0.0
     height: float = 0.0
     text: str = ""
-    """Shown by a text, and as the hint of other shapes."""
+    """The content of a text, the tooltip of any other shape."""
 
 
 class Drawing(Struct, frozen=True, kw_only=True):
-    """A chart in place."""
+    """A chart with everything at its position."""
 
     summary: str
     width: float
@@ -54,7 +54,7 @@ class Drawing(Struct, frozen=True, kw_only=True):
 
 
 class _Places:
-    """From values to positions, rounded to what a screen can show."""
+    """Converts values to positions, rounded to what a screen can show."""
 
     def __init__(self, chart: Chart) -> None:
         self._x, self._y = chart.x, chart.y
@@ -71,7 +71,7 @@ class _Places:
 
 
 def draw(chart: Chart) -> Drawing:
-    """The chart's shapes, in the order in which they lie upon each other."""
+    """The chart's shapes, from back to front."""
     places = _Places(chart)
     return Drawing(
         summary=chart.summary,
@@ -135,9 +135,9 @@ def _words(mark: Words, places: _Places) -> Shape:
 def _stairs(mark: Stairs, places: _Places) -> str:
     """A closed outline for each stretch without a gap."""
     parts = []
-    for known, stretch in groupby(range(len(mark.levels)), key=lambda i: mark.levels[i] is not None):
+    for has_level, stretch in groupby(range(len(mark.levels)), key=lambda i: mark.levels[i] is not None):
         at = list(stretch)
-        if not known:
+        if not has_level:
             continue
         outline = f"M{places.x(mark.edges[at[0]]):g} {places.bottom:g}"
         for i in at:

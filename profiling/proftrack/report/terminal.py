@@ -1,7 +1,6 @@
 """A document on a terminal, or as plain text for a pipe.
 
-Lines fit the terminal; where there is none, $COLUMNS, else 100 columns. Numbers are never cut: the name beside them
-gives way.
+Lines fit the terminal's width; in a pipe, $COLUMNS, else 100 columns. Numbers are never cut; names beside them are.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ from proftrack.report.document import (
 )
 from proftrack.text import brief, percent, plain
 
-_Each = TypeVar("_Each")
+_Item = TypeVar("_Item")
 PIPED_COLUMNS = 100
 _SENTENCE, _CELL, _NAME = 1200, 160, 60
 _NARROWEST = 10
-"""Of a column of words, which gives way to numbers no further."""
+"""Width below which a column of words is not shortened further."""
 _BAR = 30
 _LABEL = 8
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -54,9 +53,9 @@ _STYLES: dict[Tone, str] = {"good": "bold green", "bad": "bold red", "unclear": 
 
 
 def console(stream: IO[str] | None = None) -> Console:
-    """stdout, or another text stream. rich honours NO_COLOR itself, and colours nothing that is no terminal.
+    """A console on stdout or another text stream. rich honours NO_COLOR, and uses colour on terminals only.
 
-    A character that the stream's encoding has not is shown as its escape: no report may fail for a name's sake.
+    A character that the stream's encoding lacks is shown as its escape: no report may fail because of a name.
     """
     out = sys.stdout if stream is None else stream
     reconfigure: Callable[..., None] | None = getattr(out, "reconfigure", None)
@@ -66,11 +65,11 @@ def console(stream: IO[str] | None = None) -> Console:
 
 
 def _width(out: IO[str]) -> int | None:
-    """None for a terminal, whose width rich finds out itself."""
+    """Columns of a pipe; None for a terminal, since rich finds out its width."""
     if out.isatty():
         return None
-    asked = os.environ.get("COLUMNS", "")
-    return int(asked) if asked.isascii() and asked.isdigit() and int(asked) > 0 else PIPED_COLUMNS
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isascii() and columns.isdigit() and int(columns) > 0 else PIPED_COLUMNS
 
 
 def show(document: Document, stream: IO[str] | None = None) -> None:
@@ -86,7 +85,7 @@ def text(document: Document) -> str:
 
 
 def print_note(label: str, text: str) -> None:
-    """A sentence behind a label of eight columns, as wide as the terminal is."""
+    """Print a sentence after a label of eight columns, wrapped to the terminal's width."""
     _hanging(console(), text, label.ljust(_LABEL), " " * _LABEL)
 
 
@@ -94,7 +93,7 @@ def print_note(label: str, text: str) -> None:
 
 
 def _show(out: Console, blocks: Sequence[Block]) -> None:
-    """Block after block, with a line between them but where they go together."""
+    """Print the blocks, separated by empty lines except where they belong together."""
     before: Block | None = None
     for block in blocks:
         if is_empty(block) or type(block) not in _SHOW:
@@ -139,6 +138,8 @@ def _bars(out: Console, block: Bars) -> None:
         line = f"{bar.key:<2} {plain(bar.short or bar.label, _CELL):<24}{plain(bar.value):>9}  "
         length = bar.solid + bar.rest
         out.print(Text((line + _bar(length / 100, out.width - len(line)) if length else line).rstrip()))
+    if block.note:
+        _hanging(out, block.note, style="dim")
 
 
 def _bar(share: float, room: int) -> str:
@@ -173,17 +174,13 @@ def _section(out: Console, block: Section) -> None:
     _show(out, block.blocks)
 
 
-def _beside(out: Console, block: Beside) -> None:
-    _show(out, block.blocks)
-
-
 def _heading(out: Console, title: str) -> None:
     if title:
         out.print(Text(f"{plain(title, _SENTENCE)}:"))
 
 
 def _hanging(out: Console, text: str, first: str = "", below: str = "", style: str = "") -> None:
-    """A text in lines that fit, the first behind `first`, the others behind `below`, which is as wide."""
+    """Print a text in lines that fit, the first after `first`, the others after `below`, which is as wide."""
     words = Text(plain(text, _SENTENCE), style=style)
     for i, part in enumerate(words.wrap(out, max(out.width - len(below), 20))):
         part.rstrip()
@@ -194,16 +191,18 @@ def _hanging(out: Console, text: str, first: str = "", below: str = "", style: s
 
 
 def _table(out: Console, block: Table) -> None:
-    """Columns side by side. Where they do not fit, run ids are shortened, sentences go below their row, words give way
-    (never a number), and what still has no room is another table below, with the first columns again.
+    """Print columns side by side.
+
+    If they do not fit, run ids are shortened, sentences go below their row, and words (never numbers) are cut; columns
+    that still do not fit go into another table below, which repeats the first columns.
     """
     columns = [replace(column, label=plain(column.label, _CELL)) for column in block.columns]
     shown = block.cells[: block.most]
     below = [""] * len(shown)
-    texts = [[_whole(cell, column) for cell, column in zip(row, columns, strict=True)] for row in shown]
-    if not _fits(columns, texts, out.width):
+    texts = [[_full_text(cell, column) for cell, column in zip(row, columns, strict=True)] for row in shown]
+    if _total(_widths(columns, texts)) > out.width:
         texts = [[cell[:_SHORT_ID] if _RUN_ID.fullmatch(cell) else cell for cell in row] for row in texts]
-    if block.below is not None and not _fits(columns, texts, out.width):
+    if block.below is not None and _total(_widths(columns, texts)) > out.width:
         below = [plain(row[block.below].text, _SENTENCE) for row in shown]
         columns = _without(columns, block.below)
         texts = [_without(row, block.below) for row in texts]
@@ -224,11 +223,11 @@ def _table(out: Console, block: Table) -> None:
         _hanging(out, note, style="dim")
 
 
-def _without(row: Sequence[_Each], index: int) -> list[_Each]:
+def _without(row: Sequence[_Item], index: int) -> list[_Item]:
     return [*row[:index], *row[index + 1 :]]
 
 
-def _whole(cell: Cell, column: Column) -> str:
+def _full_text(cell: Cell, column: Column) -> str:
     if column.kind == "code":
         return cell.hint or cell.text
     return plain(cell.text, _CELL)
@@ -246,12 +245,8 @@ def _total(widths: Sequence[int]) -> int:
     return sum(widths) + _GAP * (len(widths) - 1)
 
 
-def _fits(columns: Sequence[Column], texts: Sequence[Sequence[str]], width: int) -> bool:
-    return _total(_widths(columns, texts)) <= width
-
-
 def _narrowed(columns: Sequence[Column], widths: list[int], width: int) -> list[int]:
-    """The widest column that may be cut gives way until all fit, or until none is left to give way."""
+    """Shorten the widest column that may be cut until all fit or none can be cut further."""
     widths = list(widths)
     cut = [i for i, column in enumerate(columns) if column.kind in ("text", "code")]
     while cut and _total(widths) > width:
@@ -263,7 +258,7 @@ def _narrowed(columns: Sequence[Column], widths: list[int], width: int) -> list[
 
 
 def _parts(widths: Sequence[int], repeated: int, width: int) -> list[list[int]]:
-    """The columns that fit beside each other; each part begins with those that are repeated."""
+    """Groups of columns that fit side by side; each group starts with the repeated columns."""
     parts = [list(range(repeated))]
     for i in range(repeated, len(widths)):
         if len(parts[-1]) > repeated and _total([widths[j] for j in (*parts[-1], i)]) > width:
@@ -281,8 +276,8 @@ def _rows(
     *,
     headed: bool,
 ) -> None:
-    """Lines of a table, which is given column by column."""
-    cells = [_column(column, each, width) for column, each, width in zip(columns, texts, widths, strict=True)]
+    """Print the lines of a table given column by column."""
+    cells = [_column(column, text, width) for column, text, width in zip(columns, texts, widths, strict=True)]
     if headed:
         heads = [_aligned(column, column.label[:width], width) for column, width in zip(columns, widths, strict=True)]
         _line(out, heads, "bold")
@@ -298,7 +293,7 @@ def _line(out: Console, cells: Sequence[str], style: str) -> None:
 
 
 def _column(column: Column, texts: Sequence[str], width: int) -> list[str]:
-    cut = _told_apart(texts, width) if column.kind == "code" else [_cut(cell, width) for cell in texts]
+    cut = _cut_distinctly(texts, width) if column.kind == "code" else [_cut(cell, width) for cell in texts]
     return [_aligned(column, cell, width) for cell in cut]
 
 
@@ -310,8 +305,8 @@ def _aligned(column: Column, text: str, width: int) -> str:
     return text.rjust(width) if column.kind == "number" else text.ljust(width)
 
 
-def _told_apart(names: Sequence[str], room: int) -> list[str]:
-    """Names cut in their middle; those that are then alike by their ends, where that tells them apart."""
+def _cut_distinctly(names: Sequence[str], room: int) -> list[str]:
+    """Names with their middle cut; those that would then look the same lose their end instead."""
     cut = [brief(name, room) for name in names]
     return [
         name_cut if cut.count(name_cut) == 1 else _cut_end(brief(name, len(name)), room)
@@ -335,5 +330,5 @@ _SHOW: dict[type, Callable[[Console, Any], None]] = {
     Strip: _strip,
     Ways: _ways,
     Section: _section,
-    Beside: _beside,
+    Beside: lambda out, block: _show(out, block.blocks),
 }

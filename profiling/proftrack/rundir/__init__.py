@@ -1,21 +1,21 @@
-"""Run folders: what a run measured, kept whole on disk before anything of it goes to a store.
+"""Run folders: what a run measured, complete on disk before any of it goes to a store.
 
     FOLDER/record.json
            trace/*.pt.trace.json.gz
            tables/key_averages.txt, ops.json, kernels.json
            events.parquet
            report.html
-           plots/*.png                 where matplotlib is installed
-           git.diff                    only where the tree was dirty
-           ranks.json, ranks/N.record.json     of a run of several ranks
-           logged.json                 to which stores this folder was logged; ours, not an artifact
+           plots/*.png                 if matplotlib is installed
+           git.diff                    only if the tree was dirty
+           ranks.json, ranks/N.record.json     if the run has several ranks
+           logged.json                 the stores this folder was logged to; for proftrack only, not an artifact
 
-    layout    each of these names, once
-    spool     where new folders are made, and where runs without --output keep theirs
-    lock      one process at a time
-    read      which folders are whole, and what of them belongs into a store
-    logged    where a folder was logged to
-    parts     what each rank leaves
+    layout    these names, defined once
+    spool     where new folders are created, and where runs without --output keep theirs
+    lock      one process at a time per folder
+    read      which folders are complete, and which of their files belong in a store
+    logged    which stores a folder was logged to
+    parts     what each rank leaves for rank 0
     batch     the folder of a sweep or of variants, with a run folder for each part
 
 `proftrack.recorder` writes them.

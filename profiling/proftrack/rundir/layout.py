@@ -1,4 +1,4 @@
-"""Each file and folder name of a run folder, and of the folder of a batch, once."""
+"""The file and folder names of run folders and batch folders, each defined once."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ PLOTS = "plots"
 DIFF = "git.diff"
 
 REQUIRED = (RECORD, KEY_AVERAGES, *TABLES, EVENTS)
-"""Without these, and the traces that its record names, a folder is not whole, but for what the record says it lacks."""
+"""A complete folder has these and the traces that its record names, except for what the record says was left out."""
 MADE_AGAIN = (EVENTS, PLOTS, REPORT, DIFF)
-"""What a run can do without, in the order in which it is given up: pictures are drawn again from the record."""
+"""What a run does not need, in the order in which it is left out: pictures can be drawn again from the record."""
 
 RANKS = "ranks"
-"""Folder of the other ranks' parts: N/ while rank N is at work, N.record.json afterwards."""
+"""Folder for the parts of the other ranks: N/ while rank N is at work, N.record.json afterwards."""
 RANKS_SUMMARY = "ranks.json"
 COLLECTIVES = "collectives.json"
-"""Of a rank's part, until all are gathered."""
+"""In a rank's part, until all parts are gathered."""
 
 LOGGED = "logged.json"
-"""To which stores the folder was logged. Ours, not an artifact."""
+"""The stores that the folder was logged to. For proftrack only, not an artifact."""
 LOCK = ".lock"
-"""Held by the process that is at work on the folder. Hidden names are no artifacts."""
+"""Locked by the process that works on the folder. Files with hidden names are not artifacts."""
 GITIGNORE = ".gitignore"
 
 
 def part_record(rank: int) -> str:
-    """The record of a rank other than 0, in its whole run folder."""
+    """The record of a rank other than 0, in a complete run folder."""
     return f"{RANKS}/{rank}.{RECORD}"
 
 
@@ -42,14 +42,14 @@ BATCH = "group.json"
 LOGS = "logs"
 """NAME.txt: what the processes of a part printed."""
 PROCESSES = "processes"
-"""Of variants in processes of their own: what each of them leaves, until it has been taken in."""
+"""For variants in separate processes: what each process leaves, until it has been read."""
 
 
 class BatchNames(NamedTuple):
-    """What a batch of one kind calls its folders and files."""
+    """Names of the folders and files of one kind of batch."""
 
     parts: str
-    """Folder of the run folders."""
+    """Folder that contains the run folders."""
     result: str
     text: str
     table: str

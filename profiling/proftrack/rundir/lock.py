@@ -1,4 +1,4 @@
-"""One process at a time: who measures into a run folder, logs it or removes it holds it meanwhile."""
+"""One process at a time: whoever measures into a run folder, logs it or removes it locks it meanwhile."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from proftrack.rundir.layout import LOCK
 
 
 def locked(folder: Path) -> AbstractContextManager[None]:
-    """Hold a folder for the block. Raises StoreError where another process holds it.
+    """Lock a folder for the block. Raises StoreError if another process has locked it.
 
-    Where the file system has no locks, or the folder cannot be written to, nothing is held: the record's identity in
-    the store is the second guard.
+    If the file system has no locks, or the folder is read-only, nothing is locked: the record's identity in the store
+    is the second guard.
     """
     return files.locked(
-        folder / LOCK, held=StoreError(f"{folder}: another process is logging it now", "wait until that has ended")
+        folder / LOCK, held=StoreError(f"{folder}: another process is using it", "wait until that process has ended")
     )

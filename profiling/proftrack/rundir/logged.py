@@ -1,4 +1,4 @@
-"""logged.json: the stores that a run folder was logged to, or began to be."""
+"""logged.json: the stores that a run folder was logged to, completely or in part."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from proftrack.rundir.read import read_bounded
 
 
 class Logged(Struct, frozen=True, kw_only=True):
-    """One store that a folder was logged to, or began to be."""
+    """One store that a folder was logged to, completely or in part."""
 
     store: str
     """The store's URI without credentials."""
@@ -27,11 +27,11 @@ class _LoggedFile(Struct, frozen=True):
 
 
 def logged(folder: Path) -> list[Logged]:
-    """The stores that this folder was logged to; empty where that is not known.
+    """The stores that this folder was logged to; empty if unknown.
 
-    Raises ProftrackError where the file is larger than proftrack writes any.
+    Raises ProftrackError if the file is larger than any that proftrack writes.
     """
-    if not (folder / LOGGED).is_file():  # a pipe would be waited for
+    if not (folder / LOGGED).is_file():  # reading a pipe would block
         return []
     try:
         file: _LoggedFile = untrusted.decode(read_bounded(folder / LOGGED), _LoggedFile)
@@ -41,9 +41,9 @@ def logged(folder: Path) -> list[Logged]:
 
 
 def note_logged(folder: Path, entry: Logged) -> None:
-    """Put `entry` into logged.json in place of what it said about the same store.
+    """Add `entry` to logged.json, replacing an earlier entry for the same store.
 
-    A folder that cannot be written to is no error: the store knows the record's identity as well.
+    A read-only folder is not an error: the store knows the record's identity as well.
     """
     entries = [each for each in logged(folder) if each.store != entry.store]
     data = msgspec.json.format(msgspec.json.encode(_LoggedFile([*entries, entry])), indent=1)

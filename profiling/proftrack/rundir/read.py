@@ -1,4 +1,4 @@
-"""What a run folder holds: whether it is whole, and what of it belongs into a store."""
+"""Reads a run folder: whether it is complete, and which of its files belong in a store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from proftrack.record import Record
 from proftrack.rundir.layout import LOGGED, RECORD, REQUIRED, TRACES
 
 MAX_NOTE_BYTES = 16 << 20
-"""Of logged.json, and of a group's group.json."""
+"""Maximum size of logged.json and group.json."""
 _SEARCH_DEPTH = 4
 
 
@@ -23,16 +23,18 @@ def holds_measurements(folder: Path) -> bool:
 
 
 def find(folder: Path) -> list[Path]:
-    """The run folders at or below `folder`, in order of their names.
+    """The run folders at or below `folder`, sorted by name.
 
-    Raises UsageError where there is none.
+    Raises UsageError if there is none.
     """
     if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder", "name one that `proftrack run --output` wrote")
-    found = sorted(_walk(folder.absolute(), _SEARCH_DEPTH))
-    if not found:
-        raise UsageError(f"{folder}: no run folder (no {RECORD} in it)", "name one that `proftrack run --output` wrote")
-    return found
+        raise UsageError(f"{folder}: no such folder", "name a folder that `proftrack run --output` wrote")
+    run_folders = sorted(_walk(folder.absolute(), _SEARCH_DEPTH))
+    if not run_folders:
+        raise UsageError(
+            f"{folder}: no run folder (no {RECORD} in it)", "name a folder that `proftrack run --output` wrote"
+        )
+    return run_folders
 
 
 def _walk(folder: Path, depth: int) -> Iterator[Path]:
@@ -45,48 +47,50 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def load(folder: Path) -> Record:
-    """The record of a run folder that holds everything its record names.
+    """The record of a run folder that has all files that the record names.
 
-    Raises ProftrackError where the record cannot be read, is that of a bare trace, or a file is missing.
+    Raises ProftrackError if the record cannot be read or is that of a bare trace, or if a file is missing.
     """
     record = records.load(folder / RECORD)
     if record.run is None:
-        raise ProftrackError(f"{folder}: holds the record of a bare trace, not of a run", "only runs are synced")
+        raise ProftrackError(f"{folder}: its record is that of a bare trace, not of a run", "name the folder of a run")
     traces = [f"{TRACES}/{Path(file.name).name}" for file in record.source.files]
-    wanted = [name for name in (*REQUIRED, *traces) if name not in record.source.left_out]
-    missing = [name for name in wanted if not (folder / name).is_file()]
+    required = [name for name in (*REQUIRED, *traces) if name not in record.source.left_out]
+    missing = [name for name in required if not (folder / name).is_file()]
     if missing:
-        raise ProftrackError(f"{folder}: not whole, {missing[0]} is missing", "copy the folder again or repeat the run")
+        raise ProftrackError(
+            f"{folder}: incomplete, {missing[0]} is missing", "copy the folder again or repeat the run"
+        )
     return record
 
 
 def artifacts(folder: Path) -> list[Path]:
-    """All files of a run folder that belong into the store, relative to it.
+    """All files of a run folder that belong in the store, relative to it.
 
-    Raises ProftrackError at a symbolic link, and at a name that a store could take for another place: a folder that
-    others made must not upload what lies outside of it, nor anything to where another run is.
+    Raises ProftrackError for a symbolic link, and for a name that a store could read as another path: a folder from
+    someone else must not upload files from outside of it, nor write to another run.
     """
-    found = []
+    artifact_paths = []
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
         if path.is_symlink():
-            raise ProftrackError(f"{path}: a symbolic link", "a run folder holds plain files only")
+            raise ProftrackError(f"{path}: is a symbolic link", "remove it: only plain files are allowed here")
         if names.leads_elsewhere(path.name):
             raise ProftrackError(f"{folder}: the file {relative.as_posix()!r} cannot be stored", "rename or remove it")
         if path.is_file() and relative.name != LOGGED and not any(part.startswith(".") for part in relative.parts):
-            found.append(relative)
-    return found
+            artifact_paths.append(relative)
+    return artifact_paths
 
 
 def identity(folder: Path) -> str:
-    """What makes a run folder the same one wherever it was copied: the hash of its record."""
+    """The identity of a run folder wherever it is copied: the hash of its record."""
     return hashlib.sha256((folder / RECORD).read_bytes()).hexdigest()[:32]
 
 
 def read_bounded(path: Path) -> bytes:
-    """A note that a folder holds about itself. Raises OSError, ProftrackError where it is larger than any of ours."""
+    """Read logged.json or group.json. Raises OSError; ProftrackError if it is larger than any that proftrack writes."""
     with path.open("rb") as file:
         data = file.read(MAX_NOTE_BYTES + 1)
     if len(data) > MAX_NOTE_BYTES:
-        raise ProftrackError(f"{path}: more than {MAX_NOTE_BYTES} bytes, proftrack writes none so large", "remove it")
+        raise ProftrackError(f"{path}: more than {MAX_NOTE_BYTES} bytes, which proftrack never writes", "remove it")
     return data

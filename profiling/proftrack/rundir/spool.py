@@ -1,4 +1,4 @@
-"""Where new run folders are made: the folder that was named, else one of its own below the spool.
+"""Where new run folders are created: at the path given, else below the spool.
 
 A run without --output uses a folder below the spool, which is removed once everything in it is logged.
 """
@@ -23,7 +23,7 @@ from proftrack.rundir.read import find, holds_measurements
 
 SPOOL_VARIABLE = "PROFTRACK_SPOOL"
 LEAST_FREE_BYTES = 64 << 20
-_LEFT_AFTER_S = 86_400
+_ABANDONED_AFTER_S = 86_400
 
 
 def spool_root() -> Path:
@@ -32,9 +32,9 @@ def spool_root() -> Path:
 
 
 def new_folder(output: Path | None, experiment: str) -> Path:
-    """An empty run folder: `output` itself, or a fresh one below the spool.
+    """Create an empty run folder: `output` itself, or a new one below the spool.
 
-    Raises UsageError where `output` holds something already or cannot be made.
+    Raises UsageError if `output` is not empty or cannot be created.
     """
     try:
         if output is not None:
@@ -45,7 +45,7 @@ def new_folder(output: Path | None, experiment: str) -> Path:
         name = names.file_name(experiment)
         folder = root / f"{name}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.getpid()}-{os.urandom(2).hex()}"
         folder.mkdir(parents=True)
-        _sweep(root)
+        _remove_abandoned(root)
         # A folder of measurements must not make the user's own repository look dirty.
         (root / GITIGNORE).write_text("*\n", encoding="utf-8")
         return folder
@@ -57,11 +57,11 @@ def new_folder(output: Path | None, experiment: str) -> Path:
         ) from error
 
 
-def _sweep(root: Path) -> None:
-    """Remove what processes that were killed have left: folders without measurements, a day old, held by nobody."""
+def _remove_abandoned(root: Path) -> None:
+    """Remove what killed processes have left: unlocked folders without measurements that are a day old."""
     for folder in root.iterdir():
         with contextlib.suppress(OSError, StoreError):
-            old = time.time() - folder.stat().st_mtime > _LEFT_AFTER_S
+            old = time.time() - folder.stat().st_mtime > _ABANDONED_AFTER_S
             if old and re.search(r"-\d{8}T\d{6}-\d+-[0-9a-f]{4}$", folder.name) and not holds_measurements(folder):
                 with locked(folder):
                     shutil.rmtree(folder)
@@ -74,18 +74,18 @@ def free_space(folder: Path) -> tuple[Path, int]:
 
 
 def _refuse_full_disk(folder: Path) -> None:
-    """Find out before minutes are spent: a run wants a few MB at least, and its traces more."""
+    """Check before minutes are spent: a run needs a few MB at least, and its traces more."""
     existing, free = free_space(folder)
     if free < LEAST_FREE_BYTES:
         raise UsageError(
-            f"{existing}: {free // 2**20} MB are free, and a run wants {LEAST_FREE_BYTES // 2**20}",
-            f"free some, or name another folder with --output or ${SPOOL_VARIABLE}",
+            f"{existing}: {free // 2**20} MB are free, but a run needs {LEAST_FREE_BYTES // 2**20} MB",
+            f"free some space, or name another folder with --output or ${SPOOL_VARIABLE}",
         )
 
 
 def _empty_folder(folder: Path) -> Path:
     if folder.is_dir() and any(path.name != LOCK for path in folder.iterdir()):
-        raise UsageError(f"--output {folder}: the folder is not empty", "name a new one, nothing is overwritten")
+        raise UsageError(f"--output {folder}: the folder is not empty", "name a new one: nothing is overwritten")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -130,7 +130,7 @@ def _is_free(folder: Path) -> bool:
 
 
 def discard(folder: Path) -> None:
-    """Remove a folder of the spool, and the spool itself once it is empty."""
+    """Remove a folder of the spool, and the spool itself if it is then empty."""
     shutil.rmtree(folder, ignore_errors=True)
     root = folder.parent
     with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""From a trace file to a table of its complete events, as a stream.
+"""Streams a trace file into a table of its complete events.
 
-source      the file's bytes, inflated and bounded, in chunks
+source      the file's bytes, decompressed and limited in size, in chunks
 members     the keys around the event array, read one by one
 reader      the events, decoded in batches
 repair      a batch that does not decode, event by event
@@ -10,5 +10,5 @@ codes       numbers that stand for a column's distinct values
 categories  what kind of event a row is
 table       the event table: every column explained
 parquet     the table as a file, and back
-ranks       which rank a trace is of
+ranks       which rank a trace belongs to
 """

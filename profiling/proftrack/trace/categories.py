@@ -1,4 +1,4 @@
-"""What kind of row a trace's category names, over torch's old and new spellings and other accelerators' runtimes."""
+"""The kind of row that a trace's category names, in torch's old and new spellings and for other accelerators."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class Kind(IntEnum):
-    """What a row is, whatever its file calls it."""
+    """The kind of a row, whatever its file calls it."""
 
     OTHER = 0
     CPU_OP = 1
@@ -19,9 +19,9 @@ class Kind(IntEnum):
     MEMCPY = 7
     MEMSET = 8
     GPU_ANNOTATION = 9
-    """A user's region as seen on the GPU's lane: never GPU work."""
+    """A user's region as shown on the GPU: never GPU work."""
     SYNC = 10
-    """cuda_sync rows (waits as the GPU's driver sees them): never GPU work."""
+    """cuda_sync rows (waits as the GPU driver sees them): never GPU work."""
     OVERHEAD = 11
     """The profiler's own rows (buffer flushes, requests)."""
     TRACE = 12
@@ -50,15 +50,15 @@ HOST_KINDS = (Kind.CPU_OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.DRIVER)
 """The rows that self CPU time is counted over."""
 CALL_KINDS = (Kind.RUNTIME, Kind.DRIVER)
 GPU_KINDS = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
-"""GPU work; nothing else on a GPU's lane is."""
+"""GPU work; no other row shown on a GPU is."""
 
 
 def kind_of(category: str) -> Kind:
     """The kind of a row from its `cat`: cuda_runtime, hip_runtime, xpu_runtime ... are all runtime calls."""
     lower = category.lower()
-    known = _KIND_OF.get(lower)
-    if known is not None:
-        return known
+    kind = _KIND_OF.get(lower)
+    if kind is not None:
+        return kind
     if lower.endswith("_runtime"):
         return Kind.RUNTIME
     if lower.endswith("_driver"):
@@ -99,7 +99,7 @@ def is_graph_launch(name: str) -> bool:
 
 
 def is_wait(name: str) -> bool:
-    """Whether a call of this name waits for the GPU: synchronisations and blocking copies."""
+    """Whether a call of this name waits for the GPU: synchronizations and blocking copies."""
     return _SYNC_CALL.match(name) is not None
 
 

@@ -1,4 +1,4 @@
-"""Columns of codes: small numbers that stand for the distinct values of a column."""
+"""Columns of codes: small numbers that stand for a column's distinct values."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ import numpy.typing as npt
 from proftrack.trace.table import NONE, Codes, Ints
 
 SPARSE = 4
-"""A table of all possible keys is quicker than a sort up to this many times the rows."""
+"""A table of all possible keys is faster than a sort if it has at most this many times as many entries as rows."""
 
 
 class Numbering(dict[Any, int]):
-    """Gives each distinct key the next number when it is first asked for."""
+    """Gives each distinct key the next number on first use."""
 
     def __missing__(self, key: Any) -> int:
         number = self[key] = len(self)
         return number
 
     def codes(self, keys: Sequence[Any]) -> Codes:
-        """The number of each key. Raises TypeError for a key that is not hashable."""
+        """The number of each key. Raises TypeError if a key is not hashable."""
         if keys and keys[0] == keys[-1] and keys.count(keys[0]) == len(keys):  # one process, one thread
             return np.full(len(keys), self[keys[0]], dtype=np.int32)
         return np.fromiter(map(self.__getitem__, keys), dtype=np.int32, count=len(keys))
 
     def texts(self) -> tuple[Codes, list[str]]:
-        """For each number the number of its key's text, and the texts: 7 and "7" are one."""
+        """For each number, the number of its key as text, and the texts: 7 and "7" are the same text."""
         texts = Numbering()
         return texts.codes([str(key) for key in self]), list(texts)
 
 
 def distinct(keys: Ints, bound: int) -> tuple[Ints, Ints]:
-    """The distinct `keys` in order, all in 0 .. bound - 1, and for each key its position among them."""
+    """The distinct `keys` in order, all in 0 .. bound - 1, and each key's position among them."""
     if bound > SPARSE * len(keys) + 1024:
         unique, position = np.unique(keys, return_inverse=True)
-        return unique, position.reshape(-1)  # numpy 2.0 alone gives it the input's shape
+        return unique, position.reshape(-1)  # only numpy 2.0 gives it the input's shape
     present = np.zeros(bound, dtype=bool)
     present[keys] = True
     return np.flatnonzero(present), (np.cumsum(present) - 1)[keys]
 
 
 def grouped(columns: Iterable[npt.NDArray[Any]]) -> tuple[Ints, Ints]:
-    """Rows with the same codes in all columns (NONE is a code like others): a row of each group, each row's group."""
+    """Groups rows with the same codes in all columns (NONE is a code too): one row per group, and each row's group."""
     group: Ints | None = None
     groups = 1
     for codes in columns:
@@ -60,6 +60,6 @@ def grouped(columns: Iterable[npt.NDArray[Any]]) -> tuple[Ints, Ints]:
 
 
 def paired(first: Codes, second: Codes) -> tuple[Codes, list[tuple[int, int]]]:
-    """Two columns of codes as one, and the pair that each of its codes stands for."""
+    """Two columns of codes combined into one, and the pair that each new code stands for."""
     rows, group = grouped((first, second))
     return group.astype(np.int32), list(zip(first[rows].tolist(), second[rows].tolist(), strict=True))

@@ -1,8 +1,8 @@
-"""Reads one JSON value that is not quite JSON, where what was meant needs no guess.
+"""Reads one value that is not quite JSON, as long as its meaning needs no guessing.
 
 torch writes names without escaping quotes (before 2.7 backslashes and control characters too) and numbers as bare
-`nan` or `inf`; other tools leave commas over or out. Everything else raises NotJson. One
-pass, no backtracking: the first place where a text can end is where it ends.
+`nan` or `inf`; other tools write extra commas or leave them out. Everything else raises NotJson. One pass, no
+backtracking: a string ends at the first place where it can end.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|[\\"]')
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
-# What must stand behind the quote that closes a text: a quote inside a text has something else behind it.
+# What must follow the quote that closes a string: a quote inside a string is followed by something else.
 _COMMA = r"[ \t\r\n]*(?:,[ \t\r\n]*)?"
 _BEHIND_JSON = {"}": re.compile(r"[ \t\r\n]*[,}]"), "]": re.compile(r"[ \t\r\n]*[,\]]")}
 _BEHIND_MEMBER = re.compile(rf'{_COMMA}(?:"[^"\n]{{0,64}}"[ \t\r\n]*:|\}}[ \t\r\n]*(?:[,\]}}]|\Z))')
 _BEHIND_ITEM = re.compile(rf'[ \t\r\n]*,[ \t\r\n]*["0-9\[{{tfnN-]|{_COMMA}\][ \t\r\n]*(?:[,\]}}]|\Z)')
-# The name of an event is the text that nobody escapes, and anything may stand in it; but the keys behind it are few.
+# An event's name is the string that tools fail to escape, and it may contain anything; but few keys can follow it.
 _EVENT_KEYS = "ph|cat|name|pid|tid|ts|dur|tts|tdur|args|id|s|bp|cname|sf|stack"
 _BEHIND_NAME = re.compile(rf'{_COMMA}(?:"(?:{_EVENT_KEYS})"[ \t\r\n]*:|\}}[ \t\r\n]*\Z)')
 
 
 class NotJson(ValueError):
-    """It is not clear what was meant; `at_end`: perhaps because the text ends too early."""
+    """The meaning is unclear; `at_end`: perhaps because the text ends too early."""
 
     def __init__(self, what: str, *, at_end: bool = False) -> None:
         super().__init__(what)
@@ -46,22 +46,22 @@ class NotJson(ValueError):
 
 
 class Lenient:
-    """One value of `text`. Numbers come as int or Decimal, so that no digit is lost; what is no number as None."""
+    """Reader of the value in `text`. Numbers become int or Decimal, so that no digit is lost; NaN and the like None."""
 
     def __init__(self, text: str, *, is_event: bool = False) -> None:
         self.text = text
         self.faults: list[str] = []
-        """What was not JSON, in the order of the text."""
+        """What was not JSON, in text order."""
         self._is_event = is_event
         self._has_twice = False
 
     def whole(self) -> Any:
-        """The value that is the whole text. Raises NotJson where it is not clear what was meant."""
-        value, end = self.value(_blank(self.text, 0), 0)
-        if _blank(self.text, end) != len(self.text):
+        """The value that the whole text holds. Raises NotJson if its meaning is unclear."""
+        value, end = self.value(skip_blank(self.text, 0), 0)
+        if skip_blank(self.text, end) != len(self.text):
             raise NotJson("more than one value")
         if self._has_twice and self.faults:
-            raise NotJson("a key stands there twice")  # a text may have ended too early
+            raise NotJson("a key occurs twice")  # a string may have ended too early
         return value
 
     def value(self, position: int, depth: int) -> tuple[Any, int]:
@@ -85,7 +85,7 @@ class Lenient:
                 return members, position + 1
             match = _KEY.match(self.text, position)
             if match is None:
-                raise NotJson("a key was expected", at_end=position >= len(self.text))
+                raise NotJson("expected a key", at_end=position >= len(self.text))
             key, position = self._unescaped(match[1]), match.end()
             self._has_twice = self._has_twice or key in members
             if self.text[position : position + 1] == '"':
@@ -104,16 +104,16 @@ class Lenient:
             items.append(item)
 
     def _separator(self, position: int, between: bool, end: str) -> int:
-        """Skip what separates two parts of an object or array: one comma, in JSON."""
+        """Skip the separator between two parts of an object or array; in JSON that is one comma."""
         match = _BLANK_OR_COMMA.match(self.text, position)
         behind = match.end() if match else position
         commas = self.text.count(",", position, behind)
         if commas != (between and self.text[behind : behind + 1] != end):
-            self.faults.append("a comma over" if commas else "a missing comma")
+            self.faults.append("an extra comma" if commas else "a missing comma")
         return behind
 
     def _string(self, position: int, closing: str, behind: re.Pattern[str]) -> tuple[str, int]:
-        """A text in an object or array that `closing` ends: JSON's own, else up to the first quote before `behind`."""
+        """A string in an object or array closed by `closing`: valid JSON, or up to the first quote before `behind`."""
         plain = _TEXT.match(self.text, position)
         if plain is not None and _BEHIND_JSON[closing].match(self.text, plain.end()):
             return self._unescaped(plain[1]), plain.end()
@@ -121,24 +121,24 @@ class Lenient:
         while (close := self.text.find('"', close + 1)) >= 0:
             if behind.match(self.text, close + 1):
                 return self._unescaped(self.text[position + 1 : close]), close + 1
-        raise NotJson("no end of a text is certain", at_end=True)
+        raise NotJson("it is unclear where a string ends", at_end=True)
 
     def _unescaped(self, raw: str) -> str:
         def mended(match: re.Match[str]) -> str:
             if len(match[0]) > 1:
                 return match[0]
-            self.faults.append("a quote inside a text" if match[0] == '"' else "a backslash inside a text")
+            self.faults.append("an unescaped quote in a string" if match[0] == '"' else "a stray backslash in a string")
             return "\\" + match[0]
 
         if "\\" not in raw and '"' not in raw and not _CONTROL.search(raw):
             return raw
         if _CONTROL.search(raw):
-            self.faults.append("a control character inside a text")
+            self.faults.append("a control character in a string")
         text: str = json.loads(f'"{_ESCAPE.sub(mended, raw)}"', strict=False)
-        whole, lone = _SURROGATE.subn("\ufffd", text)
-        if lone:
-            self.faults.append("half a character inside a text")
-        return whole
+        text, surrogates = _SURROGATE.subn("\ufffd", text)
+        if surrogates:
+            self.faults.append("a lone surrogate in a string")
+        return text
 
     def _bare(self, position: int) -> tuple[Any, int]:
         match = _WORD.match(self.text, position)
@@ -151,21 +151,21 @@ class Lenient:
             return None, end
         if _NUMBER.fullmatch(word):
             return number(word), end
-        what = f"{word[:20]!r} is no value" if word else "a value was expected"
-        raise NotJson(what, at_end=end >= len(self.text))
+        raise NotJson(f"{word[:20]!r} is not a value" if word else "expected a value", at_end=end >= len(self.text))
 
 
 _LITERALS = {"true": True, "false": False, "null": None}
 
 
 def number(word: str) -> int | Decimal | None:
-    """An integer as int and any other number as Decimal; None where it is too long or too large to be one."""
+    """An integer as int and any other number as Decimal; None if it is too long or too large."""
     try:
         return int(word) if len(word) < 1000 and word.lstrip("-").isdigit() else Decimal(word)
     except InvalidOperation:
         return None
 
 
-def _blank(text: str, position: int) -> int:
+def skip_blank(text: str, position: int) -> int:
+    """Where the whitespace that may begin at `position` ends."""
     match = _BLANK.match(text, position)
     return match.end() if match else position

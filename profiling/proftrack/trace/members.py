@@ -1,4 +1,4 @@
-"""The root object's keys around its event array, read one by one: a broken one does not cost the others."""
+"""The root object's keys around its event array, read one by one, so that a broken one does not cost the others."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import math
 import re
 from typing import Any, NamedTuple
 
-from proftrack.trace.lenient import Lenient
+from proftrack.trace.lenient import Lenient, skip_blank
 from proftrack.untrusted import is_too_deep
 
 EVENTS = "traceEvents"
 MAX_MEMBERS = 10_000
 """Of the root object; torch writes some thirty."""
 
-_BLANK = re.compile(r"[ \t\r\n]*")
 _KEY = re.compile(r'"((?:[^"\\\x00-\x1f]|\\.){0,1024})"[ \t\r\n]*:[ \t\r\n]*')
 _EVENTS_KEY = re.compile(rf'"{EVENTS}"[ \t\r\n]*:[ \t\r\n]*\[')
 _SCANNER = json.JSONDecoder(strict=False)
 _NEAR_END = 64
-"""A fault this close to the end of what was read may only be the rest that is missing."""
+"""A fault this close to the end of the data read so far may only mean that the rest is missing."""
 
 
 class Scan(NamedTuple):
@@ -27,30 +26,30 @@ class Scan(NamedTuple):
 
     members: dict[str, Any]
     position: int
-    """Behind the last member that was read."""
+    """Just after the last member that was read."""
     state: str
-    """events: `position` is behind the `[` of the event array. closed: behind the object's `}`. more: the text ends in
-    a member. broken: what follows is not JSON."""
+    """events: `position` is after the `[` of the event array. closed: after the object's `}`. more: the text ends
+    inside a member. broken: the text that follows is not JSON."""
     faults: list[str]
-    """What was mended."""
+    """What was repaired."""
 
 
 def scan(data: bytes, position: int, *, at_end: bool, after_member: bool = False) -> Scan:
-    """Read members from `position` on, which lies behind the object's `{` or (`after_member`) behind a value."""
-    text = data.decode("latin-1")  # one character a byte: offsets stay those of the file
+    """Read members from `position` on, which is after the object's `{` or, with `after_member`, after a value."""
+    text = data.decode("latin-1")  # one character per byte: offsets stay those of the file
     members: dict[str, Any] = {}
     faults: list[str] = []
     for _ in range(MAX_MEMBERS):
         here, commas = _separator(text, position)
         if text.startswith("}", here):
-            faults += ["a comma over"] * bool(commas)
+            faults += ["an extra comma"] * bool(commas)
             return Scan(members, here + 1, "closed", faults)
         try:
             key, start, end = _member(text, here, at_end)
         except _NoMember as fault:
             return Scan(members, position, "more" if fault.is_short and not at_end else "broken", faults)
         if commas != after_member:
-            faults.append("a comma over" if commas else "a missing comma")
+            faults.append("an extra comma" if commas else "a missing comma")
         if end is None:
             return Scan(members, start + 1, "events", faults)
         members[key] = _value(data[start:end], faults)
@@ -59,7 +58,7 @@ def scan(data: bytes, position: int, *, at_end: bool, after_member: bool = False
 
 
 class _NoMember(Exception):
-    """What stands here is none; `is_short`: perhaps because the text ends in it."""
+    """There is no member at this position; `is_short`: perhaps because the text ends inside it."""
 
     def __init__(self, is_short: bool) -> None:
         super().__init__()
@@ -67,7 +66,7 @@ class _NoMember(Exception):
 
 
 def _member(text: str, here: int, at_end: bool) -> tuple[str, int, int | None]:
-    """Key, start and end of a member; the end of an event array, which is not read here, is None."""
+    """A member's key, and the start and end of its value; the end is None for the event array, not read here."""
     match = _KEY.match(text, here)
     if match is None:
         raise _NoMember(len(text) - here < _NEAR_END or text.find('"', here + 1) < 0)
@@ -87,9 +86,9 @@ def _member(text: str, here: int, at_end: bool) -> tuple[str, int, int | None]:
         raise _NoMember(False) from error
     if _is_too_deep(text[start:end]):
         raise _NoMember(False)
-    behind = _blank(text, end)
+    behind = skip_blank(text, end)
     if behind == len(text) and not at_end:
-        raise _NoMember(True)  # a number may go on
+        raise _NoMember(True)  # a number may continue
     if text[behind : behind + 1] not in (",", "}", "") and not _KEY.match(text, behind):
         raise _NoMember(len(text) - behind < _NEAR_END)
     return key, start, end
@@ -100,7 +99,7 @@ def _is_too_deep(text: str) -> bool:
 
 
 def mended(data: bytes, start: int, end: int) -> dict[str, Any]:
-    """The members in [start, end), with their faults mended. Raises ValueError where that needs a guess."""
+    """The members in [start, end), with their faults repaired. Raises ValueError if that needs guessing."""
     text = data[start:end].decode("utf-8", "replace").strip(" \t\r\n,")
     value = Lenient("{" + text + "}").whole()
     if not isinstance(value, dict):
@@ -110,27 +109,22 @@ def mended(data: bytes, start: int, end: int) -> dict[str, Any]:
 
 
 def find_events(data: bytes, position: int) -> tuple[int, int] | None:
-    """Where behind `position` the key of an event array begins, and where the array's first event may."""
+    """Where after `position` the key of an event array begins, and where its first event may begin."""
     match = _EVENTS_KEY.search(data.decode("latin-1"), position)
     return match.span() if match else None
 
 
 def _separator(text: str, position: int) -> tuple[int, int]:
-    """Where the next member begins, and how many commas stand before it."""
+    """Where the next member begins, and how many commas precede it."""
     commas = 0
-    position = _blank(text, position)
+    position = skip_blank(text, position)
     while text.startswith(",", position):
-        commas, position = commas + 1, _blank(text, position + 1)
+        commas, position = commas + 1, skip_blank(text, position + 1)
     return position, commas
 
 
-def _blank(text: str, position: int) -> int:
-    match = _BLANK.match(text, position)
-    return match.end() if match else position
-
-
 def _value(piece: bytes, faults: list[str]) -> Any:
-    """A value as Python has it; a number that is none, or that no machine could have written, is None."""
+    """A value as a Python object; NaN, infinities and integers over 64 bits become None."""
 
     def no_number(word: str) -> None:
         faults.append(f"a bare {word}")

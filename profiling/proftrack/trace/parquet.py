@@ -1,4 +1,4 @@
-"""events.parquet: the event tables of a run, readable by DuckDB, Dask, Spark and pandas where they lie."""
+"""events.parquet: a run's event tables, which DuckDB, Dask, Spark and pandas can read in place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = {
     "cycle": "index of the active window (one trace file each)",
     "ts_ns": "start, nanoseconds after the first event of its file",
     "dur_ns": "duration",
-    "valid": "false where the file's times cannot be",
+    "valid": "false if the file's times are impossible",
     "name": "operator, annotation, call or kernel",
     "category": "the file's own word",
     "kind": "what that is: cpu_op, annotation, runtime, driver, kernel, memcpy, memset, ...",
@@ -83,16 +83,16 @@ def _arrow(pa: Any, cycle: int, table: EventTable) -> Any:
 
 
 def _text(value: str | None) -> str | None:
-    """Lone surrogates, which JSON allows and UTF-8 does not, replaced."""
+    """The text with lone surrogates replaced: JSON allows them, UTF-8 does not."""
     return None if value is None else value.encode("utf-8", "replace").decode("utf-8")
 
 
 def read_events(path: Path) -> list[EventTable]:
-    """The tables that `write_events` wrote, one a cycle.
+    """The tables that `write_events` wrote, one per cycle.
 
-    What the file does not hold is empty: what the trace says about itself (`meta`, and with it the devices'
-    multiprocessors), notes of the reader, and of `signatures` all but the shapes.
-    Raises TraceError where the file is missing or is no events.parquet.
+    Fields that the file does not store are empty: the trace's metadata (`meta`, which includes the devices'
+    multiprocessors), the reader's notes, and everything in `signatures` except the shapes.
+    Raises TraceError if the file is missing or is not an events.parquet.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -105,7 +105,7 @@ def read_events(path: Path) -> list[EventTable]:
     missing = [name for name in COLUMNS if name not in whole.column_names]
     if missing:
         raise TraceError(
-            f"{path}: no events.parquet of proftrack, it has no column {missing[0]}", "name the trace itself"
+            f"{path}: not an events.parquet of proftrack: it has no column {missing[0]}", "name the trace itself"
         )
     cycle = whole["cycle"].to_numpy()
     whole = whole.combine_chunks()
@@ -113,12 +113,12 @@ def read_events(path: Path) -> list[EventTable]:
 
 
 def _refuse_bomb(path: Path, meta: Any) -> None:
-    """A file from somebody else may unfold to anything: real ones hold a row in five bytes or more."""
+    """An untrusted file may expand to any size; real ones take at least five bytes per row."""
     inside = sum(meta.row_group(number).total_byte_size for number in range(meta.num_row_groups))
     size = path.stat().st_size
     if inside > MAX_BYTES or (meta.num_rows > ROWS_ALWAYS and meta.num_rows > MAX_ROWS_PER_BYTE * size):
         raise TraceError(
-            f"{path}: {size} bytes that unfold to {meta.num_rows} rows and {inside} bytes, which no trace's events do",
+            f"{path}: {size} bytes expand to {meta.num_rows} rows and {inside} bytes, which no real trace does",
             "name the trace itself",
         )
 

@@ -1,4 +1,4 @@
-"""Which rank a trace file is of: by what it says, or by its name."""
+"""The rank that a trace file belongs to, from its contents or its name."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,18})(?!\d)", re.IGNORECASE)
 _WORKER = re.compile(r"^(?P<worker>.+?)[._](?P<time>\d{10,})(?:\.cycle\d+)?(?=\.)")
 _CYCLE = re.compile(r"\.cycle\d+(?=\.)")
 LARGEST_RANK = 10**18 - 1
-"""A larger number is none of a rank."""
+"""A larger number cannot be a rank."""
 
 
 def stated_rank(value: object) -> int | None:
-    """The rank in a trace's `distributedInfo`: a number, or one written as text. None where it is neither."""
+    """The rank in a trace's `distributedInfo`: a number, or one written as text. None for anything else."""
     if isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value):
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_RANK:
@@ -26,15 +26,15 @@ def stated_rank(value: object) -> int | None:
 
 
 def numbered(ranks: Sequence[int | None]) -> list[int]:
-    """The ranks, with the free numbers in their order for those that are not known."""
+    """The ranks, with unknown ones numbered in order by the numbers that are free."""
     free = filterfalse({rank for rank in ranks if rank is not None}.__contains__, count())
     return [next(free) if rank is None else rank for rank in ranks]
 
 
 def rank_of(path: Path, distributed_rank: int | None, pattern: str | None = None) -> int | None:
-    """The rank of a trace: by `pattern` (one group, on the file's name), else as the trace says, else by its name.
+    """The rank of a trace: by `pattern` (one group, on the file name), else as the trace says, else by its name.
 
-    Raises UsageError where the pattern is no regular expression with a group of digits, or does not match.
+    Raises UsageError if the pattern is not a regular expression with a group of digits, or does not match.
     """
     if pattern is not None:
         return _by_pattern(path, pattern)
@@ -49,19 +49,22 @@ def _by_pattern(path: Path, pattern: str) -> int:
         match = re.search(pattern, path.name)
         if match is None:
             raise UsageError(
-                f"--rank-from {pattern!r} does not match {path.name}", "give a pattern that matches all files"
+                f"--rank-from {pattern!r} does not match {path.name}", "give a pattern that matches every file"
             )
         rank = int(match[1])
     except (re.error, IndexError, ValueError) as error:
         problem = f"--rank-from {pattern!r} is not a regular expression with one group of digits ({error})"
-        raise UsageError(f"{problem}", "for example 'rank(\\d+)'") from error
+        raise UsageError(problem, "write, for example, 'rank(\\d+)'") from error
     if not 0 <= rank <= LARGEST_RANK:
-        raise UsageError(f"--rank-from {pattern!r} takes {rank} from {path.name}", "give a pattern that matches a rank")
+        raise UsageError(
+            f"--rank-from {pattern!r} takes {rank} from {path.name}, which is not a rank",
+            "give a pattern that matches a rank",
+        )
     return rank
 
 
 def worker_of(path: Path) -> str:
-    """What the traces of one process have in common: torch names them HOST_PID.TIME.pt.trace.json, one a cycle."""
+    """The part of the name that all traces of one process share; torch writes HOST_PID.TIME.pt.trace.json per cycle."""
     name = _CYCLE.sub("", path.name)
     match = _WORKER.match(name)
     return match["worker"] if match else name

@@ -1,8 +1,8 @@
-"""Reads a trace file as a stream: the JSON is never whole in memory, and no event becomes a dict.
+"""Reads a trace file as a stream: the JSON is never completely in memory, and no event becomes a dict.
 
-The events are decoded in batches of a megabyte. Where a batch may end is found without parsing it first: a place
-that looks like the end of an event is right exactly if what stands before it decodes as a list, since brackets and
-quotes then balance. Only a batch that does not decode goes through `repair`, event by event.
+Events are decoded in batches of a megabyte. A batch's end is found without parsing it first: a position that looks
+like the end of an event is one exactly if the text before it decodes as a list, because brackets and quotes then
+balance. Only a batch that does not decode goes through `repair`, event by event.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from proftrack.untrusted import MAX_LEVELS, TooDeepError, levels
 
 BATCH_BYTES = 1 << 20
 MAX_EVENT_BYTES = 64 << 20
-"""An event larger than this is none; bounds what is held while its end is looked for."""
+"""Anything larger is not an event; bounds the memory used while searching for an event's end."""
 MAX_MEMBERS_BYTES = 32 << 20
-"""Of the keys before the event array, and of those behind it."""
+"""Limit for the keys before the event array, and for those after it."""
 
 _BOUNDARY = re.compile(rb"\}\s*,(?=\s*\{)")
 _LIST_END = re.compile(rb"\s*\]")
@@ -37,7 +37,7 @@ _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 class Trace(NamedTuple):
-    """A trace file as read."""
+    """A trace file that was read."""
 
     path: Path
     table: EventTable
@@ -47,10 +47,10 @@ class Trace(NamedTuple):
 
 
 def read(path: Path, *, salvage: bool = False, max_bytes: int | None = None) -> Trace:
-    """Read a Chrome trace as torch.profiler writes it, plain or gzip.
+    """Read a Chrome trace as written by torch.profiler, plain or gzip.
 
-    With `salvage`, what is whole in a broken file is read and `table.notes.partial` says why the rest is not.
-    Raises TraceError naming the file, byte offset and line where it cannot be read.
+    With `salvage`, the intact part of a broken file is read, and `table.notes.partial` says why the rest is not.
+    Raises TraceError, naming the file, byte offset and line, if the file cannot be read.
     """
     size = _size_on_disk(path)
     with _no_collector(), contextlib.closing(read_ahead(read_chunks(path, max_bytes))) as chunks:
@@ -68,7 +68,7 @@ def _size_on_disk(path: Path) -> int:
     if stat.S_ISDIR(status.st_mode):
         raise TraceError(f"{path}: is a folder", "name a trace file in it")
     if not stat.S_ISREG(status.st_mode):
-        raise TraceError(f"{path}: is a pipe or a device, and a trace is read more than once", "write it to a file")
+        raise TraceError(f"{path}: is a pipe or a device, but a trace is read more than once", "write it to a file")
     if status.st_size == 0:
         raise TraceError(f"{path}: is empty", "export the trace again")
     return status.st_size
@@ -76,7 +76,7 @@ def _size_on_disk(path: Path) -> int:
 
 @contextlib.contextmanager
 def _no_collector() -> Iterator[None]:
-    """The rows hold no cycles; the collector would only look through millions of them."""
+    """The rows have no reference cycles; the collector would only scan millions of them for nothing."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -103,7 +103,7 @@ class _Parser:
         self.meta: dict[str, Any] = {}
 
     def run(self) -> None:
-        """Read the keys before the events, the events, and the keys behind them."""
+        """Read the keys before the events, the events, and the keys after them."""
         in_object = self._header()
         size = BATCH_BYTES
         while True:
@@ -111,80 +111,80 @@ class _Parser:
             before = self.buffer.offset
             if self._batch():
                 break
-            stuck = self.buffer.offset == before  # the buffer ends inside its only event
+            stuck = self.buffer.offset == before  # the buffer holds part of one event
             size = 2 * len(self.buffer.data) if stuck else BATCH_BYTES
         if self.partial is None or self.buffer.data:
             self._trailer(in_object)
 
     def table(self) -> EventTable:
-        """The table of what was read."""
+        """The table of all events that were read."""
         notes = Notes(repaired=self.repaired, repaired_example=self.example, skipped=self.skipped, partial=self.partial)
         return self.builder.build(_meta(self.meta), notes)
 
     # -- the keys before the events
 
     def _header(self) -> bool:
-        """Consume up to the first event. False where the root is the bare list of events and no object."""
+        """Consume everything up to the first event. False if the root is a bare list of events, not an object."""
         buffer = self.buffer
         buffer.skip_to_content()
         if buffer.data.startswith(b"["):
             buffer.consume(1)
             return False
         if not buffer.data:
-            self._fail(0, f"holds nothing but blanks{self._fault()}; export the trace again")
+            self._fail(0, f"contains only whitespace{self._fault()}", "export the trace again")
         if not buffer.data.startswith(b"{"):
-            self._fail(0, f"is not a JSON trace (it starts with {_shown(buffer.data)}); name a Chrome trace")
+            self._fail(0, f"is not a JSON trace (it starts with {_shown(buffer.data)})", "name a Chrome trace")
         position = 1
         while True:
-            found = members.scan(buffer.data, position, at_end=buffer.at_end, after_member=position > 1)
-            self._keep_members(found)
-            position = found.position
-            if found.state == "events":
+            scan = members.scan(buffer.data, position, at_end=buffer.at_end, after_member=position > 1)
+            self._keep_members(scan)
+            position = scan.position
+            if scan.state == "events":
                 buffer.consume(position)
                 return True
-            if found.state == "broken" and (events := members.find_events(buffer.data, position)):
+            if scan.state == "broken" and (events := members.find_events(buffer.data, position)):
                 self._mend_members(position, events[0])
                 buffer.consume(events[1])
                 return True
-            if found.state == "closed" or buffer.at_end or len(buffer.data) >= MAX_MEMBERS_BYTES:
-                self._no_events(found)
+            if scan.state == "closed" or buffer.at_end or len(buffer.data) >= MAX_MEMBERS_BYTES:
+                self._no_events(scan)
             buffer.fill(min(2 * len(buffer.data), MAX_MEMBERS_BYTES))
 
-    def _keep_members(self, found: members.Scan) -> None:
-        self.meta.update(found.members)
-        for fault in found.faults:
-            self._note_repair(f"{fault} around the events", self.buffer.offset)
+    def _keep_members(self, scan: members.Scan) -> None:
+        self.meta.update(scan.members)
+        for fault in scan.faults:
+            self._note_repair(f"{fault} outside the events", self.buffer.offset)
 
     def _mend_members(self, start: int, end: int) -> None:
         try:
             self.meta.update(members.mended(self.buffer.data, start, end))
         except ValueError as error:
-            self._lost(start, end, f"not valid JSON ({error}), and no repair of it is certain", "the events")
+            self._lost(start, end, f"not valid JSON ({error}) and cannot be repaired without guessing", "the events")
             return
-        self._note_repair("a key beside the events", self.buffer.offset + start)
+        self._note_repair("a key outside the events", self.buffer.offset + start)
 
-    def _no_events(self, found: members.Scan) -> None:
-        data, position = self.buffer.data, found.position
+    def _no_events(self, scan: members.Scan) -> NoReturn:
+        data, position = self.buffer.data, scan.position
         if members.EVENTS in self.meta:
             value = self.meta[members.EVENTS]
-            what = "null" if value is None else _shown(str(value).encode("utf-8", "replace"))
-            self._fail(position, f'"traceEvents" is {what} and no list; export the trace again')
-        if found.state == "closed":
-            why = 'holds no "traceEvents"; it is JSON of another kind, not a trace of torch.profiler'
+            shown = "null" if value is None else _shown(str(value).encode("utf-8", "replace"))
+            self._fail(position, f'"traceEvents" is {shown}, not a list', "export the trace again")
+        if scan.state == "closed":
+            why = 'contains no "traceEvents": it is JSON of another kind, not a torch.profiler trace'
             raise NotATraceError(self._located(position, why), path=self.path)
-        if found.state == "broken" and (not self.buffer.at_end or data.rstrip().endswith(b"}")):
-            self._fail(position, f'{_shown(data[position:])} is not valid JSON, and no "traceEvents" follow')
+        if scan.state == "broken" and (not self.buffer.at_end or data.rstrip().endswith(b"}")):
+            self._fail(position, f'{_shown(data[position:])} is not valid JSON, and no "traceEvents" follows')
         if self.buffer.at_end:
-            self._fail(len(data), f'ends before its "traceEvents"{self._fault()}; copy it again')
-        why = 'no "traceEvents" up to here; not a trace of torch.profiler'
+            self._fail(len(data), f'the file ends before its "traceEvents"{self._fault()}', "copy it again")
+        why = 'no "traceEvents" up to this point: not a torch.profiler trace'
         raise NotATraceError(self._located(len(data), why), path=self.path)
 
     # -- the events
 
     def _batch(self) -> bool:
-        """Decode one batch; True when there are no more events."""
+        """Decode one batch; True if there are no more events."""
         data, at_end = self.buffer.data, self.buffer.at_end
-        for piece, behind in [(memoryview(data), len(data))] if at_end else _pieces(data):
+        for piece, next_start in [(memoryview(data), len(data))] if at_end else _pieces(data):
             try:
                 self._add(b"".join((b"[", piece, b"" if at_end else b"]")))
             except (msgspec.ValidationError, TooDeepError):
@@ -194,13 +194,13 @@ class _Parser:
                     return True
                 continue
             self._check_last_comma()
-            self.buffer.consume(behind)
+            self.buffer.consume(next_start)
             self.after_comma = True
             return at_end
         return self._walk()
 
     def _last_events(self, end: int | None) -> bool:
-        """Decode the last events, those before the buffer's offset `end`; False where that is not all of them."""
+        """Decode the last events, those before the buffer's offset `end`; False if more events follow."""
         if end is None:
             return False
         self.buffer.fill(end + repair.LOOK_AHEAD)
@@ -216,11 +216,11 @@ class _Parser:
 
     def _check_last_comma(self) -> None:
         if self.after_comma and _LIST_END.match(self.buffer.data):
-            self._note_repair("a comma before the end of the events", self.buffer.offset)
+            self._note_repair("an extra comma before the end of the events", self.buffer.offset)
 
     def _add(self, text: bytes) -> None:
-        """Decode a list of events. Raises TooDeepError, msgspec.DecodeError, UnicodeDecodeError; then none is added."""
-        if levels(text) > MAX_LEVELS + 1:  # the list itself is one
+        """Decode and add a list of events. TooDeepError, msgspec.DecodeError, UnicodeDecodeError: none was added."""
+        if levels(text) > MAX_LEVELS + 1:  # the list itself is one level
             raise TooDeepError
         if not self.exact:
             try:
@@ -229,99 +229,102 @@ class _Parser:
             except InexactTimes:
                 self.exact = True
             except msgspec.ValidationError:
-                pass  # times as text, for one: an ExactRow takes them
+                pass  # for example, times written as text, which an ExactRow accepts
         self.builder.add(EXACT_ROWS.decode(text))
 
     def _walk(self) -> bool:
-        """Read a batch that does not decode event by event; True when there are no more events."""
+        """Read event by event a batch that does not decode; True if there are no more events."""
         rows = []
         consumed, ended = 0, False
-        for found in repair.walk(self.buffer.data, at_end=self.buffer.at_end, after_comma=self.after_comma):
-            if isinstance(found, repair.Event):
-                rows.append(found.row)
-                if found.fault:
-                    self._note_repair(found.fault, self.buffer.offset + found.start)
-            elif isinstance(found, repair.Fault):
-                self._note_repair(found.what, self.buffer.offset + found.start)
-            elif isinstance(found, repair.Lost):
-                self._lost(found.start, found.end, found.why, "the other events")
-            elif isinstance(found, repair.Rest):
-                consumed, self.after_comma = found.start, found.after_comma
+        for item in repair.walk(self.buffer.data, at_end=self.buffer.at_end, after_comma=self.after_comma):
+            if isinstance(item, repair.Event):
+                rows.append(item.row)
+                if item.fault:
+                    self._note_repair(item.fault, self.buffer.offset + item.start)
+            elif isinstance(item, repair.Fault):
+                self._note_repair(item.what, self.buffer.offset + item.start)
+            elif isinstance(item, repair.Lost):
+                self._lost(item.start, item.end, item.why, "the other events")
+            elif isinstance(item, repair.Rest):
+                consumed, self.after_comma = item.start, item.after_comma
             else:
-                consumed, ended = found.end, True
+                consumed, ended = item.end, True
         if rows:
             self.builder.add(rows)
         self.buffer.consume(consumed)
         if not ended and self.buffer.at_end:
-            self._cut_short(
-                "inside an event" if self.buffer.data.strip() else "behind an event, before the end of the events"
-            )
+            inside = self.buffer.data.strip()
+            self._cut_short(self._ends("inside an event" if inside else "after an event, before the end of the events"))
             self.buffer.consume(len(self.buffer.data))
             return True
         if not ended and len(self.buffer.data) > MAX_EVENT_BYTES:
-            self._fail(0, f"no end of an event within {MAX_EVENT_BYTES} bytes; not a trace")
+            self._fail(0, f"no event ends within {MAX_EVENT_BYTES} bytes: not a trace")
         return ended
 
-    # -- the keys behind the events
+    # -- the keys after the events
 
     def _trailer(self, in_object: bool) -> None:
-        """Read the rest of the file: all of it, since the check sum of a gzip file stands at its very end."""
+        """Read the rest of the file: all of it, since the checksum of a gzip file is at its very end."""
         buffer = self.buffer
         buffer.fill(MAX_MEMBERS_BYTES)
         if not buffer.at_end:
-            self._fail(0, f"more than {MAX_MEMBERS_BYTES} bytes stand behind the events; not a trace")
+            self._fail(0, f"more than {MAX_MEMBERS_BYTES} bytes follow the events: not a trace")
         position = self._closing_members() if in_object else 0
         if self.partial is None and (rest := buffer.data[position:].strip(b" \t\r\n")):
             if repair.holds_events(rest):
-                self._lost(position, len(buffer.data), "events behind the end of the events", "those before")
+                self._lost(
+                    position, len(buffer.data), "more events after the end of the event list", "the events before them"
+                )
             else:
-                self._note_repair("something behind the end of the trace", buffer.offset + position)
+                self._note_repair("data after the end of the trace", buffer.offset + position)
         if buffer.fault and buffer.fault.damaged:
-            self._cut_short("", f"{buffer.fault}: its figures may be wrong")
+            self._cut_short(f"{buffer.fault}: its figures may be wrong")
         elif buffer.fault:
-            self._note_repair(f"{buffer.fault}, behind the last byte of the trace,", buffer.offset)
+            self._note_repair(f"{buffer.fault}, after the last byte of the trace,", buffer.offset)
 
     def _closing_members(self) -> int:
-        """Read the keys behind the events; returns where the root object ends."""
+        """Read the keys after the events; returns where the root object ends."""
         data = self.buffer.data
-        found = members.scan(data, 0, at_end=True, after_member=True)
-        self._keep_members(found)
-        if found.state == "closed":
-            return found.position
-        if found.state == "events":
-            self._lost(found.position, len(data), "a second list of events", "the first")
+        scan = members.scan(data, 0, at_end=True, after_member=True)
+        self._keep_members(scan)
+        if scan.state == "closed":
+            return scan.position
+        if scan.state == "events":
+            self._lost(scan.position, len(data), "a second event list", "the first")
             return len(data)
         end = len(data.rstrip())
-        if end <= found.position or not data[:end].endswith(b"}"):
-            self._cut_short("behind the events, before the closing brace")
+        if end <= scan.position or not data[:end].endswith(b"}"):
+            self._cut_short(self._ends("after the events, before the closing brace"))
         else:
-            self._mend_members(found.position, end - 1)
+            self._mend_members(scan.position, end - 1)
         return len(data)
 
     # -- what is wrong, and where
 
-    def _lost(self, start: int, end: int, why: str, others: str) -> None:
-        """Bytes of the buffer that cannot be read."""
+    def _lost(self, start: int, end: int, what: str, others: str) -> None:
+        """Bytes [start, end) of the buffer cannot be read: they are `what`; `others` can still be salvaged."""
         if self.salvage and self.partial is not None:
             self.skipped += 1
             return
-        text = f"{self._at(self.buffer.offset + start)}: {_shown(self.buffer.data[start:end])} is {why}"
+        problem = f"{self._at(self.buffer.offset + start)}: {_shown(self.buffer.data[start:end])} is {what}"
         if not self.salvage:
-            raise TraceError(f"{text}", f"--salvage reads {others}")
-        self.partial = text
+            raise TraceError(problem, f"pass --salvage to read {others}")
+        self.partial = problem
         self.skipped += 1
 
-    def _cut_short(self, where: str, what: str = "") -> None:
+    def _cut_short(self, why: str) -> None:
         """The file stops before its events do."""
-        at = self._at(self.buffer.offset + len(self.buffer.data))
-        why = f"{at}: {what or f'the file ends {where}{self._fault()}'}"
+        problem = f"{self._at(self.buffer.offset + len(self.buffer.data))}: {why}"
         if not self.salvage:
-            raise TraceError(f"{why}", "copy it again, or --salvage reads the events that are whole")
-        self.partial = self.partial or why
+            raise TraceError(problem, "copy it again, or pass --salvage to read the complete events")
+        self.partial = self.partial or problem
         self.skipped += 1
 
-    def _fail(self, position: int, why: str) -> NoReturn:
-        raise TraceError(self._located(position, why))
+    def _ends(self, where: str) -> str:
+        return f"the file ends {where}{self._fault()}"
+
+    def _fail(self, position: int, problem: str, remedy: str | None = None) -> NoReturn:
+        raise TraceError(self._located(position, problem), remedy)
 
     def _located(self, position: int, why: str) -> str:
         return f"{self._at(self.buffer.offset + position) if position else self.path}: {why}"
@@ -335,7 +338,7 @@ class _Parser:
             self.example = f"{what} at {self._at(offset)}"
 
     def _at(self, offset: int) -> str:
-        """`file, byte N, line L`: the line is counted by reading the file again, which only a fault pays for."""
+        """`file, byte N, line L`. Counting lines means reading the file again, which happens only for a fault."""
         lines, seen = 1, 0
         source = Buffer(read_chunks(self.path, 1 << 62))
         while seen < offset and (chunk := source.take()):
@@ -345,29 +348,29 @@ class _Parser:
 
 
 def _pieces(data: bytes, tries: int = 8) -> Iterator[tuple[memoryview, int]]:
-    """Parts of the buffer that look as if they ended with an event, the longest first, and where the next begins."""
+    """Parts of the buffer that seem to end with an event, the longest first, and where the next event begins."""
     window = 1 << 14
     while True:
         start = max(0, len(data) - window)
-        found = list(_BOUNDARY.finditer(data, start))
-        if found or start == 0:
+        boundaries = list(_BOUNDARY.finditer(data, start))
+        if boundaries or start == 0:
             break
         window *= 16
-    for match in found[::-1][:tries]:
+    for match in boundaries[::-1][:tries]:
         yield memoryview(data)[: match.start() + 1], match.end()
 
 
 def _array_end(error: Exception) -> int | None:
-    """Where in the buffer the text goes on behind the event array, if that is what the decoder minds.
+    """Offset in the buffer just after the event array, if the decoder failed on text that follows it; else None.
 
-    msgspec counts bytes from one, and the `[` that is put before a batch is one more.
+    msgspec counts bytes from one, and the `[` put before a batch adds one more.
     """
     trailing = _TRAILING.search(str(error))
     return int(trailing[1]) - 2 if trailing else None
 
 
 def _meta(document: dict[str, Any]) -> TraceMeta:
-    """What the measures need of the root's other keys; unknown ones and wrong types are left out."""
+    """The root's other keys that the measures need; unknown keys and wrong types are left out."""
     devices = document.get("deviceProperties")
     base = document.get("baseTimeNanoseconds")
     distributed = document.get("distributedInfo")
@@ -385,5 +388,5 @@ def _scalars(members: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shown(text: bytes, length: int = 60) -> str:
-    """The beginning of untrusted bytes, fit for a one-line message."""
+    """The beginning of untrusted bytes, safe to show in a one-line message."""
     return repr(text[:length].decode("utf-8", "replace")) + ("..." if len(text) > length else "")

@@ -1,4 +1,4 @@
-"""Walks a batch that does not decode, event by event, and mends those whose meaning needs no guess."""
+"""Walks a batch that does not decode, event by event, and repairs the events that need no guessing."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from proftrack.trace.rows import ABSENT, EXACT_ROW, Args, ExactRow
 from proftrack.untrusted import is_too_deep
 
 LOOK_AHEAD = 4096
-"""Bytes behind a `]` that tell whether it ends the events or stands among them."""
+"""Bytes after a `]` that show whether it ends the events or is among them."""
 SHORT = 1 << 14
 """Nearly every event is shorter."""
 MAX_TRIES = 8
-"""Places at which a broken event may end that are tried: bounds the work for one that cannot be mended."""
+"""How many possible ends of a broken event are tried: bounds the work for one that cannot be repaired."""
 
 _BLANK = re.compile(rb"[ \t\r\n]*")
 _KEYS = rb'\{[ \t\r\n]*"(?:ph|cat|name|pid|tid|ts|dur|tts|tdur|args|id|s|bp|cname|sf)"[ \t\r\n]*:'
 _EVENT = re.compile(_KEYS)
 _COMMA = rb"[ \t\r\n]*(?:,[ \t\r\n]*)?"
 _ARRAY_END = rb'\][ \t\r\n]*(?:\}|,[ \t\r\n]*"[^"\n]{1,64}"[ \t\r\n]*:'
-# Behind the last byte of an event stands the next one or the end of the array; at the file's end also nothing.
+# The last byte of an event is followed by the next event or the end of the array; at the file's end also by nothing.
 _EVENT_END = re.compile(rb"\}(?=" + _COMMA + rb"(?:" + _KEYS + rb"|" + _ARRAY_END + rb")))")
 _EVENT_END_LAST = re.compile(rb"\}(?=" + _COMMA + rb"(?:" + _KEYS + rb"|" + _ARRAY_END + rb"|[ \t\r\n]*\Z)))")
 _ARRAY_ENDS = re.compile(_ARRAY_END + rb")")
@@ -41,11 +41,11 @@ class Event(NamedTuple):
     end: int
     row: ExactRow
     fault: str | None
-    """What about it was not JSON and is mended."""
+    """What was not JSON and was repaired."""
 
 
 class Fault(NamedTuple):
-    """Something between events that is not JSON and costs nothing: a comma over or missing."""
+    """A harmless fault between events: an extra or a missing comma."""
 
     start: int
     what: str
@@ -60,24 +60,24 @@ class Lost(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """The batch ends here, inside an event or before it is clear what follows one."""
+    """The batch ends here, inside an event or before it is clear what follows it."""
 
     start: int
     after_comma: bool = False
 
 
 class ArrayEnd(NamedTuple):
-    """The event array ends behind the byte before `end`."""
+    """The event array ends just before `end`."""
 
     end: int
 
 
 def walk(data: bytes, *, at_end: bool, after_comma: bool) -> Iterator[Event | Fault | Lost | Rest | ArrayEnd]:
-    """What the batch `data` holds, in order; the last one is a Rest or an ArrayEnd.
+    """The contents of the batch `data`, in order; the last item is a Rest or an ArrayEnd.
 
-    `at_end`: nothing follows in the file. `after_comma`: a comma stood before the batch.
+    `at_end`: the file ends with this batch. `after_comma`: a comma precedes the batch.
     """
-    text = data.decode("latin-1")  # one character a byte: offsets stay those of the file
+    text = data.decode("latin-1")  # one character per byte: offsets stay those of the file
     position = _blank(data, 0)
     while position < len(data):
         byte = data[position : position + 1]
@@ -85,36 +85,36 @@ def walk(data: bytes, *, at_end: bool, after_comma: bool) -> Iterator[Event | Fa
             break
         if byte == b"]" and not in_the_midst(data, position):
             if after_comma:
-                yield Fault(position, "a comma before the end of the events")
+                yield Fault(position, "an extra comma before the end of the events")
             yield ArrayEnd(position + 1)
             return
         if byte == b",":
-            yield Fault(position, "a comma over between events")
+            yield Fault(position, "an extra comma between events")
             position = _blank(data, position + 1)
             continue
-        found = _event(data, text, position, at_end)
-        if isinstance(found, Rest):
+        event = _event(data, text, position, at_end)
+        if isinstance(event, Rest):
             break
-        behind = _blank(data, found.end)
+        behind = _blank(data, event.end)
         comma = data[behind : behind + 1] == b","
         following = _blank(data, behind + 1) if comma else behind
         if following == len(data) and not at_end:
-            break  # whether a comma is missing or over is seen in the next batch
-        yield found
+            break  # only the next batch shows whether a comma is missing or extra
+        yield event
         after_comma = comma
-        if not comma and isinstance(found, Event) and data[following : following + 1] not in (b"]", b""):
-            yield Fault(found.end, "a missing comma between events")
+        if not comma and isinstance(event, Event) and data[following : following + 1] not in (b"]", b""):
+            yield Fault(event.end, "a missing comma between events")
         position = following
     yield Rest(position, after_comma)
 
 
 def holds_events(data: bytes) -> bool:
-    """Whether something in these bytes looks like the beginning of an event."""
+    """Whether anything in these bytes looks like the beginning of an event."""
     return _EVENT.search(data) is not None
 
 
 def in_the_midst(data: bytes, position: int) -> bool:
-    """Whether events go on behind the `]` at this offset: then it does not end them."""
+    """Whether events continue after the `]` at this offset, so that it does not end them."""
     return _EVENT.search(data, position) is not None and not _ARRAY_ENDS.match(data, position)
 
 
@@ -131,14 +131,14 @@ def _event(data: bytes, text: str, start: int, at_end: bool) -> Event | Lost | R
     try:
         return Event(start, end, *mend(piece))
     except NotJson as error:
-        return Lost(start, end, f"no event ({error})")
+        return Lost(start, end, f"not an event ({error})")
 
 
 def _end_of_json(text: str, start: int) -> int | None:
-    """Where the JSON value at `start` ends, None where it is not valid JSON."""
+    """Where the JSON value at `start` ends; None if it is not valid JSON."""
     for size in (SHORT, len(text)):
         try:
-            # A part of the text: an error counts the lines before it, which for many errors in a long text takes ages.
+            # Only part of the text: an error counts the lines before it, which is slow for many errors in a long text.
             return start + _SCANNER.raw_decode(text[start : start + size])[1]
         except json.JSONDecodeError as error:
             if len(text) - start <= size or (error.pos < SHORT - 100 and not error.msg.startswith("Unterminated")):
@@ -149,12 +149,12 @@ def _end_of_json(text: str, start: int) -> int | None:
 
 
 def _broken_event(data: bytes, start: int, at_end: bool) -> Event | Lost | Rest:
-    """An event that is not JSON: it ends at the first place where one can end and up to which it can be mended."""
+    """An event that is not JSON: it ends at the first possible end up to which it can be repaired."""
     if data[start : start + 1] != b"{":
         following = _EVENT.search(data, start)
         if following is None and not at_end:
             return Rest(start)
-        return Lost(start, following.start() if following else len(data), "no event")
+        return Lost(start, following.start() if following else len(data), "not an event")
     ends: list[int] = []
     why, is_certain = "", False
     for match in (_EVENT_END_LAST if at_end else _EVENT_END).finditer(data, start):
@@ -162,7 +162,7 @@ def _broken_event(data: bytes, start: int, at_end: bool) -> Event | Lost | Rest:
         try:
             return Event(start, match.end(), *mend(data[start : match.end()]))
         except NotJson as error:
-            why = why or f"no valid event ({error}), and no repair of it is certain"
+            why = why or f"not a valid event ({error}) and cannot be repaired without guessing"
             is_certain = not error.at_end or len(ends) == MAX_TRIES
         if is_certain:
             break
@@ -173,7 +173,7 @@ def _broken_event(data: bytes, start: int, at_end: bool) -> Event | Lost | Rest:
 
 
 def mend(piece: bytes) -> tuple[ExactRow, str | None]:
-    """One event as a row, and what about it was not JSON. Raises NotJson where that needs a guess."""
+    """One event as a row, and its first fault, if any. Raises NotJson if repairing it would need guessing."""
     faults = []
     try:
         text = piece.decode("utf-8")
@@ -183,13 +183,13 @@ def mend(piece: bytes) -> tuple[ExactRow, str | None]:
     reader = Lenient(text, is_event=True)
     event = reader.whole()
     if not isinstance(event, dict):
-        raise NotJson(f"{text[:20]!r} is no object")
+        raise NotJson(f"{text[:20]!r} is not an object")
     faults += reader.faults
     return _row(event), faults[0] if faults else None
 
 
 def _row(event: dict[str, Any]) -> ExactRow:
-    """A typed row; a value of a type that cannot be is left out."""
+    """A typed row; values of impossible types are left out."""
     args = event.get("args")
     return ExactRow(
         ph=_as_text(event.get("ph", "")),
@@ -224,7 +224,7 @@ def _as_label(value: Any) -> int | str | None:
 
 
 def _as_time(value: Any) -> Raw:
-    """Its text, for `exact_ns`; anything but a number or a text is no time."""
+    """The value's text, for `exact_ns`; anything other than a number or a text is not a time."""
     if isinstance(value, bool) or not isinstance(value, (int, Decimal, str)):
         return ABSENT
     return Raw(str(value).encode("utf-8", "replace"))

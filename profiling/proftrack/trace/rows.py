@@ -1,4 +1,4 @@
-"""Typed rows as msgspec decodes them, and their way into numpy columns."""
+"""Typed rows as msgspec decodes them, and their conversion to numpy columns."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from proftrack.trace.table import NONE, Codes, EventTable, Ints, Notes, TraceMet
 Column = Sequence[Any]
 """One field of many rows, as decoded."""
 ABSENT = Raw()
-"""Of a Raw field: the file does not have it."""
+"""Value of a Raw field that the file does not have."""
 
 
 class Args(Struct, gc=False):
     """The arguments that measures read; msgspec skips all others without building them.
 
-    Any: other tools write numbers as text, and a wrong type in one place must not cost a batch of events.
+    Typed Any because other tools write numbers as text, and one wrong type must not cost a whole batch of events.
     """
 
     correlation: Any = NONE
@@ -42,7 +42,7 @@ class Args(Struct, gc=False):
 
 
 class Row(Struct, gc=False):
-    """An event whose times fit a float64 without loss."""
+    """An event with times that fit a float64 without loss."""
 
     ph: str = ""
     cat: str = ""
@@ -55,7 +55,7 @@ class Row(Struct, gc=False):
 
 
 class ExactRow(Struct, gc=False):
-    """The same with the times' text: an epoch time in microseconds with decimals does not fit a float64."""
+    """The same, with times as text: an epoch time in microseconds with decimals does not fit a float64."""
 
     ph: str = ""
     cat: str = ""
@@ -72,7 +72,7 @@ EXACT_ROWS = msgspec.json.Decoder(list[ExactRow])
 EXACT_ROW = msgspec.json.Decoder(ExactRow)
 
 FLOAT_IS_EXACT_BELOW_US = 2.0**43
-"""Under this a float64 of microseconds is off by less than half a nanosecond."""
+"""Below this a float64 of microseconds is off by less than half a nanosecond."""
 _INVALID = np.iinfo(np.int64).min
 _LIMIT_NS = 2**62
 _NO_ARGS = Args()
@@ -80,11 +80,11 @@ _IS_GPU_WORK = np.isin(np.arange(len(Kind)), GPU_KINDS)
 
 
 def exact_ns(text: bytes) -> int:
-    """Nanoseconds of a JSON number (or string holding one) in microseconds; `_INVALID` where it is none."""
+    """Nanoseconds of a JSON number (or a string with one) in microseconds; `_INVALID` for anything else."""
     text = text.strip(b'"')
     whole, _, part = text.partition(b".")
     try:
-        if len(part) == 3:  # what torch writes
+        if len(part) == 3:  # as torch writes it
             return _bounded_ns(int(whole + part))
         if not part:
             return _bounded_ns(int(whole) * 1000)
@@ -94,10 +94,10 @@ def exact_ns(text: bytes) -> int:
 
 
 def _ns_of_decimal(text: bytes) -> int:
-    """Nanoseconds of a number with an exponent or with other than three decimals."""
+    """Nanoseconds of a number with an exponent, or with more or fewer than three decimals."""
     try:
         us = Decimal(text.decode("ascii", "replace"))
-        # An int of a huge exponent takes forever; out of range it is anyway.
+        # Converting a huge exponent to int takes forever, and the number is out of range anyway.
         return _bounded_ns(int((us * 1000).to_integral_value())) if us.is_finite() and us.adjusted() < 20 else _INVALID
     except ArithmeticError:
         return _INVALID
@@ -108,7 +108,7 @@ def _bounded_ns(value: int) -> int:
 
 
 class InexactTimes(Exception):
-    """These rows hold a time that a float64 cannot keep to the nanosecond: decode them as ExactRow."""
+    """These rows have a time that a float64 cannot represent to the nanosecond: decode them as ExactRow."""
 
 
 def _exact_times(values: Column) -> Ints:
@@ -116,17 +116,17 @@ def _exact_times(values: Column) -> Ints:
 
 
 def _ns_of_floats(values: Column) -> Ints:
-    """Nanoseconds of microseconds; whole and part apart, so that no product exceeds 2**53. Raises InexactTimes."""
+    """Nanoseconds of microseconds, integer and fraction apart so that no product exceeds 2**53. Raises InexactTimes."""
     try:
         us = np.array(values, dtype=np.float64)  # None becomes NaN
     except OverflowError:  # an integer of hundreds of digits
         raise InexactTimes from None
     size = np.abs(us)
-    usual = bool(size.max(initial=0.0) < FLOAT_IS_EXACT_BELOW_US)  # not so where one is NaN
+    usual = bool(size.max(initial=0.0) < FLOAT_IS_EXACT_BELOW_US)  # False if one is NaN
     if not usual:
         bad = ~(size < _LIMIT_NS / 1000)
         us[bad] = 0.0
-        # A float may have rounded to a whole number: what matters is that it was written with decimals.
+        # A float may have been rounded to a whole number: what matters is that it was written with decimals.
         if (np.abs(us) >= FLOAT_IS_EXACT_BELOW_US).any() and any(type(v) is float for v in values):
             raise InexactTimes
     whole = np.floor(us)
@@ -147,7 +147,7 @@ def _int64(values: list[Any]) -> Ints:
 
 
 def _as_id(value: Any) -> int:
-    """An id of any type as int64. Ids over 63 bits wrap or hash, which keeps the joins."""
+    """An id of any type as int64. Ids over 63 bits wrap or hash, so that joins still work."""
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
@@ -156,7 +156,7 @@ def _as_id(value: Any) -> int:
 
 
 def _blocks(grid: bytes) -> int:
-    """Thread blocks of a grid like [4, 2, 1], in JSON; NONE where it is anything else."""
+    """Thread blocks of a grid like [4, 2, 1], in JSON; NONE for anything else."""
     try:
         extents = msgspec.json.decode(grid)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -190,7 +190,7 @@ class TableBuilder:
         """Events of any phase, for the record's source."""
 
     def add(self, decoded: Sequence[Row] | Sequence[ExactRow]) -> None:
-        """Append the complete events among these rows. Raises InexactTimes before anything is appended."""
+        """Append the complete events among these rows. If it raises InexactTimes, nothing was appended."""
         rows: list[Any] = [r for r in decoded if r.ph == "X"]
         if not rows:
             self.events_seen += len(decoded)
@@ -220,7 +220,7 @@ class TableBuilder:
         )
 
     def _gpu_columns(self, pids: Column, tids: Column, args: list[Args], gpu: Ints) -> dict[str, Any]:
-        """Device, stream, grid and bytes: of GPU work only. Old traces name the device by pid, the stream by tid."""
+        """Device, stream, grid and bytes, for GPU work only. Old traces give the device as pid, the stream as tid."""
         work = [(i, args[i]) for i in gpu.tolist()]
         given: dict[str, Any] = {
             "device": _devices([pids[i] if a.device is None else a.device for i, a in work]),
@@ -237,7 +237,7 @@ class TableBuilder:
     def _stream_codes(self, streams: list[Any]) -> Codes:
         try:
             return self._streams.codes(streams)
-        except TypeError:  # a list, an object: nothing that has a hash
+        except TypeError:  # a list or an object, which has no hash
             return self._streams.codes([str(stream) for stream in streams])
 
     def _signature_codes(self, args: list[Args], kind: npt.NDArray[np.int8]) -> Codes:
@@ -257,7 +257,7 @@ class TableBuilder:
             self._columns.setdefault(name, []).append(values)
 
     def build(self, meta: TraceMeta, notes: Notes) -> EventTable:
-        """The table, its times made relative to the first valid event."""
+        """The table, with times relative to the first valid event."""
         if not self._columns:
             self._append(**{c: np.zeros(0, dtype=_DTYPES.get(c, np.int64)) for c in (*_PLAIN, *_BUILT)})
         joined = {name: _concatenate(parts) for name, parts in self._columns.items()}
@@ -265,7 +265,7 @@ class TableBuilder:
         ts, dur = joined.pop("ts"), joined.pop("dur")
         thread, threads = self._threads(joined.pop("pid"), joined.pop("tid"))
         lane, lanes = self._lanes(joined["device"], joined.pop("stream"))
-        blocks = np.array([*map(_blocks, self._grids), NONE], dtype=np.int64)  # the last is for rows without
+        blocks = np.array([*map(_blocks, self._grids), NONE], dtype=np.int64)  # the last is for rows without a grid
         valid = _valid_times(ts, dur, joined["kind"])
         origin = int(ts[valid].min()) if valid.any() else 0
         ts[ts == _INVALID] = origin
@@ -312,7 +312,7 @@ def _concatenate(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 
 def _devices(values: list[Any]) -> npt.NDArray[Any]:
-    """`_as_device` of many; the usual case, whole numbers all, at once."""
+    """`_as_device` for many values; the usual case, all of them integers, in one operation."""
     numbers = np.array(values) if set(map(type, values)) <= {int} else None
     if numbers is None or numbers.dtype != np.int64:
         numbers = np.array([_as_device(value) for value in values], dtype=np.int64)
@@ -331,12 +331,12 @@ MAX_DEVICES = 1024
 
 BEFORE_NS = 60 * 10**9
 AFTER_NS = 3600 * 10**9
-"""Rows further than this from the host's are not of this recording (kernels at ts 0, overflowed counters)."""
+"""Rows further than this from the host rows are not part of this recording (kernels at ts 0, overflowed counters)."""
 LONGEST_NS = 24 * 3600 * 10**9
 
 
 def _valid_times(ts: Ints, dur: Ints, kind: npt.NDArray[np.int8]) -> npt.NDArray[np.bool_]:
-    """Rows whose times can be: dur not negative and not absurd, ts and end within reach of the recording."""
+    """Rows with possible times: dur is not negative or absurd, ts and end are within reach of the recording."""
     valid = (ts != _INVALID) & (dur >= 0) & (dur < LONGEST_NS)
     anchor = valid & (kind != Kind.TRACE) & ~np.isin(kind, (*GPU_KINDS, Kind.GPU_ANNOTATION))
     if not anchor.any():
@@ -349,7 +349,7 @@ def _valid_times(ts: Ints, dur: Ints, kind: npt.NDArray[np.int8]) -> npt.NDArray
 
 
 def _recording(start: Ints, end: Ints) -> tuple[int, int]:
-    """First start and last end of the rows around the median one, as far as no pause is longer than AFTER_NS."""
+    """First start and last end of the rows around the median row, up to the first pause longer than AFTER_NS."""
     if start.max() - start.min() > AFTER_NS:
         order = np.argsort(start, kind="stable")
         start, end = start[order], end[order]

@@ -1,4 +1,4 @@
-"""The bytes of a trace file, decompressed as they are read and bounded in size."""
+"""The bytes of a trace file, decompressed while they are read, and bounded in size."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from typing import Any
 from proftrack.errors import TraceError
 
 CHUNK_BYTES = 1 << 20
-"""Handed on at once: a batch of events that stays in the processor's cache."""
+"""Passed on at once: a batch of events that stays in the processor's cache."""
 AHEAD_BYTES = 1 << 22
-"""Read or inflated at once: the thread that does it waits up to 5 ms for the GIL each time, and must stay ahead."""
+"""Read or inflated at once: the reading thread waits up to 5 ms for the GIL each time, and must stay ahead."""
 COMPRESSED_BYTES = 1 << 19
 DEFAULT_MAX_BYTES = 8 << 30
-"""Of JSON, decompressed: a real 5 GB trace passes."""
+"""Limit for the decompressed JSON: a real 5 GB trace passes."""
 MAX_RATIO = 250
-"""Real traces compress 10 to 40 times; deflate's limit, which a bomb comes near, is about 1030."""
+"""Real traces compress 10 to 40 times; a bomb comes near deflate's limit of about 1030."""
 RATIO_FROM_BYTES = 64 << 20
-"""Below this size a high ratio harms nobody."""
+"""Below this size a high ratio does no harm."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
 class TruncatedSource(Exception):
-    """The gzip stream ended early or broke: what came before it was delivered."""
+    """The gzip stream ended early or is damaged; everything before that point was delivered."""
 
     def __init__(self, what: str, *, damaged: bool = False) -> None:
         super().__init__(what)
         self.damaged = damaged
-        """Bytes were changed, as its check sum shows; not only missing."""
+        """Bytes were changed, not merely lost, as the checksum shows."""
 
 
 def read_chunks(path: Path, max_bytes: int | None = None) -> Iterator[bytes]:
-    """Yield the file's bytes, decompressed where it is gzip (by its first bytes, whatever its name).
+    """Yield the file's bytes, decompressed if it is gzip (judged by its first bytes, not its name).
 
-    Raises TraceError where the file cannot be read or is larger than `max_bytes` (default 8 GiB of JSON, and no more
-    than 250 times its compressed size), and TruncatedSource where a gzip stream ends early.
+    Raises TraceError if the file cannot be read or is larger than `max_bytes` (default 8 GiB of JSON, and no more
+    than 250 times its compressed size), and TruncatedSource if a gzip stream ends early.
     """
     try:
         with path.open("rb") as file:
             magic = file.read(2)
     except OSError as error:
-        raise TraceError(f"{path}: cannot be read ({error.strerror})") from error
+        raise TraceError(f"{path}: cannot be read ({error.strerror})", "name a trace file") from error
     chunks = _gunzip(path) if magic == _GZIP_MAGIC else _plain(path)
     yield from _bounded(path, chunks, max_bytes)
 
@@ -88,15 +88,15 @@ def _gunzip(path: Path) -> Iterator[bytes]:
 
 
 def _up_to_damage(inflate: Any, pending: bytes) -> Iterator[bytes]:
-    """What a decompressor gives of bytes in which it fails at last; all at once it would give nothing."""
-    parts, held = [], 0
+    """The bytes that decompress before the damage; decompressing all of `pending` at once would yield none of them."""
+    parts, size = [], 0
     with contextlib.suppress(zlib.error):
         for i in range(len(pending)):
             parts.append(inflate.decompress(pending[i : i + 1]))
-            held += len(parts[-1])
-            if held >= CHUNK_BYTES:
+            size += len(parts[-1])
+            if size >= CHUNK_BYTES:
                 yield b"".join(parts)
-                parts, held = [], 0
+                parts, size = [], 0
     yield b"".join(parts)
 
 
@@ -107,29 +107,29 @@ def _bounded(path: Path, chunks: Iterator[bytes], max_bytes: int | None) -> Iter
     for data in chunks:
         total += len(data)
         if total > limit:
-            raise TraceError(f"{path}: more than {limit} bytes of JSON inside", "--max-bytes allows more")
+            raise TraceError(f"{path}: contains more than {limit} bytes of JSON", "raise --max-bytes to read it")
         if max_bytes is None and total > RATIO_FROM_BYTES and total > MAX_RATIO * on_disk:
             raise TraceError(
-                f"{path}: {on_disk} bytes on disk inflate to over {MAX_RATIO} times as many, which no trace does",
-                "--max-bytes allows it",
+                f"{path}: its {on_disk} bytes expand to over {MAX_RATIO} times as many, which no real trace does",
+                "set --max-bytes to read it",
             )
         yield data
 
 
 class Buffer:
-    """The part of a stream of chunks that is being parsed."""
+    """The part of a chunk stream that is being parsed."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
         self.data = b""
         self.offset = 0
-        """Of `data` in the decompressed file."""
+        """Position of `data` in the decompressed file."""
         self.at_end = False
         self.fault: TruncatedSource | None = None
         """Why the stream ended early."""
 
     def take(self) -> bytes:
-        """The next chunk, past `data`; empty at the end."""
+        """The next chunk, after `data`; empty at the end."""
         try:
             chunk = b"" if self.at_end else next(self._chunks, b"")
         except TruncatedSource as error:
@@ -139,10 +139,10 @@ class Buffer:
 
     def fill(self, size: int) -> None:
         """Read until `data` holds at least `size` bytes, or to the end of the stream (`at_end`)."""
-        parts, held = [self.data], len(self.data)
-        while held < size and (chunk := self.take()):
+        parts, length = [self.data], len(self.data)
+        while length < size and (chunk := self.take()):
             parts.append(chunk)
-            held += len(chunk)
+            length += len(chunk)
         self.data = b"".join(parts)
 
     def consume(self, size: int) -> None:
@@ -151,7 +151,7 @@ class Buffer:
         self.offset += size
 
     def skip_to_content(self) -> None:
-        """Drop a byte order mark and blanks, and hold at least one byte where there is one more."""
+        """Drop a byte order mark and whitespace, and buffer at least one byte if any is left."""
         self.fill(4)
         self.consume(3 * self.data.startswith(b"\xef\xbb\xbf"))
         while True:
@@ -183,7 +183,7 @@ def read_ahead(source: Iterator[bytes], depth: int = 2) -> Generator[bytes, None
             if isinstance(item, BaseException):
                 raise item
             for start in range(0, len(item), CHUNK_BYTES):
-                yield item[start : start + CHUNK_BYTES]  # no memoryview: joining those gives up the GIL
+                yield item[start : start + CHUNK_BYTES]  # not memoryviews: joining those releases the GIL
     finally:
         stop.set()
         while thread.is_alive():

@@ -1,4 +1,4 @@
-"""The event table: one row a complete event ("ph": "X"), as numpy columns. This page is where they are documented."""
+"""The event table: one row per complete event ("ph": "X"), as numpy columns. All columns are documented here."""
 
 from __future__ import annotations
 
@@ -16,59 +16,59 @@ Codes = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 
 TELLING = 2000
-"""Characters of a name that tell what it is: the patterns of categories take long for a megabyte."""
+"""Characters of a name that identify it: matching the categories' patterns against a megabyte would be slow."""
 NONE = -1
 """In an id column: the row has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TraceMeta:
-    """What a trace says about itself outside its events."""
+    """The trace's metadata, outside its events."""
 
     device_properties: list[dict[str, Any]] = field(default_factory=list)
     distributed: dict[str, Any] | None = None
     base_time_ns: int | None = None
-    """Epoch nanoseconds that ts counts from; None where ts is itself an epoch time, or unknown."""
+    """Epoch nanoseconds that ts counts from; None if ts is itself an epoch time, or if unknown."""
     fields: dict[str, Any] = field(default_factory=dict)
     """The other top-level scalars (with_stack, record_shapes, versions, ...)."""
 
     def device(self, index: int) -> dict[str, Any] | None:
-        """Properties of the device with that id, None where the trace has none."""
+        """Properties of the device with that id; None if the trace has none."""
         return next((d for d in self.device_properties if d.get("id") == index), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Notes:
-    """What reading had to do to get at the events: counts for the quality flags."""
+    """Repairs and losses while reading: counts for the quality flags."""
 
     repaired: int = 0
-    """Places that were not valid JSON and could be read without guessing."""
+    """Places that were not valid JSON but could be read without guessing."""
     repaired_example: str | None = None
     skipped: int = 0
     """Events lost in a partial file (`--salvage`)."""
     partial: str | None = None
-    """Why the file is partial, None where it is whole."""
+    """Why the file is partial; None if it is complete."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EventTable:
-    """Complete events of one trace file. All columns have one entry a row, in file order.
+    """Complete events of one trace file. All columns have one entry per row, in file order.
 
-    Times are integer nanoseconds relative to the file's first valid event (`origin_ns` in the file's own clock).
-    Rows with a time that cannot be (see `valid`) stay: GPU work is never dropped, only left out of intervals.
+    Times are integer nanoseconds relative to the file's first valid event (`origin_ns` on the file's own clock).
+    Rows with impossible times (see `valid`) are kept: GPU work is never dropped, only left out of intervals.
     """
 
     ts: Ints
     dur: Ints
-    """Never negative; 0 where the file's own was invalid."""
+    """Never negative; 0 if the file's value was invalid."""
     valid: Bools
-    """False: ts or dur is missing, negative, absurd or decades away from the rest."""
+    """False if ts or dur is missing, negative, absurd or decades away from the rest."""
     name: Codes
     """Index into `names`."""
     kind: npt.NDArray[np.int8]
     """categories.Kind of the row."""
     category: Codes
-    """Index into `categories`: the file's own word."""
+    """Index into `categories`: the file's own name."""
     thread: Codes
     """Index into `threads`: (pid, tid) as text."""
     device: Codes
@@ -79,7 +79,7 @@ class EventTable:
     """Joins a runtime or driver call with the GPU work it caused."""
     external_id: Ints
     ev_idx: Ints
-    """Order in which torch recorded it: breaks ties in time."""
+    """Order in which torch recorded the row: breaks ties in time."""
     blocks: Ints
     """Thread blocks of a kernel's grid."""
     size: Ints
@@ -112,12 +112,12 @@ class EventTable:
 
     @property
     def started_ns(self) -> int:
-        """The first event's time; epoch nanoseconds where the file says what its clock counts from."""
+        """The first event's time; in epoch nanoseconds if the file says what its clock counts from."""
         return self.origin_ns + (self.meta.base_time_ns or 0)
 
     @cached_property
     def gpu_work(self) -> Bools:
-        """Mask of GPU work: kernels, copies and sets, whatever their times."""
+        """Mask of GPU work: kernels, copies and sets, with valid times or not."""
         return self.of_kind(*GPU_KINDS)
 
     @cached_property
@@ -126,12 +126,12 @@ class EventTable:
         return self.of_kind(*HOST_KINDS)
 
     def named(self, predicate: Any) -> Bools:
-        """Mask of the rows whose name (of a long one its beginning) satisfies `predicate(str)`, asked once a name."""
+        """Mask of the rows with a name (cut to TELLING) that satisfies `predicate(str)`, called once per name."""
         table = np.fromiter((bool(predicate(n[:TELLING])) for n in self.names), dtype=bool, count=len(self.names))
         return np.asarray(table[self.name]) if len(table) else np.zeros(len(self), dtype=bool)
 
     def take(self, rows: Any) -> EventTable:
-        """The table of these rows only (a mask or indices); names and the like are shared."""
+        """The table of only these rows (a mask or indices); names and other shared values are not copied."""
         columns = {c: getattr(self, c)[rows] for c in COLUMNS}
         return replace(self, **columns)
 

@@ -1,4 +1,4 @@
-"""What a verdict may know beside the trace."""
+"""What a verdict may use besides the trace."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from proftrack.verdict.thresholds import Thresholds
 
 
 class Context(Struct, frozen=True, kw_only=True):
-    """Everything that was measured outside the profiler. All of it may be missing for a bare trace."""
+    """Everything measured outside the profiler. A bare trace may have none of it."""
 
     timing: Timing | None = None
     step_time_us: float | None = None
-    """An unprofiled step time that somebody gave; `timing` wins."""
+    """An unprofiled step time given by the user; `timing` takes precedence."""
     ceilings: Ceilings | None = None
     work: StepWork | None = None
     gpu: GpuState | None = None
     all_threads: bool = False
-    """Whether threads that the user starts were recorded."""
+    """Whether threads that the program starts were recorded."""
 
     @property
     def unprofiled_us(self) -> float | None:
-        """T, where it was measured without the profiler."""
+        """T if it was measured without the profiler, else None."""
         return self.timing.chosen.us if self.timing is not None else self.step_time_us
 
     def unrecorded_threads(self, limits: Thresholds) -> float | None:
-        """The share of a core that threads used whose operators were not recorded; None where it is next to nothing."""
+        """The share of a core used by threads with unrecorded operators; None if negligible."""
         load = self.timing.load if self.timing is not None else None
         if self.all_threads or load is None:
             return None
@@ -37,9 +37,9 @@ class Context(Struct, frozen=True, kw_only=True):
         return share if share > limits.other_threads else None
 
     def work_of(self, measures: Measures) -> StepWork | None:
-        """A step's work: as counted, else by the operators' shapes in the trace.
+        """A step's work: as counted, else from the operators' shapes in the trace.
 
-        None where operators ran on several threads of a CPU: counting sees one of them.
+        None if operators ran on several threads of a CPU: counting sees only one of them.
         """
         if measures.cpu is not None and measures.cpu.threads > 1:
             return None
@@ -52,6 +52,6 @@ class Context(Struct, frozen=True, kw_only=True):
         return StepWork(flops_by_dtype=flops, bytes=None, source="shapes", uncounted_ops=shapes.uncounted)
 
     def roofline_us(self, measures: Measures) -> float | None:
-        """R, where ceilings and work are known."""
+        """R, or None if the ceilings or the work are unknown."""
         work = self.work_of(measures)
         return None if work is None or self.ceilings is None else work.roofline_time_us(self.ceilings)

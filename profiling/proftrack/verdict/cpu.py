@@ -1,7 +1,7 @@
 """The verdict of a trace without GPU work: a run on the CPU, or one whose GPU was not measured.
 
-There is no lane of GPU work to measure busy time on. In its place stands the part of the operators' self time that does
-what has to be done (measures.work.cpu_work), against T.
+Without a lane of GPU work there is no busy time to measure. Instead, the part of the operators' self time that does
+necessary work (measures.work.cpu_work) is compared with T.
 """
 
 from __future__ import annotations
@@ -24,29 +24,31 @@ from proftrack.verdict.thresholds import Thresholds
 
 
 def verdict(measures: Measures, context: Context, time: float | None, *, basis: Basis, limits: Thresholds) -> Verdict:
-    """Judge a CPU run; inconclusive where T or the ceilings were not measured, or the GPU was not."""
+    """Judge a CPU run; inconclusive if T, the ceilings, or the GPU were not measured."""
     flags = {f.code: f for f in measures.flags}
     if "gpu_not_measured" in flags:
-        what, reason = "the host launched GPU work, but none was recorded", flags["gpu_not_measured"].message
+        what, reason = "the host launched GPU work but none was recorded", flags["gpu_not_measured"].message
     elif measures.totals.gpu_events:
-        what = "no GPU work can be placed in the steps"
-        reason = "The GPU work in the trace has no usable times, no length, or ran before and behind the steps only."
+        what = "no GPU work belongs to the steps"
+        reason = (
+            "The GPU work in the trace has no usable times, has no duration, or ran only before or after the steps."
+        )
         if "gpu_before_launch" in flags:
             reason = flags["gpu_before_launch"].message
     elif measures.other_us and (measures.cpu is None or context.unprofiled_us is None):
         rows = sorted(measures.other_us.items(), key=lambda kv: -kv[1])
-        named = ", ".join(f"{name[:60] or 'without a category'} ({short_time(time_us)})" for name, time_us in rows[:4])
-        what, reason = "no GPU work that is known", f"Rows of these categories are counted and not judged: {named}."
+        names = ", ".join(f"{name[:60] or 'without a category'} ({short_time(time_us)})" for name, time_us in rows[:4])
+        what, reason = "no known kind of GPU work", f"Events of these categories are counted but not judged: {names}."
     elif not measures.ops:
-        what, reason = "the trace holds nothing to judge", "It holds neither operators nor GPU work."
+        what, reason = "there is nothing to judge", "The trace has neither operators nor GPU work."
     elif measures.cpu is None or context.unprofiled_us is None or not time or not measures.steps:
-        what = "a trace of the CPU alone"
-        reason = "It holds no GPU work, and a CPU is judged by its ceilings and an unprofiled step time only."
+        what = "a CPU-only trace"
+        reason = "It has no GPU work, and judging a CPU takes its ceilings and an unprofiled step time."
         if context.timing is not None and context.ceilings is None:
-            what = "the ceilings of this CPU are not known"
+            what = "the ceilings of this CPU are unknown"
             reason = (
-                "A CPU is judged by its ceilings, and they were not measured: --no-calibrate, or a time budget too "
-                "short for them (--budget allows more)."
+                "Judging a CPU takes its ceilings, and they were not measured: --no-calibrate was given, or the time "
+                "budget was too short for them (--budget allows more)."
             )
     else:
         return _judged(measures, measures.cpu, context, time, limits)
@@ -54,41 +56,41 @@ def verdict(measures: Measures, context: Context, time: float | None, *, basis: 
 
 
 class _Reading(NamedTuple):
-    """A CPU's step with one idea of what calls cost. Microseconds a step."""
+    """A CPU's step under one assumption about the cost of calls. Microseconds per step."""
 
     working: dict[Limit, float]
     """The operators' work by limit."""
     time: float
     inside: float
-    """Time within operators, in the trace."""
+    """Time inside operators, in the trace."""
     calls: float
     host_work_us: float
-    """Time between operators, for each of them, from which on it is the host's own work."""
+    """Time between operators, per operator, above which it counts as the host's own work."""
     loading: float
-    """Time in regions that get data, outside of operators."""
+    """Time in regions that load data, outside operators."""
 
     @property
     def busy(self) -> float:
-        """Work, as far as it fits into the step."""
+        """Working time, at most the step time."""
         return min(sum(self.working.values()), self.time)
 
     @property
     def u(self) -> float:
-        """Its share of the step."""
+        """The share of the step that is work."""
         return self.busy / self.time
 
     @property
     def between(self) -> float:
-        """Time outside of operators."""
+        """Time outside operators."""
         return max(self.time - self.inside, 0.0)
 
     @property
     def between_each(self) -> float:
-        """Time outside of operators for each of them."""
+        """Time outside operators, per operator."""
         return self.between / max(self.calls, 1)
 
     def outside(self, limits: Thresholds) -> bool:
-        """Whether most of what is not work lies outside of operators."""
+        """Whether most of the time that is not work is outside operators."""
         return self.between >= limits.cause_share * (self.time - self.busy)
 
     def regime(self, limits: Thresholds) -> tuple[Regime, Cause]:
@@ -104,14 +106,14 @@ class _Reading(NamedTuple):
 
 
 def _judged(measures: Measures, cpu: CpuWork, context: Context, time: float, limits: Thresholds) -> Verdict:
-    own, dearest = _readings(measures, cpu, context, time, limits)
+    own, costliest = _readings(measures, cpu, context, time, limits)
     regime, cause = own.regime(limits)
     unfit = misfits(measures, cpu, context, time, limits)
     against = [misfit.text for misfit in unfit if misfit.level == "inconclusive"]
-    against += _undecided(regime, own, dearest, context, measures, limits)
+    against += _undecided(regime, own, costliest, context, measures, limits)
     doubts = [misfit.text for misfit in unfit if misfit.level == "low"]
     if not against:
-        doubts += _doubts(regime, own, dearest, context, limits)
+        doubts += _doubts(regime, own, costliest, context, limits)
     name = "inconclusive" if against else regime
     return Verdict(
         regime=name,
@@ -130,47 +132,47 @@ def _judged(measures: Measures, cpu: CpuWork, context: Context, time: float, lim
 def _readings(
     measures: Measures, cpu: CpuWork, context: Context, time: float, limits: Thresholds
 ) -> tuple[_Reading, _Reading]:
-    """The step with the operators' own prices, and with the dearest price for each of them."""
+    """The step with each operator's own cost per call, and with the highest cost for all of them."""
     steps = measures.steps
     dispatch = context.ceilings.dispatch_us if context.ceilings is not None else None
     host_work = limits.host_work_dispatches * (dispatch or 1.0)
     inside, calls = cpu.operators_us / steps, cpu.operators / steps
     loading = sum(op.self_cpu_time_us for op in measures.ops if LOADING.search(op.name)) / steps
-    own, dearest = (
+    own, costliest = (
         _Reading({k: v / steps for k, v in working.items()}, time, inside, calls, host_work, loading)
         for working in (cpu.working_us, cpu.least_working_us)
     )
-    return own, dearest
+    return own, costliest
 
 
 def _undecided(
-    regime: str, own: _Reading, dearest: _Reading, context: Context, measures: Measures, limits: Thresholds
+    regime: str, own: _Reading, costliest: _Reading, context: Context, measures: Measures, limits: Thresholds
 ) -> list[str]:
-    """Why fitting figures name no regime all the same."""
-    other = dearest.regime(limits)[0]
+    """Why consistent figures still name no regime."""
+    other = costliest.regime(limits)[0]
     if other != regime:
         return [
-            f"What a call costs decides: {short_time(own.busy)} of the step are work if each costs what it does when "
-            f"it has nothing to do ({regime}), {short_time(dearest.busy)} if each costs as much as this machine's "
-            f"dearest ({other})."
+            f"The cost of a call decides: {short_time(own.busy)} of the step is work if each call costs what it does "
+            f"with nothing to compute ({regime}), but {short_time(costliest.busy)} if each costs as much as this "
+            f"machine's most expensive call ({other})."
         ]
     if regime == "inconclusive":
         missing = _without_ceiling(context, measures)
-        why = f"no ceiling was measured for {', '.join(missing)}" if missing else "their shapes do not tell"
-        return [f"Most of the work is in operators whose limit is not known: {why}."]
+        why = f"no ceiling was measured for {', '.join(missing)}" if missing else "their shapes do not show it"
+        return [f"Most of the work is in operators with an unknown limit: {why}."]
     traced = statistics.median(step.host_us for step in measures.per_step) if measures.per_step else None
     shown = max(traced - own.inside, 0.0) if traced is not None else own.between
     if own.u < limits.gpu_bound_from and own.outside(limits) and shown < limits.cause_share * own.between:
         return [
-            f"Operators that take {short_time(own.inside)} in the trace do not add up to the step's "
-            f"{short_time(own.time)}, and the trace shows no more than {short_time(shown)} of anything else: something "
-            "else ran while steps were timed."
+            f"The operators take {short_time(own.inside)} in the trace and do not add up to the step's "
+            f"{short_time(own.time)}, and the trace shows only {short_time(shown)} of anything else: something else "
+            "ran while steps were timed."
         ]
     moving = own.working.get("bandwidth", 0.0) + own.working.get("unknown", 0.0)
     if regime == "host-bound" and own.between < limits.cpu_freeing * moving:
         return [
-            f"The {short_time(own.between)} between operators may be the freeing of their results, which is no "
-            f"operator: those that move memory take {short_time(moving)}."
+            f"The {short_time(own.between)} between operators may be spent freeing their results, which no operator "
+            f"covers: operators that move memory take {short_time(moving)}."
         ]
     load = context.timing.load if context.timing is not None else None
     if regime == "overhead-bound" and load is not None:
@@ -178,51 +180,51 @@ def _undecided(
         if off > limits.off_cpu:
             return [
                 f"The thread that runs the steps was off the processor for {off:.0%} of the time: it waits for "
-                "something (I/O, a lock, another thread), and that is neither dispatch nor Python."
+                "something (I/O, a lock, another thread), which is neither dispatch nor Python."
             ]
     return []
 
 
-def _doubts(regime: str, own: _Reading, dearest: _Reading, context: Context, limits: Thresholds) -> list[str]:
-    """Why the regime could be another one."""
+def _doubts(regime: str, own: _Reading, costliest: _Reading, context: Context, limits: Thresholds) -> list[str]:
+    """Why the regime could be a different one."""
     out = []
     bounds = {limits.gpu_bound_from, *((limits.overhead_bound_to,) if regime in ("overhead-bound", "mixed") else ())}
     for limit in sorted(bounds):
-        near = [reading.u for reading in (own, dearest) if abs(reading.u - limit) < limits.near]
-        out += [f"{near[0]:.2f} of the step is work: close to the limit {limit}."] if near else []
+        near = [reading.u for reading in (own, costliest) if abs(reading.u - limit) < limits.near]
+        out += [f"{near[0]:.2f} of the step is work: close to the limit of {limit}."] if near else []
     if regime in ("host-bound", "overhead-bound") and own.outside(limits):
         ratio = own.between_each / own.host_work_us
         if 0.5 < ratio < 2:
             out.append(
-                f"{short_time(own.between_each)} pass between operators for each of them: close to the limit of "
-                f"{short_time(own.host_work_us)} between Python's price of a call and work of the host's own."
+                f"{short_time(own.between_each)} per operator is spent between operators: close to the limit of "
+                f"{short_time(own.host_work_us)} that separates Python's call overhead from the host's own work."
             )
     ends = spread.time_interval(context.timing) or ()
     others = {own._replace(time=end).regime(limits)[0] for end in ends} - {regime}
     if others:
-        out.append(f"Within the spread of the timed blocks it could also be {' or '.join(sorted(others))}.")
+        out.append(f"Within the spread of the timed blocks, it could also be {' or '.join(sorted(others))}.")
     arithmetic, bandwidth = own.working.get("arithmetic", 0.0), own.working.get("bandwidth", 0.0)
     if regime in GPU_REGIMES and abs(arithmetic - bandwidth) <= own.working.get("unknown", 0.0):
-        out.append("Work whose limit is not known takes enough time to turn compute- into memory-bound.")
+        out.append("Work with an unknown limit takes enough time to decide between compute-bound and memory-bound.")
     return out
 
 
 def _remarks(cpu: CpuWork, context: Context, measures: Measures) -> list[str]:
-    """What a reader must know of any CPU verdict, and of this one."""
-    out = ["A CPU's working time is an estimate: the operators' self time beyond the measured price of a call."]
+    """What a reader must know about any CPU verdict, and about this one."""
+    out = ["A CPU's working time is an estimate: the operators' self time minus the measured cost of their calls."]
     if cpu.threads > 1:
         out.append(
             f"Operators ran on {cpu.threads} threads: times are those in which any of them worked, and the step's work "
-            "is not counted, since counting sees one thread."
+            "is not counted, since counting sees only one thread."
         )
     missing = _without_ceiling(context, measures)
     if missing:
-        out.append(f"R is not known: no ceiling was measured for {', '.join(missing)}.")
+        out.append(f"R is unknown: no ceiling was measured for {', '.join(missing)}.")
     return out
 
 
 def _without_ceiling(context: Context, measures: Measures) -> list[str]:
-    """Types that the step computes in and that have no measured rate."""
+    """Types that the step computes in but that have no measured rate."""
     work, ceilings = context.work_of(measures), context.ceilings
     if work is None or ceilings is None:
         return []
@@ -237,22 +239,22 @@ _TEXT = {
     "compute-bound": "most of it arithmetic",
     "memory-bound": "most of it moving memory",
     "overhead-bound": "the rest is dispatch and Python",
-    "mixed": "work and overhead both hold it back",
-    "input-bound": "most of the rest is spent in getting data",
+    "mixed": "work and overhead both limit it",
+    "input-bound": "most of the rest is spent loading data",
     "host-bound": "the rest is spent outside torch's operators",
 }
 
 
 def _summary(name: str, busy: float, time: float) -> str:
-    share = f"{short_time(busy)} of a {short_time(time)} step are work ({busy / time:.0%})"
+    share = f"{short_time(busy)} of a {short_time(time)} step is work ({busy / time:.0%})"
     return f"{name.capitalize()} (CPU): {share}; {_TEXT[name]}."
 
 
 def _evidence(measures: Measures, context: Context, reading: _Reading) -> list[Evidence]:
     ceilings, time, busy = context.ceilings, reading.time, reading.busy
     calls, inside = reading.calls, reading.inside
-    work = f"{short_time(busy)} of it are work, estimated from the operators' self time."
-    operators = f"{number(calls)} operators a step take {short_time(inside)} under the profiler."
+    work = f"{short_time(busy)} of it is work, estimated from the operators' self time."
+    operators = f"{number(calls)} operators per step take {short_time(inside)} under the profiler."
     out = [
         item("step_time_us", time, "us", f"A step takes {short_time(time)} without the profiler."),
         item("cpu_working_us", busy, "us", work),
@@ -260,7 +262,7 @@ def _evidence(measures: Measures, context: Context, reading: _Reading) -> list[E
     ]
     if ceilings is not None and ceilings.dispatch_us is not None:
         floor = ceilings.dispatch_us * calls
-        text = f"Dispatching so many costs at least {short_time(floor)} here ({short_time(ceilings.dispatch_us)} each)."
+        text = f"Dispatching them costs at least {short_time(floor)} here ({short_time(ceilings.dispatch_us)} each)."
         out.append(item("dispatch_floor_us", floor, "us", text))
     roofline = context.roofline_us(measures)
     if roofline is not None:
@@ -273,16 +275,16 @@ def _evidence(measures: Measures, context: Context, reading: _Reading) -> list[E
     return out + _top_operators(measures)
 
 
-_LIMIT = {"arithmetic": "arithmetic", "bandwidth": "memory bandwidth", "unknown": "what the shapes do not tell"}
+_LIMIT = {"arithmetic": "arithmetic", "bandwidth": "memory bandwidth", "unknown": "something the shapes do not show"}
 
 
 def _top_operators(measures: Measures) -> list[Evidence]:
     total = measures.totals.self_cpu_time_total_us
     if not total:
         return []
-    named = [op for op in measures.ops if not op.name.startswith("ProfilerStep")]
+    ops = [op for op in measures.ops if not op.name.startswith("ProfilerStep")]
     out = []
-    for op in sorted(named, key=lambda o: -o.self_cpu_time_us)[:5]:
+    for op in sorted(ops, key=lambda o: -o.self_cpu_time_us)[:5]:
         calls = counted(op.calls, "call")
         text = f"{op.name}: {short_time(op.self_cpu_time_us)} self CPU in {calls} ({op.self_cpu_time_us / total:.0%})."
         out.append(item("self_cpu_time_us", op.self_cpu_time_us, "us", text))

@@ -1,8 +1,8 @@
-"""Whether what was measured on a CPU fits together: timing, trace, ceilings, and what else the machine did meanwhile.
+"""Whether the measurements on a CPU agree: timing, trace, ceilings, and what else the machine did meanwhile.
 
-On a CPU work is done when its call returns. So steps back to back and one by one take equally long, profiling only
-lengthens a step, no step is shorter than its roofline, and the operators' work lies within the step. Where that does
-not hold, something else was measured than the program on a machine of its own, and no regime follows from it.
+On a CPU, work is done when its call returns. So steps take equally long back to back and one by one, profiling only
+lengthens a step, no step is shorter than its roofline, and the operators' work fits into the step. If that does not
+hold, the measurements are not of this program alone on an otherwise idle machine, and no regime follows from them.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from proftrack.verdict.thresholds import Thresholds
 _READING_US = 5.0
 """What reading the clock around a single step may add to it."""
 _STARTING_US = 1000.0
-"""What the profiler's own doing between steps may add to a recorded one."""
+"""What the profiler's own work between steps may add to a recorded step."""
 
 
 class Misfit(NamedTuple):
-    """Something that does not fit. `inconclusive`: no regime follows; `low`: it is near to that."""
+    """A disagreement. `inconclusive`: no regime follows; `low`: close to that."""
 
     level: Literal["inconclusive", "low"]
     text: str
 
 
 def misfits(measures: Measures, cpu: CpuWork, context: Context, time: float, limits: Thresholds) -> list[Misfit]:
-    """All that does not fit, what makes the verdict inconclusive first."""
+    """All disagreements, those that make the verdict inconclusive first."""
     timing = context.timing
-    found = [
+    unsorted = [
         *_threads(context, limits),
         *(_load(timing.load, limits) if timing is not None and timing.load is not None else ()),
         *(_timing(timing, limits) if timing is not None else ()),
         *_roofline(measures, context, time, limits),
         *_trace(measures, cpu, context, time, limits),
     ]
-    return sorted(found, key=lambda misfit: misfit.level != "inconclusive")
+    return sorted(unsorted, key=lambda misfit: misfit.level != "inconclusive")
 
 
 def _threads(context: Context, limits: Thresholds) -> Iterator[Misfit]:
@@ -50,12 +50,12 @@ def _threads(context: Context, limits: Thresholds) -> Iterator[Misfit]:
         yield Misfit(
             "inconclusive",
             f"Threads that the program starts used {share:.0%} of a core while steps were timed, and their operators "
-            "were not recorded: what they do is not in the trace.",
+            "were not recorded: their work is not in the trace.",
         )
 
 
 def _load(load: Load, limits: Thresholds) -> Iterator[Misfit]:
-    """More to run than cores."""
+    """Whether there was more to run than cores."""
     others = load.share(load.others_us)
     beside = f"; other processes used {others:.2g} of {load.cores} cores" if load.others_us is not None else ""
     if load.waited_us is not None:
@@ -63,7 +63,7 @@ def _load(load: Load, limits: Thresholds) -> Iterator[Misfit]:
         if waited > limits.cpu_waited_low:
             yield Misfit(
                 "inconclusive" if waited > limits.cpu_waited else "low",
-                f"More load than cores: while steps were timed a thread of this program waited {waited:.0%} of the "
+                f"More load than cores: while steps were timed, a thread of this program waited {waited:.0%} of the "
                 f"time for a core{beside}.",
             )
     elif load.others_us is not None and others + load.share(load.process_us) > limits.cpu_full * load.cores:
@@ -71,7 +71,7 @@ def _load(load: Load, limits: Thresholds) -> Iterator[Misfit]:
         if part > limits.cpu_others_low:
             yield Misfit(
                 "inconclusive" if part > limits.cpu_others else "low",
-                f"More load than cores: while steps were timed no core was free{beside}.",
+                f"More load than cores: while steps were timed, no core was free{beside}.",
             )
 
 
@@ -82,7 +82,8 @@ def _timing(timing: Timing, limits: Thresholds) -> Iterator[Misfit]:
         if high > limits.cpu_blocks_low * low:
             yield Misfit(
                 "inconclusive" if high > limits.cpu_blocks * low else "low",
-                f"The timed blocks differ {_times(high / low)}: the machine was not in one state, or the steps differ.",
+                f"The timed blocks differ by a factor of {number(high / low)}: the machine's state changed, or the "
+                "steps differ.",
             )
     single, together = timing.step_latency_us, timing.step_time_us
     if single is None:
@@ -91,8 +92,8 @@ def _timing(timing: Timing, limits: Thresholds) -> Iterator[Misfit]:
     if longer - shorter > _READING_US and longer > limits.cpu_modes_low * shorter:
         yield Misfit(
             "inconclusive" if longer > limits.cpu_modes * shorter else "low",
-            f"A step takes {short_time(together)} back to back and {short_time(single)} one by one; on a CPU both are "
-            "the same, so the machine was not in one state, or the steps differ.",
+            f"A step takes {short_time(together)} back to back and {short_time(single)} one by one; on a CPU the two "
+            "should be equal, so the machine's state changed, or the steps differ.",
         )
 
 
@@ -100,7 +101,7 @@ def _roofline(measures: Measures, context: Context, time: float, limits: Thresho
     if context.ceilings is not None and context.ceilings.waited > limits.cpu_waited:
         yield Misfit(
             "low",
-            "The ceilings and the price of calls were measured on a busy machine: a thread waited "
+            "The ceilings and the cost of calls were measured on a busy machine: a thread waited "
             f"{context.ceilings.waited:.0%} of the time for a core.",
         )
     roofline = context.roofline_us(measures)
@@ -108,18 +109,18 @@ def _roofline(measures: Measures, context: Context, time: float, limits: Thresho
         yield Misfit(
             "inconclusive",
             f"The roofline time of {short_time(roofline)} exceeds the step's {short_time(time)}: the ceilings were "
-            "measured on a busy machine, the work is miscounted, or the data stay in the caches (proftrack doctor "
+            "measured on a busy machine, the work is miscounted, or the data stays in the caches (proftrack doctor "
             "--recalibrate measures the ceilings again).",
         )
 
 
 def _trace(measures: Measures, cpu: CpuWork, context: Context, time: float, limits: Thresholds) -> Iterator[Misfit]:
-    """The recorded steps against T."""
+    """Whether the recorded steps agree with T."""
     work = sum(cpu.working_us.values()) / measures.steps
     if work > limits.slow_under_profiler * time:
         yield Misfit(
             "inconclusive" if work > limits.not_the_same_work * time else "low",
-            f"The operators' work in the trace ({short_time(work)} a step) does not fit into a step of "
+            f"The operators' work in the trace ({short_time(work)} per step) does not fit into a step of "
             f"{short_time(time)}.",
         )
     traced = statistics.median(step.host_us for step in measures.per_step) if measures.per_step else None
@@ -136,10 +137,6 @@ def _trace(measures: Measures, cpu: CpuWork, context: Context, time: float, limi
     if traced - profiling > limits.longer_than_traced * time:
         yield Misfit(
             "inconclusive",
-            f"A recorded step takes {short_time(traced)} and one without the profiler {short_time(time)}; profiling "
+            f"A recorded step takes {short_time(traced)}, and one without the profiler {short_time(time)}; profiling "
             "does not account for that, so something else ran while steps were recorded.",
         )
-
-
-def _times(ratio: float) -> str:
-    return f"by a factor of {number(ratio)}"

@@ -1,4 +1,4 @@
-"""The verdict in one sentence, and the figures that speak for it."""
+"""The verdict in one sentence, and the figures behind it."""
 
 from __future__ import annotations
 
@@ -14,58 +14,58 @@ CAUSE_TEXT: dict[IdleCause, str] = {
     "dispatch": "the host was launching (operators, runtime calls, the Python between them)",
     "host": "the host did work that launches nothing",
     "input": "the host waited for the data loader",
-    "synchronization": "the host had waited for the GPU, which drained its queue",
+    "synchronization": "the host had waited for the GPU, and the GPU's queue ran empty",
     "allocator": "the host allocated or freed device memory",
-    "profiler": "the profiler asked for or flushed a buffer, which costs nothing without it",
-    "queued": "the work was launched in time, the device started it late",
+    "profiler": "the profiler requested or flushed a buffer, which does not happen without it",
+    "queued": "the work was launched in time, but the device started it late",
     "unknown": "no launch was recorded for the work that followed",
 }
 LIMIT_TEXT: dict[Limit, str] = {
     "arithmetic": "kernels limited by arithmetic (matmul, convolution, attention)",
     "bandwidth": "kernels limited by memory bandwidth (elementwise, reduction, normalisation, copies)",
-    "latency": "kernels whose grid fills under half of the GPU",
+    "latency": "kernels with a grid that fills less than half of the GPU",
     "transfer": "copies between host and device that no kernel hides",
     "communication": "collectives that no kernel hides",
     "unknown": "kernels of unknown kind",
 }
 _REGIME_TEXT: dict[Regime, str] = {
     "overhead-bound": "the host cannot launch fast enough",
-    "mixed": "host and GPU both hold it back",
+    "mixed": "both the host and the GPU limit it",
     "input-bound": "it waits for the data loader",
-    "sync-bound": "the host's waits for the GPU keep it from launching ahead",
+    "sync-bound": "the host keeps waiting for the GPU and cannot launch ahead",
     "host-bound": "the host does work that launches nothing",
-    "compute-bound": "most of it in kernels that are limited by arithmetic",
-    "memory-bound": "most of it in kernels that are limited by memory bandwidth",
+    "compute-bound": "most of it in kernels limited by arithmetic",
+    "memory-bound": "most of it in kernels limited by memory bandwidth",
     "latency-bound": "most of it in kernels too small to fill the GPU",
     "transfer-bound": "most of it in copies between host and device",
     "communication-bound": "most of it in collectives",
-    "inconclusive": "but the data do not carry a verdict",
+    "inconclusive": "but the data does not support a verdict",
 }
 
 
 def summary(name: Regime, facts: StepFacts, *, what: str = "step") -> str:
-    """The verdict in one plain sentence; `what` the times are of."""
+    """The verdict in one plain sentence; `what` is what the times are of: a step or the recording."""
     times = f"{short_time(facts.gpu_busy_us)} of a {short_time(facts.step_time_us)} {what}"
-    return f"{name.capitalize()}: the GPU works {times} ({facts.busy_fraction:.0%}); {_REGIME_TEXT[name]}."
+    return f"{name.capitalize()}: the GPU is busy {times} ({facts.busy_fraction:.0%}); {_REGIME_TEXT[name]}."
 
 
 def collect(
     measures: Measures, facts: StepFacts, context: Context, roofline: float | None, limits: Thresholds
 ) -> list[Evidence]:
-    """All figures that speak for or against the verdict, the three times first."""
-    whole = "A step" if measures.steps else "The recording"
+    """All figures for or against the verdict, the three times first."""
+    timed = "A step" if measures.steps else "The recording"
     kind = "without the profiler" if context.unprofiled_us is not None else "in the trace"
     step, busy = short_time(facts.step_time_us), short_time(facts.gpu_busy_us)
     out = [
-        item("step_time_us", facts.step_time_us, "us", f"{whole} takes {step} {kind}."),
-        item("gpu_busy_per_step_us", facts.gpu_busy_us, "us", f"The GPU is busy {busy} of it."),
+        item("step_time_us", facts.step_time_us, "us", f"{timed} takes {step} {kind}."),
+        item("gpu_busy_per_step_us", facts.gpu_busy_us, "us", f"The GPU is busy for {busy} of it."),
         *_headrooms(facts, context, measures, roofline),
         *_idle(measures, facts, limits),
         *_busy(facts),
     ]
     if context.unprofiled_us is None:
         other = without_inflation(facts, limits).busy_fraction
-        text = f"u = {facts.busy_fraction:.2f} as traced, up to {other:.2f} without the profiler."
+        text = f"u = {facts.busy_fraction:.2f} in the trace, and up to {other:.2f} without the profiler."
         out.append(item("gpu_busy_fraction_without_inflation", other, "", text))
     return out + _other_mode(facts, context, limits)
 
@@ -73,15 +73,15 @@ def collect(
 def _headrooms(facts: StepFacts, context: Context, measures: Measures, roofline: float | None) -> list[Evidence]:
     overhead = facts.step_time_us / facts.gpu_busy_us
     most = factor(max(overhead, 1.0))
-    out = [item("overhead_headroom", overhead, "x", f"If all launch overhead vanished: at most {most}.")]
+    out = [item("overhead_headroom", overhead, "x", f"Without any launch overhead: at most {most} faster.")]
     work = context.work_of(measures)
     if roofline is not None and work is not None:
         kernels = facts.kernel_headroom(roofline)
-        how = "counted over one step" if work.source == "counted" else "by the operators' shapes, arithmetic alone"
+        how = "counted over one step" if work.source == "counted" else "from operator shapes, arithmetic only"
         least, most = short_time(roofline), factor(max(kernels, 1.0))
         out += [
             item("roofline_time_us", roofline, "us", f"This device needs at least {least} for it ({how})."),
-            item("kernel_headroom", kernels, "x", f"If every kernel reached the roofline: at most {most}."),
+            item("kernel_headroom", kernels, "x", f"If every kernel reached the roofline: at most {most} faster."),
         ]
     return out
 
@@ -101,7 +101,8 @@ def _idle(measures: Measures, facts: StepFacts, limits: Thresholds) -> list[Evid
         limit = "the limit" if work < launch.interval_median_us else "not the limit"
         between = short_time(launch.interval_median_us)
         text = (
-            f"A launch every {between} in the trace brings {short_time(work)} of GPU work: the launch rate is {limit}."
+            f"Each launch adds {short_time(work)} of GPU work, and the trace has one every {between}: the launch rate "
+            f"is {limit}."
         )
         out.append(item("launch_interval_us", launch.interval_median_us, "us", text))
     if facts.sync_us:
@@ -120,19 +121,16 @@ def _busy(facts: StepFacts) -> list[Evidence]:
 
 
 def _other_mode(facts: StepFacts, context: Context, limits: Thresholds) -> list[Evidence]:
-    """What the other step time would say, where that differs."""
-    timing = context.timing
-    if timing is None:
-        return []
-    other = timing.other
+    """The regime by the other step time, if it differs."""
+    other = context.timing.other if context.timing is not None else None
     if other is None:
         return []
     scaled = facts.scaled(step_time_us=other.us, gpu_busy_us=facts.gpu_busy_us)
-    said = regime(scaled, limits)
-    if said == regime(facts, limits):
+    other_regime = regime(scaled, limits)
+    if other_regime == regime(facts, limits):
         return []
     name = "back to back" if other.noun == "block" else "synchronised after each step"
-    text = f"Timed {name}, a step takes {short_time(other.us)} (u = {scaled.busy_fraction:.2f}) and would be {said}."
+    text = f"Timed {name}, a step takes {short_time(other.us)} (u = {scaled.busy_fraction:.2f}): {other_regime}."
     return [item("other_step_time_us", other.us, "us", text)]
 
 

@@ -1,4 +1,4 @@
-"""Weighs the figures of a trace: regime, cause, confidence, evidence, advice."""
+"""Judges the figures of a trace: regime, cause, confidence, evidence, advice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from proftrack.verdict.thresholds import THRESHOLDS, Thresholds
 
 
 class Judgement(NamedTuple):
-    """A verdict, the times it rests on, and the flags that only judging can raise."""
+    """A verdict, the times it is based on, and the flags that only judging can raise."""
 
     verdict: Verdict
     step_time_us: float | None
@@ -30,8 +30,8 @@ class Judgement(NamedTuple):
 def judge(measures: Measures, context: Context | None = None, *, limits: Thresholds = THRESHOLDS) -> Judgement:
     """The verdict of a trace.
 
-    T is the context's where it was measured without the profiler. Else it is the trace's own, judged twice: as it is,
-    and with dispatch as short as it may be without the profiler.
+    T is the context's if it was measured without the profiler. Otherwise it is the trace's own, judged twice: as
+    recorded, and with dispatch as short as it may be without the profiler.
     """
     context = context or Context()
     basis: Basis = "profiled" if context.unprofiled_us is None else "unprofiled"
@@ -49,16 +49,17 @@ def judge(measures: Measures, context: Context | None = None, *, limits: Thresho
 
 
 def _traced_step_us(measures: Measures) -> float | None:
-    """T of a bare trace: its step without the stretches in which the profiler held the host up."""
-    traced, held_up = measures.step_time_profiled_us, measures.idle.by_cause_us_per_step.get("profiler", 0.0)
-    return traced and max(traced - held_up, measures.gpu_busy_per_step_us or 0.0)
+    """T of a bare trace: its step without the stretches in which the profiler delayed the host."""
+    traced, delayed = measures.step_time_profiled_us, measures.idle.by_cause_us_per_step.get("profiler", 0.0)
+    return traced and max(traced - delayed, measures.gpu_busy_per_step_us or 0.0)
 
 
 def facts_of(measures: Measures, step_time_us: float) -> StepFacts:
-    """What the rules look at, of a trace with GPU work.
+    """The figures that the rules use, for a trace with GPU work.
 
-    Recording takes time: what the profiled step has over the unprofiled one is spread over the host rows, and taken
-    off each cause by the rows recorded in its gaps. Work that records nothing (numpy, sleep, I/O) keeps its time.
+    Recording takes time: the excess of the profiled step over the unprofiled one is spread over the host rows, and
+    subtracted from each cause by the rows recorded in its gaps. Work that records nothing (numpy, sleep, I/O) keeps
+    its time.
     """
     steps = max(measures.steps, 1)
     added = max((measures.step_time_profiled_us or step_time_us) - step_time_us, 0.0)
@@ -109,7 +110,7 @@ def _thread_flags(context: Context, limits: Thresholds) -> list[Flag]:
 
 
 class _Outcome:
-    """One judgement in the making."""
+    """One judgement of a trace with GPU work."""
 
     def __init__(
         self,
@@ -130,11 +131,11 @@ class _Outcome:
         self.regime = regime(facts, limits)
 
     def verdict(self, basis: Basis) -> Verdict:
-        undermined = self._undermined(basis)
+        blockers = self._blocking_reasons(basis)
         doubts = self._doubts(basis)
-        name = "inconclusive" if undermined else self.regime
-        if name == "inconclusive" and not undermined:
-            undermined = ["Most GPU time is in kernels whose kind is not known by their names."]
+        name = "inconclusive" if blockers else self.regime
+        if name == "inconclusive" and not blockers:
+            blockers = ["Most GPU time is in kernels with names that do not reveal their kind."]
         levels = [level for level, _ in doubts]
         confidence: Confidence = "low" if name == "inconclusive" or "low" in levels else "medium" if levels else "high"
         return Verdict(
@@ -146,32 +147,32 @@ class _Outcome:
             summary=evidence.summary(name, self.facts, what="step" if self.measures.steps else "recording"),
             evidence=evidence.collect(self.measures, self.facts, self.context, self.roofline, self.limits),
             advice=advise(name, self.measures, self.facts, self.roofline),
-            reasons=[*undermined, *(text for _, text in doubts)],
+            reasons=[*blockers, *(text for _, text in doubts)],
             thresholds=self.limits.as_dict(),
         )
 
     # -- what makes it inconclusive
 
-    def _undermined(self, basis: Basis) -> list[str]:
-        """Reasons why these data carry no verdict."""
+    def _blocking_reasons(self, basis: Basis) -> list[str]:
+        """Reasons why the data does not support a verdict."""
         limits, u = self.limits, self.facts.busy_fraction
-        undermining = ("gpu_not_measured", "partial_file", "several_processes")
-        reasons = [self.flags[c].message for c in undermining if c in self.flags]
+        codes = ("gpu_not_measured", "partial_file", "several_processes")
+        reasons = [self.flags[c].message for c in codes if c in self.flags]
         if self.facts.waits_for_device(limits) and self.regime == "inconclusive":
             reasons.append(
-                "Most of the GPU's idle time follows launches that were made in time: it waits for another device, "
+                "Most of the GPU's idle time precedes work that was launched in time: it waits for another device, "
                 "another stream or its own start-up, not for the host."
             )
         if u > limits.not_the_same_work and basis == "unprofiled":
             reasons.append(
-                f"GPU busy time is {u:.2f} of the step time given: trace and timing are not of the same work."
+                f"GPU busy time is {u:.2f} times the given step time: trace and timing are not of the same work."
             )
         traced = self._traced_step_us()
         if basis == "unprofiled" and traced and self.facts.step_time_us > limits.longer_than_traced * traced:
             longer = number(self.facts.step_time_us / traced)
             reasons.append(
-                f"The step time given is {longer} times that of the trace, and profiling only lengthens a step: they "
-                "are not of the same work (or the unit is not microseconds)."
+                f"The given step time is {longer} times that of the trace, but profiling only lengthens a step: the "
+                "two are not of the same work (or the unit is not microseconds)."
             )
         if u < limits.gpu_bound_from:
             reasons += self._gpu_partly_measured()
@@ -182,33 +183,33 @@ class _Outcome:
         return reasons
 
     def _traced_step_us(self) -> float | None:
-        """The longest that the trace's own step can be read as."""
+        """The longest possible reading of the trace's own step."""
         window, steps = self.measures.window, max(self.measures.steps, 1)
         return max(window.duration_us or 0.0, window.device_duration_us or 0.0) / steps or None
 
     def _inflated(self) -> list[str]:
-        """The second reading of a bare trace disagrees, or it holds compilation."""
+        """Whether the second reading of a bare trace disagrees, or the trace includes compilation."""
         reasons = []
         other = regime(without_inflation(self.facts, self.limits), self.limits)
         if other != self.regime:
             reasons.append(
-                f"Profiling inflates the host's side: read as it is the trace is {self.regime}, without the inflation "
-                f"it may be {other}; give the unprofiled step time (--step-time-us)."
+                f"Profiling inflates host time: as recorded, the trace is {self.regime}, but without the inflation it "
+                f"may be {other}; give the unprofiled step time (--step-time-us)."
             )
         unseen = self.measures.unseen_queue_us / max(self.measures.steps, 1)
         idle = structs.replace(self.facts, step_time_us=self.facts.step_time_us + unseen)
         if regime(idle, self.limits) != self.regime:
             reasons.append(
-                f"Before the first recorded GPU work lie {short_time(unseen)} a step in which a queue of earlier work "
-                f"may have run or the GPU have idled: read the second way it is {regime(idle, self.limits)}; give the "
-                "unprofiled step time (--step-time-us)."
+                f"In {short_time(unseen)} per step before the first recorded GPU work, a queue of earlier work may "
+                f"have run, or the GPU may have been idle; if it was idle, the trace is {regime(idle, self.limits)}. "
+                "Give the unprofiled step time (--step-time-us)."
             )
         if "recompiled_in_window" in self.flags:
             reasons.append(self.flags["recompiled_in_window"].message)
         return reasons
 
     def _gpu_partly_measured(self) -> list[str]:
-        """The GPU may have done more than was recorded: no verdict that rests on its being idle."""
+        """If the GPU may have done more than was recorded, no verdict can rely on its idle time."""
         if "under_recorded_graphs" in self.flags:
             return [self.flags["under_recorded_graphs"].message]
         silent = self._share_of("launches_without_gpu_work", self.measures.totals.launches)
@@ -221,13 +222,13 @@ class _Outcome:
     # -- what lowers confidence
 
     def _doubts(self, basis: Basis) -> list[tuple[Confidence, str]]:
-        """(confidence that is left, why)."""
+        """(remaining confidence, why)."""
         doubts: list[tuple[Confidence, str]] = []
         if basis == "profiled":
             doubts.append(("medium", "The step time comes from the profiled trace itself."))
         others = self._regimes_within_spread()
         if others:
-            doubts.append(("low", f"Within the spread of the measurements it could also be {' or '.join(others)}."))
+            doubts.append(("low", f"Within the spread of the measurements, it could also be {' or '.join(others)}."))
         doubts += self._near_a_limit()
         for code in _LOWERING:
             if code in self.flags:
@@ -237,13 +238,13 @@ class _Outcome:
         return doubts
 
     def _near_a_limit(self) -> list[tuple[Confidence, str]]:
-        """u next to the limit of the regime it is in; one that only another regime has does not matter."""
+        """u is close to a limit of its own regime; limits that only other regimes have do not matter."""
         u, limits = self.facts.busy_fraction, self.limits
         relevant = [limits.gpu_bound_from]
         if self.regime in ("overhead-bound", "mixed"):
             relevant.append(limits.overhead_bound_to)
         doubts: list[tuple[Confidence, str]] = [
-            ("medium", f"u = {u:.2f} is close to the limit {limit}.")
+            ("medium", f"u = {u:.2f} is close to the limit of {limit}.")
             for limit in relevant
             if abs(u - limit) < limits.near
         ]
@@ -251,7 +252,7 @@ class _Outcome:
             for name, explained in self.facts.explained_us().items():
                 share = explained / self.facts.gap_us
                 if abs(share - limits.cause_share) < limits.near:
-                    doubts.append(("medium", f"{share:.0%} of the idle time speaks for {name}: close to the limit."))
+                    doubts.append(("medium", f"{share:.0%} of the idle time points to {name}: close to the limit."))
         return doubts
 
     def _kind_doubts(self) -> list[tuple[Confidence, str]]:
@@ -259,24 +260,24 @@ class _Outcome:
         total = sum(busy.values())
         a, b = busy.get("arithmetic", 0.0), busy.get("bandwidth", 0.0)
         if abs(a - b) <= busy.get("unknown", 0.0) + busy.get("latency", 0.0):
-            return [("low", "Kernels of other kinds take enough time to turn compute- into memory-bound.")]
+            return [("low", "Other kernels take enough time to decide between compute-bound and memory-bound.")]
         if max(a, b) < self.limits.kernel_share * total:
-            return [("medium", "No single limit takes most of the busy time.")]
+            return [("medium", "No single limit accounts for most of the busy time.")]
         return []
 
     def _regimes_within_spread(self) -> list[Regime]:
-        """Other regimes that a resample of the timing blocks and of the steps' GPU times gives."""
+        """Other regimes within the uncertainty of the timing blocks and of the steps' GPU times."""
         time, busy = self.facts.step_time_us, self.facts.gpu_busy_us
         error = spread.busy_error(self.measures.per_step)
-        found = {
+        regimes = {
             regime(self.facts.scaled(step_time_us=t, gpu_busy_us=b), self.limits)
             for t in (time, *(spread.time_interval(self.context.timing) or ()))
             for b in (busy, busy * max(1 - error, 0.01), busy * (1 + error))
         }
-        return sorted(found - {self.regime})
+        return sorted(regimes - {self.regime})
 
     def _cause(self) -> Cause | None:
-        """The largest cause of T - B on the host's side, the kind of GPU work with most time on the GPU's."""
+        """The largest cause of T - B if the host is the limit, else the kind of GPU work with the most time."""
         if self.facts.busy_fraction < self.limits.gpu_bound_from:
             causes = self.facts.idle_by_cause_us
             if self.regime == "sync-bound":
@@ -299,4 +300,4 @@ _LOWERING: tuple[FlagCode, ...] = (
     "gpu_shared",
     "other_threads",
 )
-"""Flags that lower confidence, in the order they are named."""
+"""Flags that lower confidence, in the order in which they are listed."""

@@ -1,4 +1,4 @@
-"""The regimes and the rules that tell them apart. Pure arithmetic: microseconds a step in, a word out."""
+"""The regimes and the rules that tell them apart. Pure arithmetic: microseconds per step in, a regime out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from proftrack.verdict.thresholds import Thresholds
 
 
 class StepFacts(Struct, frozen=True, kw_only=True):
-    """What the rules look at. Microseconds a step."""
+    """The figures that the rules use. Microseconds per step."""
 
     step_time_us: float
     """T."""
@@ -20,7 +20,7 @@ class StepFacts(Struct, frozen=True, kw_only=True):
     busy_by_limit_us: dict[Limit, float]
     """Parts of B."""
     waits_over_gpu_us: float
-    """Host waits that overlap GPU work; H = T less these."""
+    """Host waits that overlap GPU work; H is T minus these."""
 
     @property
     def busy_fraction(self) -> float:
@@ -29,29 +29,29 @@ class StepFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def gap_us(self) -> float:
-        """T - B: what removing overhead can win at most."""
+        """T - B: the most that removing overhead can save."""
         return max(self.step_time_us - self.gpu_busy_us, 0.0)
 
     @property
     def sync_us(self) -> float:
-        """T - max(H, B): what removing the host's waits would win."""
+        """T - max(H, B): what removing the host's waits would save."""
         return min(self.waits_over_gpu_us, self.gap_us)
 
     def waits_for_device(self, limits: Thresholds) -> bool:
-        """Whether launches were made in time for most of the idle time that the trace shows: no host-side regime is."""
+        """Whether launches came in time for most of the idle time in the trace, which rules out host-side regimes."""
         shown = sum(self.idle_by_cause_us.values())
         return shown > 0 and self.idle_by_cause_us.get("queued", 0.0) > limits.cause_share * max(shown, self.gap_us)
 
     def kernel_headroom(self, roofline_us: float) -> float:
-        """What better kernels can win at most: B / R, where B has nothing but kernels.
+        """The most that better kernels can gain: B / R if B has nothing but kernels.
 
-        Copies and collectives that no kernel hides stay as they are, and B is at least R and these.
+        Exposed copies and collectives stay as they are, so B is at least R plus these.
         """
         others = self.busy_by_limit_us.get("communication", 0.0) + self.busy_by_limit_us.get("transfer", 0.0)
         return self.gpu_busy_us / (roofline_us + others)
 
     def explained_us(self) -> dict[HostRegime, float]:
-        """Causes of T - B that a regime stands for."""
+        """Causes of T - B that have a regime of their own."""
         return {
             "input-bound": self.idle_by_cause_us.get("input", 0.0),
             "sync-bound": self.sync_us,
@@ -59,7 +59,7 @@ class StepFacts(Struct, frozen=True, kw_only=True):
         }
 
     def scaled(self, *, step_time_us: float, gpu_busy_us: float) -> StepFacts:
-        """The same step with another T and B; what B is made of keeps its shares."""
+        """The same step with a different T and B; the parts of B keep their shares."""
         factor = gpu_busy_us / self.gpu_busy_us if self.gpu_busy_us else 1.0
         return structs.replace(
             self,
@@ -70,7 +70,7 @@ class StepFacts(Struct, frozen=True, kw_only=True):
 
 
 def regime(facts: StepFacts, limits: Thresholds) -> Regime:
-    """The regime of DESIGN section 6's table, without regard to the quality of the data."""
+    """The regime by the rules in docs/verdict.md, regardless of data quality."""
     if facts.busy_fraction >= limits.gpu_bound_from:
         return gpu_regime(facts.busy_by_limit_us, limits)
     for name, explained in facts.explained_us().items():
@@ -89,7 +89,7 @@ _NAMED_FOR: tuple[tuple[Limit, GpuRegime], ...] = (
 
 
 def gpu_regime(busy_by_limit_us: dict[Limit, float], limits: Thresholds) -> Regime:
-    """Which limit takes most of the busy time; inconclusive where that is kernels of unknown kind."""
+    """The limit that takes most of the busy time; inconclusive if that is kernels of unknown kind."""
     total = sum(busy_by_limit_us.values())
     share = {k: v / total for k, v in busy_by_limit_us.items()} if total else {}
     for limit, name in _NAMED_FOR:
@@ -102,7 +102,7 @@ def gpu_regime(busy_by_limit_us: dict[Limit, float], limits: Thresholds) -> Regi
 
 
 def without_inflation(facts: StepFacts, limits: Thresholds) -> StepFacts:
-    """The second reading of a bare trace: dispatch as short as it may be without the profiler."""
+    """The second reading of a bare trace, with dispatch as short as it may be without the profiler."""
     short = facts.step_time_us < limits.short_step_us
     factor = limits.inflation_short if short else limits.inflation_long
     dispatch = facts.idle_by_cause_us.get("dispatch", 0.0)

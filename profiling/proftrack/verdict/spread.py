@@ -1,4 +1,4 @@
-"""How far T and B may be off, from the samples they are made of."""
+"""How far off T and B may be, estimated from their samples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def time_interval(timing: Timing | None) -> tuple[float, float] | None:
 
 
 def busy_error(steps: list[Step]) -> float:
-    """Relative half-width of B: two standard errors of the steps' own GPU time, 0 where there are too few."""
+    """Relative half-width of B: two standard errors of the steps' own GPU time, or 0 if there are too few steps."""
     own = np.array([s.self_cuda_time_us for s in steps if s.self_cuda_time_us])
     if len(own) < _FEWEST:
         return 0.0

@@ -1,4 +1,4 @@
-"""The limits between regimes, in one place; stamped on every record."""
+"""The limits between regimes, in one place; every record stores them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from msgspec import Struct
 
 
 class Thresholds(Struct, frozen=True, kw_only=True):
-    """Shares are fractions. DESIGN section 6 gives the rules that they are part of."""
+    """Shares are fractions. docs/verdict.md gives the rules that use them."""
 
     gpu_bound_from: float = 0.8
-    """u at and above which the GPU holds the step back."""
+    """u at or above which the GPU limits the step."""
     overhead_bound_to: float = 0.5
-    """u at and below which a step without another cause is overhead-bound; above it is mixed."""
+    """u at or below which a step with no other cause is overhead-bound; above, it is mixed."""
     cause_share: float = 0.5
     """Share of T - B that one cause must explain."""
     kernel_share: float = 0.5
@@ -22,34 +22,34 @@ class Thresholds(Struct, frozen=True, kw_only=True):
     not_the_same_work: float = 1.25
     """B / T above which trace and timing are not of the same work."""
     longer_than_traced: float = 2.0
-    """T over the traced step above which they are not of the same work either."""
+    """T over the traced step above which the two are not of the same work."""
     short_step_us: float = 1000.0
-    """Steps under this are inflated most by profiling."""
+    """Profiling inflates steps shorter than this the most."""
     inflation_short: float = 4.0
     """How much profiling can inflate dispatch in short steps."""
     inflation_long: float = 2.0
     near: float = 0.05
-    """Distance of u to a limit under which the regime is not certain."""
+    """Distance from u to a limit below which the regime is uncertain."""
     silent_launches: float = 0.2
     """Share of launch calls without recorded work above which the GPU was not measured well enough."""
     invalid_share: float = 0.05
-    """Share of GPU work without usable times above which the figures do not carry a verdict."""
+    """Share of GPU work without usable times above which the figures do not support a verdict."""
 
     roofline_slack: float = 1.05
-    """R over B times this cannot be: the ceilings are off."""
+    """R / B above this is impossible: the ceilings are off."""
     uncounted_share: float = 0.2
-    """Share of GPU time without known FLOPs and bytes that is worth a flag."""
+    """Share of GPU time without known FLOPs and bytes above which a flag is raised."""
     low_clock: float = 0.9
-    """Share of the highest clock under which the GPU did not run as fast as it can."""
+    """Share of the highest clock below which the GPU did not run at full speed."""
 
-    # On a CPU (verdict/cpu_fit.py). Judgement calls, all of them: each says how far two figures may lie apart that are
-    # the same on a machine with nothing else to do. Beyond the first the verdict is inconclusive, beyond `_low` its
-    # confidence is low.
+    # On a CPU (verdict/cpu_fit.py). All of these are judgement calls: each says how far apart two figures may be that
+    # are equal on an otherwise idle machine. Beyond the first the verdict is inconclusive, beyond `_low` its confidence
+    # is low.
     cpu_blocks: float = 2.0
     """The 90th over the 10th percentile of the timed blocks."""
     cpu_blocks_low: float = 4 / 3
     cpu_modes: float = 1.5
-    """Step times back to back and one by one, the longer over the shorter."""
+    """The longer over the shorter of the step times back to back and one by one."""
     cpu_modes_low: float = 1.2
     cpu_over_traced: float = 1.5
     """T over the recorded step."""
@@ -58,21 +58,21 @@ class Thresholds(Struct, frozen=True, kw_only=True):
     """Share of the timed period in which a thread that was ready to run had no core."""
     cpu_waited_low: float = 0.05
     cpu_full: float = 0.9
-    """Where waiting is not counted: share of all cores in use from which on none was free."""
+    """If waiting is not counted: share of all cores in use above which no core was free."""
     cpu_others: float = 0.25
-    """And the share of all cores that other processes used."""
+    """In that case, the share of all cores that other processes used."""
     cpu_others_low: float = 0.1
     other_threads: float = 0.1
-    """Share of a core that threads may use whose operators were not recorded."""
+    """Share of a core that threads with unrecorded operators may use."""
     off_cpu: float = 0.2
-    """Share of T in which the steps' thread may be off the processor without that being waiting."""
+    """Share of T for which the steps' thread may be off the processor before that counts as waiting."""
     cpu_freeing: float = 2.0
-    """Time between operators over the time of those that move memory, under which it may be the freeing of their
-    results: the pages of a large tensor are given back on one thread, outside of any operator. Chosen after a chain of
-    large elementwise operators on 16 cores spent as long in freeing as in computing."""
+    """Time between operators over the time of those that move memory, below which it may be spent freeing their
+    results: the pages of a large tensor are returned by one thread, outside any operator. Chosen after a chain of
+    large elementwise operators on 16 cores spent as long freeing as computing."""
     host_work_dispatches: float = 100.0
-    """Time between operators, for each of them, that is no longer the price of calling it from Python: so many empty
-    dispatches. Within a factor of two of that the confidence is low."""
+    """Time between operators, per operator, above which it is no longer the cost of calling it from Python; in empty
+    dispatches. Within a factor of two of this, confidence is low."""
 
     def as_dict(self) -> dict[str, float]:
         """For the record."""

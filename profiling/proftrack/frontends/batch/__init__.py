@@ -1,8 +1,7 @@
 """What sweeps and variants share: parts that are measured and shown together, kept by `recorder.Batch`.
 
-key        what must be equal for a part that is done to be taken over
-group      what a batch is asked for, and what its runs share
+group      the request for a batch, and the keys that decide which earlier parts it may reuse
 result     the figures of a part
-shown      a page with table and sentences, and MLflow's form of the table
-worker     a process that makes calls for this one
+shown      the page with a table and sentences, and the table in MLflow's form
+worker     a child process that runs functions for this one
 """

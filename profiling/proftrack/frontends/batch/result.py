@@ -1,4 +1,4 @@
-"""The figures of a part, the same for a point of a sweep and for a variant. Times in microseconds a step."""
+"""The figures of a part, the same for a point of a sweep and for a variant. Times in microseconds per step."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ INCONCLUSIVE = "inconclusive"
 
 
 class Figures(Struct, kw_only=True):
-    """What is known of one part. Figures are None where it failed, or where they do not exist."""
+    """The figures of one part; None if the part failed or the figure does not exist."""
 
     step_time_us: float | None = None
     """T."""
     busy_us: float | None = None
-    """B; on the CPU the operators' working time."""
+    """B; on the CPU, the time that operators work."""
     on_cpu: bool = False
-    """Whether `busy_us` is the operators' working time."""
+    """Whether `busy_us` is the time that operators work."""
     roofline_us: float | None = None
     """R."""
     regime: str = ""
     confidence: str = ""
     doubts: list[str] = []
-    """Why it is inconclusive; empty where it is not."""
+    """Why the verdict is inconclusive; empty if it is not."""
     run_id: str | None = None
-    """In the store."""
+    """The run in the store."""
     error: str | None = None
     """Why there are no figures."""
 
     @property
     def is_inconclusive(self) -> bool:
-        """Whether its figures carry no verdict."""
+        """Whether the figures give no verdict."""
         return self.regime == INCONCLUSIVE
 
     @property
@@ -43,12 +43,12 @@ class Figures(Struct, kw_only=True):
 
     @property
     def instead(self) -> str:
-        """What stands in a table where the regime would; empty where there are figures."""
+        """The word shown instead of the regime in a table; empty if there are figures."""
         return "failed" if self.error is not None else ""
 
 
 def fill(figures: Figures, record: Record) -> None:
-    """Give a part the figures of its record."""
+    """Copy the figures of a record into a part."""
     verdict = record.verdict
     figures.step_time_us = record.step_time_us
     figures.busy_us = _busy_us(record)
@@ -59,11 +59,11 @@ def fill(figures: Figures, record: Record) -> None:
 
 
 def _busy_us(record: Record) -> float | None:
-    """B; on the CPU, which has no such lane, the part of the step that its verdict counts as work."""
+    """B; on the CPU, which has no GPU lane, the part of the step that the verdict counts as work."""
     busy = record.times.gpu_busy_per_step_us
     return busy if busy is not None else record.cpu_work_us
 
 
 def regimes(parts: Iterable[Figures]) -> list[str]:
-    """Each regime once, in the order of the parts."""
+    """The distinct regimes, in the order of the parts."""
     return list(dict.fromkeys(part.regime for part in parts if part.regime))

@@ -1,4 +1,4 @@
-"""A batch as people see it: a page with a table and sentences, and its table in MLflow's form."""
+"""How a batch is shown: a page with a table and sentences, and the table in MLflow's form."""
 
 from __future__ import annotations
 
@@ -17,28 +17,30 @@ P = TypeVar("P", bound=Figures)
 
 
 class Column(Struct, Generic[P], frozen=True):
-    """A column of the table: its head, and the cell of a part."""
+    """A column of the table: its head, and a function from a part to its cell."""
 
     head: str
     cell: Callable[[P], str]
     kind: Literal["number", "text", "word"] = "number"
-    """A text gives way where room is scarce, a number or a word never."""
+    """If the table is too wide, text is shortened, numbers and words never are."""
+    meaning: str = ""
+    """What a one-letter head stands for; the legend explains it."""
 
 
 class Outcome(NamedTuple):
-    """What came of a batch, for whoever shows it."""
+    """The result of a batch, ready to be shown."""
 
     page: Document
     lines: list[str]
-    """Where everything is, to be shown below the page."""
+    """Where everything is; shown below the page."""
     error: str | None
-    """Why not everything that was asked for is there."""
+    """Why the batch is incomplete; None if it is complete."""
 
 
-STEP_TIME = Column[Any]("T", lambda part: duration(part.step_time_us))
-BUSY = Column[Any]("B", lambda part: duration(part.busy_us))
-FRACTION = Column[Any]("u", lambda part: percent(part.busy_fraction))
-ROOFLINE = Column[Any]("R", lambda part: duration(part.roofline_us))
+STEP_TIME = Column[Any]("T", lambda part: duration(part.step_time_us), meaning="step time")
+BUSY = Column[Any]("B", lambda part: duration(part.busy_us), meaning="busy time per step")
+FRACTION = Column[Any]("u", lambda part: percent(part.busy_fraction), meaning="B / T")
+ROOFLINE = Column[Any]("R", lambda part: duration(part.roofline_us), meaning="roofline time per step")
 REGIME = Column[Any]("regime", lambda part: part.regime, "word")
 CONFIDENCE = Column[Any]("confidence", lambda part: part.confidence, "word")
 
@@ -52,29 +54,31 @@ def page(
     caption: str,
     sentences: Sequence[str],
 ) -> Document:
-    """All that is said about a batch.
+    """The whole page about a batch.
 
-    `lead` is what came of it, in one line, `caption` what was measured, where and how. `names` are the columns that
-    tell the parts apart, `columns` all others: a part without figures says so in that of its regime.
+    `lead` is the result in one line, `caption` says what was measured, where and how. `names` are the columns that
+    identify a part, `columns` all others. A part without figures has the reason in its regime column.
     """
     heads = [document.Column(label=column.head, kind=column.kind) for column in (*names, *columns)]
     rows = [_row(part, names, columns) for part in parts]
     blocks: list[Block] = [Lead(lead)] if lead else []
     blocks.append(Paragraph(caption))
     blocks.append(Table("", heads, rows, repeated=len(names), most=len(rows), folded=False))
+    legend = [f"{column.head} = {column.meaning}" for column in columns if column.meaning]
+    blocks.append(Paragraph(f"{', '.join(legend)}."))
     blocks.append(Items("", sentences))
     return Document("", blocks)
 
 
 def _row(part: P, names: Sequence[Column[P]], columns: Sequence[Column[P]]) -> list[str]:
-    named = [column.cell(part) for column in names]
+    cells = [column.cell(part) for column in names]
     if not part.instead:
-        return [*named, *(column.cell(part) for column in columns)]
-    return [*named, *(part.instead if column is REGIME else "-" for column in columns)]
+        return [*cells, *(column.cell(part) for column in columns)]
+    return [*cells, *(part.instead if column is REGIME else "-" for column in columns)]
 
 
 def figures(part: Figures) -> dict[str, Any]:
-    """The figures of a part by the names of their columns in MLflow's form."""
+    """The figures of a part, by the names of their columns in MLflow's table."""
     return {
         "step_time_us": part.step_time_us,
         "busy_us": part.busy_us,
@@ -88,6 +92,6 @@ def figures(part: Figures) -> dict[str, Any]:
 
 
 def as_table(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Rows with the same columns, in the form of mlflow.log_table."""
+    """Rows that have the same columns, in the form of mlflow.log_table."""
     columns = list(rows[0]) if rows else []
     return msgspec.json.encode({"columns": columns, "data": [list(row.values()) for row in rows]})

@@ -1,11 +1,11 @@
-"""A process that works for this one: calls go in and answers come out, one JSON document a line.
+"""A child process that runs functions for this one: calls go in and answers come out, one JSON document per line.
 
     parent  --{"function": "module:name", "log": ..., "argument": ...}-->  worker
             <--{"value": ...} or {"error": ..., "spent": ...}------------
 
-One call at a time. What the called code prints goes to the call's log and never into the answers. A worker that dies
-(a crash, the kernel's OOM killer, `sys.exit` in a workload) is an error of the call it was at. A worker ends with its
-parent: its requests end then.
+A worker runs one call at a time. Output of the called code goes to the call's log, never into the answers. If the
+worker dies (a crash, the kernel's OOM killer, `sys.exit` in a workload), the current call fails. If the parent ends,
+the worker's requests end, and so does the worker.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from proftrack.signals import Aborted, Interrupts, abort, farewell
 R = TypeVar("R")
 
 GRACE_S = 0.7
-"""How long a worker may take to close its workload when it is to end; then it is killed."""
-_LOOK_S = 0.5
+"""How long a worker may take to close its workload when it is told to end; then it is killed."""
+_POLL_S = 0.5
 _ROOT = Path(proftrack.__file__).resolve().parents[1]
 _CODE = "import sys; sys.path.append(sys.argv[1]); from proftrack.frontends.batch.worker import serve; serve()"
 
 
 class Spent(ProftrackError):
-    """Raised by a called function: the call failed, and the process is of no further use (a CUDA error stays)."""
+    """Raised by a called function: the call failed and the process cannot be used again (a CUDA error persists)."""
 
 
 class _Call(Struct):
@@ -65,14 +65,14 @@ class Worker:
     """A process that calls functions of this package (or of any module that it can import)."""
 
     def __init__(self) -> None:
-        """Start it; what it does before its first call is not waited for."""
-        self._early = tempfile.TemporaryFile()  # noqa: SIM115  # what it writes outside of calls
+        """Start the process, without waiting until it is ready for its first call."""
+        self._early = tempfile.TemporaryFile()  # noqa: SIM115  # what it prints outside of calls
         self._process = subprocess.Popen(
             [sys.executable, "-c", _CODE, str(_ROOT)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._early,
-            # Ctrl-C in the terminal is the parent's to hear: it ends its workers.
+            # Ctrl-C in the terminal must reach only the parent, which ends its workers.
             start_new_session=True,
             env={name: value for name, value in os.environ.items() if name != "MLFLOW_RUN_ID"},
         )
@@ -81,36 +81,36 @@ class Worker:
         self._log: tuple[Path | None, int] = (None, 0)
         self._asked_to_end: float | None = None
         self.is_usable = True
-        """False once it has died or is spent."""
+        """False once it has died, is spent, or was told to end."""
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The process id."""
         return self._process.pid
 
     def call(self, function: Callable[[Any], R], argument: Struct, returns: type[R], log: Path | None = None) -> R:
-        """`send` and `receive`."""
+        """`send`, then `receive`."""
         self.send(function, argument, log)
         return self.receive(returns)
 
     def send(self, function: Callable[[Any], Any], argument: Struct, log: Path | None = None) -> None:
-        """Begin a call; `log` gets, at its end, what the process prints meanwhile."""
+        """Start a call; what the process prints during it is appended to `log`."""
         name = f"{function.__module__}:{function.__qualname__}"
         call = _Call(name, str(log.absolute()) if log else "", msgspec.Raw(_encoded(argument)))
         self._log = (log, log.stat().st_size if log is not None and log.exists() else 0)
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it is dead: `receive` says how it died
+        with contextlib.suppress(OSError):  # a dead worker; `receive` reports how it died
             self._process.stdin.write(_encoded(call) + b"\n")
             self._process.stdin.flush()
 
     def receive(self, returns: type[R]) -> R:
-        """The call's answer. Raises ProftrackError with the call's own sentence, or how the process died at it."""
+        """The call's answer. Raises ProftrackError with the call's error, or with how the process died."""
         answer = self._answer()
         if answer is None:
             self.is_usable = False
-            sentence = self._how_it_died()
+            problem = self._how_it_died()
             self.end()
-            raise ProftrackError(sentence)
+            raise ProftrackError(problem)
         if answer.spent:
             self.end()
         if answer.error is not None:
@@ -118,14 +118,14 @@ class Worker:
         return msgspec.json.decode(answer.value, type=returns, dec_hook=_decoded)
 
     def ask_to_end(self) -> None:
-        """Have it close its workload; `end` waits for that."""
+        """Tell it to close its workload and end; `end` waits for that."""
         self.is_usable = False
         if self._asked_to_end is None and self._process.poll() is None:
             self._process.terminate()
             self._asked_to_end = time.monotonic()
 
     def end(self) -> None:
-        """End it and whatever it has started, within GRACE_S of having been asked to."""
+        """End it, with all that it has started, at most GRACE_S after it was first told to end."""
         self.ask_to_end()
         if self._asked_to_end is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -138,7 +138,7 @@ class Worker:
                     stream.close()
 
     def _read(self) -> None:
-        """A thread: the answers, and None once there can be no more."""
+        """Run in a thread: queue the answers, then None when no more can come."""
         assert self._process.stdout is not None
         with self._process.stdout as answers:
             for line in answers:
@@ -148,9 +148,9 @@ class Worker:
     def _answer(self) -> _Answer | None:
         while True:
             try:
-                line = self._answers.get(timeout=_LOOK_S)
+                line = self._answers.get(timeout=_POLL_S)
             except queue.Empty:
-                # A child that it forked may outlive it, with the pipe open: then its answers never end.
+                # A child that the worker forked may outlive it and keep the pipe open, so that the answers never end.
                 if self._process.poll() is None:
                     continue
                 line = None
@@ -161,10 +161,10 @@ class Worker:
             self._process.wait(GRACE_S)
         code = self._process.poll()
         if code is None:
-            ended = "the process closed its answers"
+            ended = "the process closed its output pipe"
         elif code < 0:
             name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-            killed = ", perhaps for want of memory" if name == "SIGKILL" else ""
+            killed = ", perhaps because memory ran out" if name == "SIGKILL" else ""
             ended = f"the process was ended by {name}{killed}"
         else:
             ended = f"the process ended with exit code {code}"
@@ -172,7 +172,7 @@ class Worker:
         return ended + (f": {last}" if last else "")
 
     def _last_line(self) -> str:
-        """The last that it printed in this call, as a hint; nothing is read out of it."""
+        """The last line that it printed in this call, as a hint for people; it is not parsed."""
         log, begin = self._log
         try:
             if log is not None:
@@ -189,7 +189,7 @@ class Worker:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process, and where it leads a session, all that it has started there."""
+    """Kill the process; if it leads a session, kill everything in that session."""
     with contextlib.suppress(OSError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
@@ -202,17 +202,17 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def serve() -> None:
     """Answer calls until there are no more."""
-    # The pipes are moved out of the way: what user code reads or prints must not meet them.
+    # Move the pipes to other descriptors, so that user code neither reads requests nor prints into the answers.
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    with Path(os.devnull).open("rb") as nothing:
-        os.dup2(nothing.fileno(), 0)
+    with Path(os.devnull).open("rb") as devnull:
+        os.dup2(devnull.fileno(), 0)
     os.dup2(2, 1)
     calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(requests, calls), name="proftrack-requests", daemon=True).start()
     early = os.dup(2)
 
     def give_up(error: BaseException) -> None:
-        """The process ends in native code: what the call failed of is said all the same."""
+        """Report the error of the current call when the process must end while it is in native code."""
         if isinstance(error, ProftrackError):
             answers.write(_encoded(_Answer(error=str(error), spent=True)) + b"\n")
             answers.flush()
@@ -228,17 +228,22 @@ def serve() -> None:
         sys.exit(130)
 
 
+def is_out_of_memory(error: ProftrackError) -> bool:
+    """Whether a workload failed because it did not get the memory that it asked for."""
+    return "out of memory" in str(error).lower() or "OutOfMemory" in str(error)
+
+
 def end_call(error: ProftrackError) -> None:
-    """End the call that a worker is at, from another thread; the process is spent then."""
+    """End the worker's current call, from another thread; the process is spent afterwards."""
     abort(Spent(str(error)))
 
 
 def _listen(requests: IO[bytes], calls: queue.SimpleQueue[bytes]) -> None:
-    """A thread, asleep while anything is timed: passes requests on; ends all when the parent is gone."""
+    """Run in a thread, asleep while anything is timed: queue requests; kill the worker when the parent has ended."""
     for line in requests:
         calls.put(line)
     if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
-        os.killpg(os.getpid(), signal.SIGKILL)  # with what the workload has started
+        os.killpg(os.getpid(), signal.SIGKILL)  # including what the workload has started
     os._exit(1)
 
 
@@ -247,8 +252,8 @@ def _answered(call: _Call, early: int) -> _Answer:
     try:
         module, _, name = call.function.partition(":")
         function = getattr(importlib.import_module(module), name)
-        (asked, *_) = get_type_hints(function).values()
-        value = function(msgspec.json.decode(call.argument, type=asked, dec_hook=_decoded))
+        (argument_type, *_) = get_type_hints(function).values()
+        value = function(msgspec.json.decode(call.argument, type=argument_type, dec_hook=_decoded))
         return _Answer(value=msgspec.Raw(_encoded(value)))
     except ProftrackError as error:
         return _Answer(error=str(error), spent=isinstance(error, Spent))
@@ -256,14 +261,14 @@ def _answered(call: _Call, early: int) -> _Answer:
         return _Answer(error=str(error), spent=True)
     except Exception as error:
         traceback.print_exc()
-        what = f"{type(error).__name__}: {first_line(error)}"
-        return _Answer(error=f"{what} (a bug in proftrack: its log has the traceback)", spent=True)
+        problem = f"{type(error).__name__}: {first_line(error)}"
+        return _Answer(error=f"{problem} (a bug in proftrack; the log has the traceback)", spent=True)
     finally:
         _print_to("", early)
 
 
 def _print_to(log: str, early: int) -> None:
-    """Send stdout and stderr to the end of a file, or back to where they were."""
+    """Append stdout and stderr to the file `log`; if it is empty, restore them to where they were."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

@@ -1,4 +1,4 @@
-"""The ranks of one launch: how they keep in step, find one folder, and learn of each other's failures."""
+"""The ranks of one launch: how they stay in step, agree on one folder, and learn of each other's failures."""
 
 from __future__ import annotations
 
@@ -23,60 +23,61 @@ if TYPE_CHECKING:
     from proftrack.capture.rank_exchange import Exchange
 
 _START_S = 600.0
-"""For rank 0 to open its run, and for all to arrive."""
+"""Time for rank 0 to open its run, and for all ranks to arrive."""
 _RESULT_S = 1800.0
-"""For the analysis of the largest trace."""
+"""Time to analyse the largest trace."""
 _STEP_S = 600.0
 _TURN_S = 60.0
 _JOIN_S = 30.0
-"""For rank 0 to begin a profile that another rank has begun."""
-_NOTE_S = 5.0
-"""A rank whose failure ended ours may not have said so yet."""
+"""Time for rank 0 to start a profile that another rank has started."""
+_REPORT_S = 5.0
+"""Time for a rank to report a failure that has already ended this rank."""
 _INTERRUPTION = re.compile(r"^(?:Interrupted|KeyboardInterrupt|SIG[A-Z]+)\b")
 _CONSEQUENCE = re.compile(
     rf"{_INTERRUPTION.pattern}|connection (?:closed|reset|refused|was)|broken pipe|gloo|nccl|process ?group|\bpeer\b"
     r"|store of torchrun|another rank|rank \d+ (?:failed|\()",
     re.IGNORECASE,
 )
-"""What a rank says when it is another one's end that ended it."""
+"""Errors that a rank reports when another rank's failure ended it."""
 
 
-class Said(Struct, frozen=True):
-    """A rank's last word: in which order it came, and what it was."""
+class Failure(Struct, frozen=True):
+    """What a failed rank reported, and its place in the order of reports."""
 
     order: int
     sentence: str
 
 
 class Team:
-    """The ranks of one launch, and this one among them."""
+    """The ranks of one launch, from the point of view of this one."""
 
     def __init__(self, rank: int, size: int, local_rank: int, exchange: Exchange, watching: Exchange) -> None:
         self.rank, self.size, self.local_rank = rank, size, local_rank
         self._exchange = exchange
-        self._watching = watching  # a connection of its own: the main thread may be waiting on the other
+        self._watching = watching  # a separate connection: the main thread may be waiting on the other one
         self._agreed = 0
-        self._said = False
+        self._has_reported = False
         self._members: dict[int, Process] = {}
         self._exchange.put(f"member/{rank}", msgspec.json.encode(process.this_process()).decode())
 
-    # ---- in step: what capture asks for
+    # ---- staying in step, for capture
 
     def agree(self, seconds: float) -> float:
-        """Rank 0's figure, for all ranks."""
+        """Rank 0's figure, the same on every rank."""
         key = f"agreed/{self._agreed}"
         self._agreed += 1
         if self.rank == 0:
             self._exchange.put(key, repr(seconds))
             return seconds
-        return float(self._exchange.get(key, self.look, _STEP_S))
+        return float(self._exchange.get(key, self.check_others, _STEP_S))
 
     @contextlib.contextmanager
     def in_turn(self, what: str) -> Iterator[None]:
-        """The first rank of each machine, then its others."""
+        """Let the first rank of each machine go first, then its others."""
         key = f"turn/{what}/{socket.gethostname()}"
         if self.local_rank != 0:
-            self._exchange.wait(key, self.look, _TURN_S)  # in vain where that rank takes no part: then out of turn
+            # If that rank does not take part, this times out and the others go ahead.
+            self._exchange.wait(key, self.check_others, _TURN_S)
         yield
         if self.local_rank == 0:
             self._exchange.put(key, "done")
@@ -84,109 +85,113 @@ class Team:
     # ---- the folder
 
     def announce(self, folder: Path, run_id: str | None) -> None:
-        """Rank 0: where the others put what they measure, and which run it is for."""
+        """Rank 0: tell the others where to put their parts, and for which run."""
         (folder / RANKS).mkdir(parents=True, exist_ok=True)
         self._exchange.put("place", msgspec.json.encode({"folder": str(folder), "run_id": run_id}).decode())
 
     def place(self) -> tuple[Path, str | None]:
-        """Another rank: the folder and the run that rank 0 has announced."""
-        said = msgspec.json.decode(self._exchange.get("place", self.look, _START_S))
-        folder = Path(said["folder"])
+        """Another rank: the folder and the run that rank 0 has announced.
+
+        Raises CaptureError if the folder cannot be seen from here.
+        """
+        place = msgspec.json.decode(self._exchange.get("place", self.check_others, _START_S))
+        folder = Path(place["folder"])
         if not (folder / RANKS).is_dir():
             raise CaptureError(
                 f"rank {self.rank} ({socket.gethostname()}) cannot see {folder}, where rank 0 keeps the run",
-                "name a folder that all machines share with --output",
+                "give --output a folder that all machines share",
             )
-        return folder, said["run_id"]
+        return folder, place["run_id"]
 
     def done(self) -> None:
-        """This rank's part is in the folder."""
+        """Report that this rank's part is in the folder."""
         self._exchange.put(f"done/{self.rank}", "")
 
     def wait_for_others(self, *, joined: bool = False) -> list[int]:
-        """Rank 0: until all parts are there, or those of the ranks that have `joined`. Returns the ranks.
+        """Rank 0: wait for the parts of all other ranks, or only of those that have `joined`. Returns these ranks.
 
-        Raises CaptureError where one never will be.
+        Raises CaptureError if a part will never come.
         """
         others = [rank for rank in range(1, self.size) if not joined or self._exchange.has(f"member/{rank}")]
         for other in others:
-            self._exchange.get(f"done/{other}", self.look, _RESULT_S)
+            self._exchange.get(f"done/{other}", self.check_others, _RESULT_S)
         return others
 
     def need_first(self) -> None:
-        """Raise CaptureError where rank 0, which keeps and logs what all measure, does not take part."""
-        if not self._exchange.wait("member/0", self.look, _JOIN_S):
+        """Raise CaptureError if rank 0, which keeps and logs what all ranks measure, does not take part."""
+        if not self._exchange.wait("member/0", self.check_others, _JOIN_S):
             raise CaptureError(
-                f"rank {self.rank} profiles and rank 0 does not: what ranks measure is kept and logged by rank 0",
+                f"rank {self.rank} profiles and rank 0 does not, but only rank 0 can keep and log the measurements",
                 "profile on all ranks, or on rank 0 alone",
             )
 
     # ---- failures
 
     def fail(self, error: BaseException) -> None:
-        """Let the others know that this rank has failed, and how; once."""
-        if self._said:
+        """Report to the others that this rank has failed, and how; only the first call counts."""
+        if self._has_reported:
             return
-        self._said = True
+        self._has_reported = True
         with contextlib.suppress(CaptureError):
             from proftrack.store.lifecycle import describe
 
-            said = Said(self._exchange.count("failures"), describe(error))
-            self._exchange.put(f"failed/{self.rank}", msgspec.json.encode(said).decode())
+            report = Failure(self._exchange.count("failures"), describe(error))
+            self._exchange.put(f"failed/{self.rank}", msgspec.json.encode(report).decode())
 
-    def look(self) -> None:
-        """Raise CaptureError where another rank has failed or is gone."""
+    def check_others(self) -> None:
+        """Raise CaptureError if another rank has failed or died."""
         failure = self.failure(patient=False)
         if failure is not None:
             raise failure
 
     def is_gone(self) -> bool:
-        """Whether another rank has failed, or is gone, so that this one must end."""
+        """Whether another rank has failed or died, so that this one must end."""
         try:
-            said = self._heard()
-            return any(rank != self.rank for rank in said) or self._first(said)[0] is not None
+            reports = self._reports()
+            return any(rank != self.rank for rank in reports) or self._first_failure(reports)[0] is not None
         except CaptureError:
             return True  # the store ended with torchrun
 
     def failure(self, *, patient: bool = True) -> ProftrackError | None:
-        """What the rank that failed first said, where that is another one.
+        """The failure of the rank that failed first, or None if that is this rank or no rank has failed.
 
-        `patient`: where what is known may all come of another rank's end, give that one some seconds to say so.
+        `patient`: if all reported failures may be consequences of another rank's end, wait some seconds for its report.
         """
-        deadline = time.monotonic() + (_NOTE_S if patient else 0.0)
+        deadline = time.monotonic() + (_REPORT_S if patient else 0.0)
         while True:
             try:
-                said = self._heard()
-                found, certain = self._first(said)
+                reports = self._reports()
+                failure, is_certain = self._first_failure(reports)
             except CaptureError as error:
                 return error
-            if certain or len(said) == self.size or time.monotonic() >= deadline:
-                return found
+            if is_certain or len(reports) == self.size or time.monotonic() >= deadline:
+                return failure
             time.sleep(0.1)
 
-    def _first(self, said: dict[int, Said]) -> tuple[CaptureError | None, bool]:
-        """The failure of the rank that was first, if that is another one; and whether none before it can turn up."""
-        gone = [rank for rank in range(self.size) if rank not in said and rank != self.rank and self._is_dead(rank)]
-        if gone:
-            member = self._members[gone[0]]
+    def _first_failure(self, reports: dict[int, Failure]) -> tuple[CaptureError | None, bool]:
+        """The failure of the rank that failed first, if it is another rank; and whether that is certain."""
+        dead = [rank for rank in range(self.size) if rank not in reports and rank != self.rank and self._is_dead(rank)]
+        if dead:
+            member = self._members[dead[0]]
             where = f"process {member.pid} on {member.host}"
-            return CaptureError(f"rank {gone[0]} ({where}) is gone without a word: it was killed, or crashed"), True
-        causes = {rank: each for rank, each in said.items() if not _CONSEQUENCE.search(each.sentence)}
-        broken = {rank: each for rank, each in said.items() if not _INTERRUPTION.search(each.sentence)}
-        pool = causes or broken
-        if not pool:
-            return None, not said
-        first = min(pool, key=lambda rank: pool[rank].order)
-        found = None if first == self.rank else CaptureError(f"rank {first} failed: {said[first].sentence}")
-        return found, bool(causes)
+            return CaptureError(f"rank {dead[0]} ({where}) ended without reporting an error: killed or crashed"), True
+        causes = {rank: report for rank, report in reports.items() if not _CONSEQUENCE.search(report.sentence)}
+        broken = {rank: report for rank, report in reports.items() if not _INTERRUPTION.search(report.sentence)}
+        candidates = causes or broken
+        if not candidates:
+            return None, not reports
+        first = min(candidates, key=lambda rank: candidates[rank].order)
+        failure = None if first == self.rank else CaptureError(f"rank {first} failed: {reports[first].sentence}")
+        return failure, bool(causes)
 
-    def _heard(self) -> dict[int, Said]:
-        said: dict[int, Said] = {}
+    def _reports(self) -> dict[int, Failure]:
+        """The failures reported so far, by rank."""
+        reports: dict[int, Failure] = {}
         for rank in range(self.size):
             if self._watching.has(f"failed/{rank}"):
                 text = self._watching.get(f"failed/{rank}", lambda: None, 1.0)
-                said[rank] = msgspec.json.decode(text, type=Said)
-        return said
+                reports[rank] = msgspec.json.decode(text, type=Failure)
+        return reports
 
     def _is_dead(self, rank: int) -> bool:
         if self._watching.has(f"done/{rank}") and rank != 0:
@@ -199,7 +204,7 @@ class Team:
         return process.is_dead(self._members[rank], process.this_process())
 
     def leads_now(self) -> bool:
-        """Whether this is the lowest rank that still lives, rank 0 being dead: who ends its run for it."""
+        """Whether rank 0 is dead and this is the lowest living rank, which must end the run in its place."""
         try:
             return self._is_dead(0) and all(self._is_dead(rank) for rank in range(1, self.rank))
         except CaptureError:
@@ -207,17 +212,17 @@ class Team:
 
 
 def join_team(*, choose_gpu: bool = True) -> Team | None:
-    """The team that this process is a rank of; None where it runs alone.
+    """The team that this process is a rank of, or None if it runs alone.
 
-    `choose_gpu`: give each rank a GPU of its own; a program of the user's has done so itself. Raises CaptureError where
-    the other ranks cannot be found.
+    `choose_gpu`: give each rank its own GPU; pass False in a user's program, which has chosen already. Raises
+    CaptureError if the other ranks cannot be found.
     """
     size = int(os.environ.get("WORLD_SIZE") or 1)
     if size < 2:
         return None
     from proftrack.capture.rank_exchange import Exchange, use_local_gpu
 
-    global _joined  # noqa: PLW0603  # a process may profile several times: each time has keys of its own
+    global _joined  # noqa: PLW0603  # a process may profile several times, each time under its own keys
     _joined += 1
     rank, local_rank = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK") or 0)
     team = Team(rank, size, local_rank, Exchange(f"{_joined}"), Exchange(f"{_joined}"))

@@ -1,10 +1,10 @@
-"""A workload at several points of its parameters: one parent run with a child for each, a table, a plot, the crossover.
+"""Measure a workload at several points of its parameters: a parent run with a child per point, table, plot, crossover.
 
-plan       which points
-result     what is known of each, and of all: sweep.json
+plan       the points to measure
+result     sweep.json: the figures of each point, and of the sweep
 crossover  where the regime changes, by bisection
-stages     what the processes of a sweep do with a point
-measuring  which process does what, and when
+stages     the work of a sweep's processes on a point
+measuring  which process does which work, and when
 shown      table, sentences and plot
-run        the order of these
+run        runs all of these in order
 """

@@ -1,9 +1,9 @@
-"""Where along one parameter the regime changes: bisection between two points, on a log scale.
+"""Find where the regime changes along one parameter, by bisection between two points on a log scale.
 
-u = B / T says on which side a point is: under a half the host holds the step back, from there on the device does. u
-need not rise evenly (kernels change with the size); what is found is one place where it passes a half.
+u = B / T tells on which side a point is: below a half the host limits the step, from a half on the device does. u may
+rise unevenly (kernels change with the size); the search finds one place where u passes a half.
 
-An inconclusive point is on neither side. Where one lies between the nearest two that are, the place is left open.
+An inconclusive point is on neither side. If one is between the nearest two conclusive points, no place is reported.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _MOST_RUNS = 30
 _MOST_LABELS = 6
 MEASURE_BETTER = "close other programs and measure again with --fresh, or for longer with -P min_seconds=2"
 _ROUNDING = 1.08
-"""A middle may be so far off the true one, to be a rounder number."""
+"""A midpoint may differ from the exact one by this factor, to be a rounder number."""
 
 
 class Bracket(NamedTuple):
-    """Two neighbouring points, u on both sides of a half."""
+    """Two neighbouring points with u on either side of a half."""
 
     low: Point
     high: Point
 
 
 def brackets(points: Sequence[Point], param: str) -> list[Bracket]:
-    """The pairs of neighbours between which u passes a half; inconclusive points are left out."""
+    """The pairs of neighbours between which u passes a half; inconclusive points are ignored."""
     clear = [point for point in _sorted(points, param) if not point.is_inconclusive]
     return [Bracket(a, b) for a, b in pairwise(clear) if _side(a) != _side(b)]
 
@@ -43,18 +43,20 @@ def search(
 ) -> Crossover:
     """Bisect until the two sides are within a factor of `tolerance`; `measure` gives the point at a value.
 
-    Raises ProftrackError where u passes a half nowhere between the points, or inconclusive ones lie where it does;
-    UsageError for a parameter without sizes.
+    Raises ProftrackError if u does not pass a half between any two points, or if inconclusive points are in between;
+    UsageError if the parameter's values are not numbers.
     """
     if not all(is_number(point.values[param]) for point in points):
-        raise UsageError(f"--find-crossover needs a parameter of numbers, {param} has none")
+        raise UsageError(
+            f"--find-crossover needs numbers, and some values of {param} are not", "sweep another parameter"
+        )
     crossings = brackets(points, param)
     if not crossings:
-        raise ProftrackError(_nowhere(points, param))
+        raise _no_bracket(points, param)
     low, high = bracket = crossings[0]
-    open_points = [p for p in _sorted(points, param) if p.is_inconclusive and _lies_between(p, bracket, param)]
-    if open_points:
-        raise ProftrackError(_left_open(bracket, open_points, param))
+    doubtful = [p for p in _sorted(points, param) if p.is_inconclusive and _is_inside(p, bracket, param)]
+    if doubtful:
+        raise _left_open(bracket, doubtful, param)
     runs = len(points)
     while (middle := between(low.values[param], high.values[param], tolerance)) is not None and runs < _MOST_RUNS:
         point = measure(middle)
@@ -62,7 +64,7 @@ def search(
         if point.busy_fraction is None:
             raise ProftrackError(f"the crossover was not found: {param}={middle} could not be measured ({point.error})")
         if point.is_inconclusive:
-            raise ProftrackError(_left_open(Bracket(low, high), [point], param))
+            raise _left_open(Bracket(low, high), [point], param)
         low, high = (point, high) if _side(point) == _side(low) else (low, point)
     return Crossover(
         param=param,
@@ -77,10 +79,10 @@ def search(
 
 
 def between(low: Any, high: Any, tolerance: float) -> Any | None:
-    """The value to look at next: the geometric mean; None where low and high are close enough.
+    """The value to measure next: the geometric mean; None if low and high are close enough.
 
-    Of whole numbers the roundest one near it (with the most factors of two): hardware has tiles, and an odd size is
-    another case than the even ones beside it.
+    For whole numbers, the roundest one near it (with the most factors of two): hardware works in tiles, and an odd size
+    behaves differently from the even sizes beside it.
     """
     if low > 0 and high / low <= tolerance:
         return None
@@ -109,17 +111,18 @@ def _sorted(points: Sequence[Point], param: str) -> list[Point]:
     return sorted(measured, key=lambda point: float(point.values[param]))
 
 
-def _lies_between(point: Point, bracket: Bracket, param: str) -> bool:
-    low, value, high = (float(each.values[param]) for each in (bracket.low, point, bracket.high))
+def _is_inside(point: Point, bracket: Bracket, param: str) -> bool:
+    low, value, high = (float(p.values[param]) for p in (bracket.low, point, bracket.high))
     return low < value < high
 
 
-def _left_open(bracket: Bracket, between: Sequence[Point], param: str) -> str:
+def _left_open(bracket: Bracket, between: Sequence[Point], param: str) -> ProftrackError:
     low, high = bracket.low.values[param], bracket.high.values[param]
     are = "is" if len(between) == 1 else "are"
-    return (
-        f"no crossover is named: B reaches half of T somewhere between {param}={low} and {param}={high}, and "
-        f"{_labels(between)} between them {are} inconclusive; {MEASURE_BETTER}"
+    return ProftrackError(
+        f"crossover not located: B reaches half of T somewhere between {param}={low} and {param}={high}, "
+        f"but {_labels(between)} between them {are} inconclusive",
+        MEASURE_BETTER,
     )
 
 
@@ -130,17 +133,18 @@ def _labels(points: Sequence[Point]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _nowhere(points: Sequence[Point], param: str) -> str:
+def _no_bracket(points: Sequence[Point], param: str) -> ProftrackError:
     clear = [point for point in _sorted(points, param) if not point.is_inconclusive]
     doubtful = [point for point in _sorted(points, param) if point.is_inconclusive]
     if doubtful:
         are = "is" if len(doubtful) == 1 else "are"
-        return f"no crossover is named: {_labels(doubtful)} {are} inconclusive; {MEASURE_BETTER}"
+        problem = f"crossover not located: {_labels(doubtful)} {are} inconclusive"
+        return ProftrackError(problem, MEASURE_BETTER)
     if not clear:
-        return "no crossover: B and T are not known at any point"
+        return ProftrackError("no crossover: B and T are not known at any point")
     values = [point.values[param] for point in clear]
     word = "above" if _side(clear[0]) else "below"
-    return (
-        f"no crossover between {param}={min(values)} and {param}={max(values)}: B is {word} half of T at every point; "
-        "sweep further"
+    return ProftrackError(
+        f"no crossover between {param}={min(values)} and {param}={max(values)}: B is {word} half of T at every point",
+        "sweep a wider range",
     )

@@ -1,15 +1,18 @@
-"""Measures points in as few processes as is sound: nothing is timed in a process that has profiled, nor beside another.
+"""Measure points in as few processes as possible without disturbing the timing.
+
+No point is timed in a process that has profiled, or while another process works.
 
     timer     |-- n=64 --|-- n=512 --|                              |-- n=256 --|
     profiler                          |-- n=64 --|-- n=512 --|                   |-- n=256 --|
-    keepers                                       |-- 64 --|   |-- 512 --|                    |-- 256 --|
+    writers                                       |-- 64 --|   |-- 512 --|                    |-- 256 --|
                                       every point of a batch was timed before    a further batch (bisection)
 
-They start once, at the same time, and stay: profiling slows what comes after it in its process, so the timer never
-profiles, and a point that bisection asks for later is timed as the first ones were. Only one of them is at work, but
-that on a GPU the keepers, which need the CPU alone, write points while the next ones are profiled.
+All processes start once, at the same time, and stay alive. Profiling slows whatever runs later in the same process, so
+the timer never profiles, and a point that bisection requests later is timed like the first ones. Only one process works
+at a time, with one exception: on a GPU the writers, which need only the CPU, write points while the next ones are
+profiled.
 
-A process of its own is for points that compile or capture graphs, and for all with `--isolate`.
+Points that compile or capture graphs get a process of their own; with `--isolate` all points do.
 """
 
 from __future__ import annotations
@@ -32,50 +35,50 @@ from proftrack.frontends.sweep import stages
 from proftrack.frontends.sweep.stages import (
     Captured,
     Done,
+    PointSpec,
     Start,
     Started,
     Timings,
-    ToKeep,
     ToMeasure,
     ToProfile,
     ToTime,
-    Where,
+    ToWrite,
 )
 from proftrack.record import Record
 from proftrack.rundir.layout import RECORD
 from proftrack.text import counted
 
-_MOST_KEEPERS = 4
-_CORES_PER_KEEPER = 4
+_MOST_WRITERS = 4
+_CORES_PER_WRITER = 4
 _UNCOMPILED = (None, "", "none", "eager", False)
 
 
-class Asked(Struct, frozen=True, kw_only=True):
-    """A point to measure."""
+class Request(Struct, frozen=True, kw_only=True):
+    """A request to measure one point."""
 
     key: str
     experiment: Experiment
-    where: Where
+    spec: PointSpec
     folder: Path
-    """Its run folder, which is made anew."""
+    """Its run folder; an existing one is replaced."""
     log: Path
-    """Gets what its processes print."""
+    """The file that its processes print to."""
     text: str
-    """The point for people: `n=64 (1 of 7)`."""
+    """The point in progress messages: `n=64 (1 of 7)`."""
 
 
 class Measured(Struct, frozen=True, kw_only=True):
-    """What came of a point."""
+    """The result of a request: a record or an error."""
 
-    asked: Asked
+    request: Request
     record: Record | None = None
     error: str | None = None
     seconds: float = 0.0
-    """What it took by itself; in a process of its own with that one's start."""
+    """Time spent on this point; includes the start of its process if it had its own."""
 
 
 class Measuring:
-    """The processes of one sweep. A context: leaving it ends them, whatever happens; it may be entered twice."""
+    """The processes of one sweep. As a context manager it always ends them on exit; it may be entered twice."""
 
     def __init__(self, experiment: Experiment, *, isolate: bool, phase: Callable[[str], Any]) -> None:
         """`experiment` is the first point's; `isolate` gives each point a process of its own."""
@@ -83,10 +86,10 @@ class Measuring:
         self._isolate = isolate
         self._timer = _Role(stages.start, Start(experiment.device, calibrate=False))
         self._profiler = _Role(stages.start, Start(experiment.device, calibrate=True))
-        keeping = Start(experiment.device, calibrate=False)
-        count = max(1, min(_MOST_KEEPERS, (os.cpu_count() or 1) // _CORES_PER_KEEPER))
-        self._keepers = [_Role(stages.start_keeping, keeping) for _ in range(count)]
-        self._roles = (self._timer, self._profiler, *self._keepers)
+        writing = Start(experiment.device, calibrate=False)
+        count = max(1, min(_MOST_WRITERS, (os.cpu_count() or 1) // _CORES_PER_WRITER))
+        self._writers = [_Role(stages.start_writing, writing) for _ in range(count)]
+        self._roles = (self._timer, self._profiler, *self._writers)
 
     def __enter__(self) -> Measuring:
         return self
@@ -95,123 +98,123 @@ class Measuring:
         self._end()
 
     def begin(self, experiment: Experiment) -> None:
-        """Start the processes that points like this one share, so that they are ready when they are needed."""
-        if not self._needs_own(experiment):
+        """Start the processes that points like this one share, so that they are ready when needed."""
+        if not self._needs_own_process(experiment):
             for role in self._roles:
                 role.begin()
 
-    def measure(self, asked: Sequence[Asked]) -> Iterator[Measured]:
-        """The points as they are done, their run folders whole. One that fails, or dies, loses no other."""
-        for each in asked:
-            shutil.rmtree(each.folder, ignore_errors=True)  # what a point that was interrupted has left
-        timed: list[tuple[Asked, Timings, float]] = []
-        own = []
-        for each in asked:
-            if self._needs_own(each.experiment):
-                own.append(each)
+    def measure(self, requests: Sequence[Request]) -> Iterator[Measured]:
+        """Yield each point when it is done and its run folder is complete. A failed point does not affect others."""
+        for request in requests:
+            shutil.rmtree(request.folder, ignore_errors=True)  # left by an interrupted point
+        timed: list[tuple[Request, Timings, float]] = []
+        isolated = []
+        for request in requests:
+            if self._needs_own_process(request.experiment):
+                isolated.append(request)
                 continue
             begin = time.monotonic()
             try:
-                timings = self._timings(each)
+                timings = self._timings(request)
             except ProftrackError as error:
-                yield Measured(asked=each, error=str(error), seconds=time.monotonic() - begin)
+                yield Measured(request=request, error=str(error), seconds=time.monotonic() - begin)
                 continue
             if timings.own_process:
-                # What one point does, the others of the experiment do as well: they are not tried in vain.
+                # The experiment's other points will need one too, so they are not tried in a shared process.
                 self._isolate = True
-                own.append(each)
+                isolated.append(request)
             else:
-                timed.append((each, timings, time.monotonic() - begin))
+                timed.append((request, timings, time.monotonic() - begin))
         yield from self._profiled(timed)
-        if own:
-            self._end()  # their memory is the point's
-        for each in own:
-            yield self._isolated(each)
+        if isolated:
+            self._end()  # free their memory for these points
+        for request in isolated:
+            yield self._isolated(request)
 
     # ---- shared processes
 
-    def _timings(self, asked: Asked) -> Timings:
+    def _timings(self, request: Request) -> Timings:
         self._ready()
-        with self._phase(f"{asked.text}: timing"):
-            return self._timer.worker.call(stages.time_point, ToTime(asked.where, companions=1), Timings, asked.log)
+        with self._phase(f"{request.text}: timing"):
+            return self._timer.worker.call(stages.time_point, ToTime(request.spec, companions=1), Timings, request.log)
 
-    def _profiled(self, timed: Sequence[tuple[Asked, Timings, float]]) -> Iterator[Measured]:
+    def _profiled(self, timed: Sequence[tuple[Request, Timings, float]]) -> Iterator[Measured]:
         waiting = list(timed)
-        kept: deque[_Kept] = deque()
+        writing: deque[_Writing] = deque()
         while waiting:
-            each, timings, seconds = waiting.pop(0)
+            request, timings, seconds = waiting.pop(0)
             begin = time.monotonic() - seconds
             try:
-                captured = self._captured(each, timings)
+                captured = self._captured(request, timings)
                 if waiting and self._profiler.is_gpu:
                     self._send(waiting[0][0], waiting[0][1])
-                if len(kept) == len(self._keepers):
-                    yield self._received(kept.popleft())
-                kept.append(self._keep(each, captured, begin, busy=[each.role for each in kept]))
+                if len(writing) == len(self._writers):
+                    yield self._received(writing.popleft())
+                writing.append(self._write(request, captured, begin, busy=[point.role for point in writing]))
             except ProftrackError as error:
-                yield Measured(asked=each, error=str(error), seconds=time.monotonic() - begin)
-            while kept and not (waiting and self._profiler.is_gpu):
-                yield self._received(kept.popleft())
+                yield Measured(request=request, error=str(error), seconds=time.monotonic() - begin)
+            while writing and not (waiting and self._profiler.is_gpu):
+                yield self._received(writing.popleft())
 
-    def _send(self, asked: Asked, timings: Timings) -> None:
-        """Have the profiler begin a point."""
-        self._profiler.begun = asked
-        self._profiler.worker.send(stages.profile_point, ToProfile(asked.where, asked.folder, timings), asked.log)
+    def _send(self, request: Request, timings: Timings) -> None:
+        """Tell the profiler to start on a point."""
+        self._profiler.begun = request
+        self._profiler.worker.send(stages.profile_point, ToProfile(request.spec, request.folder, timings), request.log)
 
-    def _captured(self, asked: Asked, timings: Timings) -> Captured:
+    def _captured(self, request: Request, timings: Timings) -> Captured:
         self._ready()
-        with self._phase(f"{asked.text}: profiling"):
-            if self._profiler.begun is not asked:
-                self._send(asked, timings)
+        with self._phase(f"{request.text}: profiling"):
+            if self._profiler.begun is not request:
+                self._send(request, timings)
             self._profiler.begun = None
             return self._profiler.worker.receive(Captured)
 
-    def _keep(self, asked: Asked, captured: Captured, begin: float, busy: Sequence[_Role]) -> _Kept:
-        """Have a keeper that is not busy write the point's folder."""
+    def _write(self, request: Request, captured: Captured, begin: float, busy: Sequence[_Role]) -> _Writing:
+        """Tell a writer that is not busy to write the point's folder."""
         self._ready()
-        role = next(keeper for keeper in self._keepers if keeper not in busy)
-        role.worker.send(stages.keep_point, ToKeep(asked.folder, captured), asked.log)
-        return _Kept(asked, role, begin)
+        role = next(writer for writer in self._writers if writer not in busy)
+        role.worker.send(stages.write_point, ToWrite(request.folder, captured), request.log)
+        return _Writing(request, role, begin)
 
-    def _received(self, kept: _Kept) -> Measured:
-        """The point of a keeper that may be at it still."""
+    def _received(self, writing: _Writing) -> Measured:
+        """Wait until the writer has finished the point."""
         try:
-            kept.role.worker.receive(Done)
-            record = records.load(kept.asked.folder / RECORD)
+            writing.role.worker.receive(Done)
+            record = records.load(writing.request.folder / RECORD)
         except ProftrackError as error:
-            return Measured(asked=kept.asked, error=str(error), seconds=time.monotonic() - kept.begin)
-        return Measured(asked=kept.asked, record=record, seconds=time.monotonic() - kept.begin)
+            return Measured(request=writing.request, error=str(error), seconds=time.monotonic() - writing.begin)
+        return Measured(request=writing.request, record=record, seconds=time.monotonic() - writing.begin)
 
     def _ready(self) -> None:
-        """All are there before one is at work: their start would be in its way.
+        """Wait until all processes have started: a start would disturb a process that is already working.
 
-        Raises ProftrackError where one cannot start; it is not tried again.
+        Raises ProftrackError if one cannot start; it is not tried again.
         """
         missing = [role for role in self._roles if not role.is_ready]
         if missing:
-            with self._phase(f"start {counted(len(missing), 'process', 'processes')}"):
+            with self._phase(f"starting {counted(len(missing), 'process', 'processes')}"):
                 for role in missing:
                     role.begin()
                 for role in missing:
                     role.await_ready()
 
-    # ---- a process a point
+    # ---- one process per point
 
-    def _needs_own(self, experiment: Experiment) -> bool:
+    def _needs_own_process(self, experiment: Experiment) -> bool:
         return self._isolate or experiment.params.get("compile") not in _UNCOMPILED
 
-    def _isolated(self, asked: Asked) -> Measured:
+    def _isolated(self, request: Request) -> Measured:
         begin = time.monotonic()
         worker = Worker()
         try:
-            with self._phase(asked.text):
-                worker.call(stages.measure_point, ToMeasure(asked.where, asked.folder), Done, asked.log)
-            record = records.load(asked.folder / RECORD)
+            with self._phase(request.text):
+                worker.call(stages.measure_point, ToMeasure(request.spec, request.folder), Done, request.log)
+            record = records.load(request.folder / RECORD)
         except ProftrackError as error:
-            return Measured(asked=asked, error=str(error), seconds=time.monotonic() - begin)
+            return Measured(request=request, error=str(error), seconds=time.monotonic() - begin)
         finally:
             worker.end()
-        return Measured(asked=asked, record=record, seconds=time.monotonic() - begin)
+        return Measured(request=request, record=record, seconds=time.monotonic() - begin)
 
     def _end(self) -> None:
         for role in self._roles:
@@ -220,17 +223,17 @@ class Measuring:
             role.end()
 
 
-class _Kept(NamedTuple):
-    """A point that a keeper is at."""
+class _Writing(NamedTuple):
+    """A point that a writer is working on."""
 
-    asked: Asked
+    request: Request
     role: _Role
     begin: float
-    """When it was begun, on the monotonic clock."""
+    """When work on it began, on the monotonic clock."""
 
 
 class _Role:
-    """What one process of the sweep is for; another takes its place where it dies."""
+    """One process of the sweep and its task; if the process dies, another takes its place."""
 
     def __init__(self, function: Callable[[Start], Started], start: Start) -> None:
         self._function, self._start = function, start
@@ -238,22 +241,21 @@ class _Role:
         self._answered = False
         self._failure: str | None = None
         self.is_gpu = False
-        self.begun: Asked | None = None
-        """The point that it was sent ahead of its turn."""
+        self.begun: Request | None = None
+        """The point that it was sent ahead of time."""
 
     @property
     def worker(self) -> Worker:
-        """Its process."""
         assert self._worker is not None
         return self._worker
 
     @property
     def is_ready(self) -> bool:
-        """Whether its process may be asked."""
+        """Whether its process can take a call."""
         return self._worker is not None and self._worker.is_usable and self._answered
 
     def begin(self) -> None:
-        """Start a process where there is none. Raises ProftrackError where one could not start before."""
+        """Start a process if there is none. Raises ProftrackError if an earlier one could not start."""
         if self._failure is not None:
             raise ProftrackError(self._failure)
         if self._worker is not None and self._worker.is_usable:
@@ -262,7 +264,7 @@ class _Role:
         self._worker.send(self._function, self._start)
 
     def await_ready(self) -> None:
-        """Wait until it has loaded what it needs. Raises ProftrackError where it cannot."""
+        """Wait until it has loaded what it needs. Raises ProftrackError if it fails to."""
         if self._answered:
             return
         try:
@@ -274,12 +276,10 @@ class _Role:
         self._answered = True
 
     def ask_to_end(self) -> None:
-        """Have it end soon."""
         if self._worker is not None:
             self._worker.ask_to_end()
 
     def end(self) -> None:
-        """End it."""
         if self._worker is not None:
             self._worker.end()
         self._worker, self._answered, self.begun = None, False, None

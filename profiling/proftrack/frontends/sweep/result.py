@@ -1,4 +1,4 @@
-"""What a sweep found: sweep.json, and what its table, plot and parent run are made of. Times in microseconds a step."""
+"""sweep.json, the source of the sweep's table, plot and parent run. Times in microseconds per step."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from proftrack.frontends.batch.result import Figures
 
 
 class Point(Figures, kw_only=True):
-    """One point."""
+    """The figures of one point, and where they come from."""
 
     key: str
     label: str
     values: dict[str, Any]
-    """Of the swept parameters."""
+    """The values of the swept parameters."""
     found_by: Literal["grid", "bisection"] = "grid"
     source: Literal["measured", "earlier"] = "measured"
-    """earlier: taken over from a sweep before."""
+    """earlier: reused from an earlier sweep."""
     seconds: float | None = None
-    """What measuring it took, with the start of its process where it had one of its own."""
+    """Time spent on measuring it; includes the start of its process if it had its own."""
 
 
 class Crossover(Struct, kw_only=True):
@@ -30,16 +30,16 @@ class Crossover(Struct, kw_only=True):
 
     param: str
     low: float
-    """Between these two values it does."""
+    """The crossover is between `low` and `high`."""
     high: float
     estimate: float
-    """By interpolating u between the two, on a log scale."""
+    """From interpolating u between the two, on a log scale."""
     low_regime: str
     high_regime: str
     tolerance: float
-    """What high / low was to come to."""
+    """The search stops when high / low is at most this."""
     runs: int
-    """Points that were measured (or taken over) for it, those of the grid included."""
+    """Points measured (or reused) to find it, including those of the grid."""
 
 
 class Sweep(Struct, kw_only=True):
@@ -51,10 +51,10 @@ class Sweep(Struct, kw_only=True):
     device: str
     axes: dict[str, list[Any]]
     fixed: dict[str, Any]
-    """The other parameters, which all points share."""
+    """The other parameters, the same at all points."""
     points: list[Point] = []
     crossover: Crossover | None = None
-    """None where it was not asked for, not found, or where inconclusive points leave it open: the remarks say which."""
+    """None if it was not requested, not found, or left open by inconclusive points; the remarks say which."""
     remarks: list[str] = []
 
     @property
@@ -64,16 +64,16 @@ class Sweep(Struct, kw_only=True):
 
     @property
     def inconclusive(self) -> list[Point]:
-        """Points whose figures carry no verdict."""
+        """Points whose figures give no verdict."""
         return [point for point in self.ordered() if point.is_inconclusive]
 
     @property
     def param(self) -> str | None:
-        """The swept parameter, if there is but one."""
+        """The swept parameter if there is only one, else None."""
         return next(iter(self.axes)) if len(self.axes) == 1 else None
 
     def ordered(self) -> list[Point]:
-        """Points in order of their values; along one parameter of numbers by size, else as they were asked for."""
+        """The points, sorted by value along a single numeric parameter, else in the order of the request."""
         param = self.param
         if param is not None and all(is_number(point.values[param]) for point in self.points):
             return sorted(self.points, key=lambda point: float(point.values[param]))
@@ -81,7 +81,7 @@ class Sweep(Struct, kw_only=True):
 
 
 def is_number(value: Any) -> bool:
-    """Whether a parameter's value has a size."""
+    """Whether a parameter's value is a number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

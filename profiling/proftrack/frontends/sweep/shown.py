@@ -1,4 +1,4 @@
-"""A sweep as people see it: what its table holds, what is said beside it, and its plot."""
+"""How a sweep is shown: its table, the sentences below it, and its plot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_FAILURES = 10
 
 
 def page(sweep: Sweep) -> Document:
-    """All that is said about a sweep, a row a point."""
+    """The whole page about a sweep, with one table row per point."""
     return shown.page(
         sweep.ordered(),
         [_axis(key, sweep.points) for key in sweep.axes],
@@ -43,12 +43,12 @@ def table(sweep: Sweep) -> bytes:
 
 
 def sentences(sweep: Sweep) -> list[str]:
-    """What the sweep says beside its table."""
+    """The sentences below the table."""
     lines = [crossover_sentence(sweep.crossover)] if sweep.crossover is not None else []
     earlier = sum(point.source == "earlier" for point in sweep.points)
     if earlier:
         lines.append(
-            f"{counted(earlier, 'point')} of {len(sweep.points)} were done before; --fresh measures them again."
+            f"{earlier} of {counted(len(sweep.points), 'point')} reused from an earlier sweep; --fresh measures again."
         )
     doubtful = sweep.inconclusive
     for point in doubtful[:_MOST_FAILURES]:
@@ -57,14 +57,14 @@ def sentences(sweep: Sweep) -> list[str]:
         lines.append(f"{MEASURE_BETTER[0].upper()}{MEASURE_BETTER[1:]}.")
     if any(point.on_cpu for point in sweep.points):
         lines.append(
-            "On the CPU there is no GPU time to measure: B is the time that the operators work, by the profile."
+            "On the CPU there is no GPU time to measure: B is the time that operators work, according to the profile."
         )
     failed = [f"{point.label} failed: {plain(point.error or '', 300)}" for point in sweep.failed[:_MOST_FAILURES]]
     return [*lines, *sweep.remarks, *failed]
 
 
 def tags(sweep: Sweep) -> dict[str, str]:
-    """What the parent run's row says: the regimes in the order of the points, and the conclusion as a sentence."""
+    """Tags for the parent run's row: the regimes in the order of the points, and the conclusion as a sentence."""
     points = [point for point in sweep.ordered() if point.error is None and point.regime]
     if not points:
         return {}
@@ -74,18 +74,18 @@ def tags(sweep: Sweep) -> dict[str, str]:
     elif len(distinct) == 1:
         conclusion = f"{distinct[0]} at {'all ' if len(points) > 1 else ''}{counted(len(points), 'point')}."
     else:
-        of = {regime: [point.label for point in points if point.regime == regime] for regime in distinct}
-        conclusion = "; ".join(f"{regime} at {_some(labels)}" for regime, labels in of.items()) + "."
+        labels_of = {regime: [point.label for point in points if point.regime == regime] for regime in distinct}
+        conclusion = "; ".join(f"{regime} at {_first_three(labels)}" for regime, labels in labels_of.items()) + "."
     failed = f" {counted(len(sweep.failed), 'point')} failed." if sweep.failed else ""
     return {"regime": ", ".join(distinct), "conclusion": conclusion + failed}
 
 
-def _some(labels: list[str]) -> str:
+def _first_three(labels: list[str]) -> str:
     return ", ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
 
 
 def crossover_sentence(crossover: Crossover) -> str:
-    """Where the regime changes, and what it took to find."""
+    """Where the regime changes, and how many runs it took to find it."""
     place = f"between {crossover.param}={_number(crossover.low)} and {_number(crossover.high)}"
     return (
         f"B reaches half of T {place}, at about {_number(crossover.estimate)} by interpolation: "
@@ -94,7 +94,7 @@ def crossover_sentence(crossover: Crossover) -> str:
 
 
 def plot(sweep: Sweep, path: Path) -> None:
-    """Draw T, B and u over a parameter. Raises ProftrackError where the disk refuses."""
+    """Draw T, B and u over a parameter. Raises ProftrackError if the file cannot be written."""
     try:
         _plot(sweep, path)
     except OSError as error:
@@ -127,7 +127,7 @@ def _plot(sweep: Sweep, path: Path) -> None:
 
 
 def _along(sweep: Sweep, points: list[Point]) -> str:
-    """The parameter of the x axis: the first of numbers, else the first."""
+    """The parameter of the x axis: the first numeric one, else the first."""
     numbers = [key for key in sweep.axes if all(is_number(point.values[key]) for point in points)]
     return (numbers or list(sweep.axes))[0]
 

@@ -1,11 +1,11 @@
-"""What the workers of a sweep do: one times points and never profiles, one profiles them, one keeps what came of it.
+"""The work of a sweep's processes: one times points and never profiles, one profiles them, others write the results.
 
     timer      time_point      build, first step, warm-up, timing
     profiler   profile_point   build, first step, warm-up, profiler
-    keeper     keep_point      read the traces, judge, write the run folder
+    writer     write_point     read the traces, judge, write the run folder
 
-`measure_point` is all of these in the process of a point that needs one of its own. A process serves many points: the
-workload of one is closed, and its memory given back, before the next.
+`measure_point` does all of these in one process, for a point that needs its own. The other processes serve many points:
+they close one workload, and free its memory, before the next.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from msgspec import Struct
 
 from proftrack import experiment as experiments
 from proftrack.capture.device import Device, open_device
-from proftrack.capture.measurement import OpenWorkload, ReadyDevice, TimedSteps
+from proftrack.capture.measurement import ReadyDevice, TimedSteps
 from proftrack.capture.result import Capture
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment import Experiment, workload
-from proftrack.frontends.batch.worker import Spent, end_call
+from proftrack.frontends.batch.worker import Spent, end_call, is_out_of_memory
 from proftrack.record.environment import Environment
 from proftrack.record.gpu_state import GpuState
 from proftrack.report import plots
@@ -35,44 +35,44 @@ from proftrack.report.progress import Lines
 T = TypeVar("T")
 
 _benches: dict[tuple[str, bool], ReadyDevice] = {}
-"""Of this process: (device, whether ceilings are asked for)."""
+"""The devices that this process has made ready, by (device, whether ceilings are measured)."""
 _served: list[str] = []
-"""The points whose workloads this process has run."""
+"""The points that this process has timed."""
 
 
 class Start(Struct):
-    """What a process is made ready for."""
+    """What a process must prepare for."""
 
     device: str
     calibrate: bool
 
 
 class Started(Struct):
-    """What it is on."""
+    """The process is ready, on this kind of device."""
 
     is_gpu: bool
 
 
-class Where(Struct):
-    """A point of the sweep: what `proftrack run REFERENCE -P ...` would measure."""
+class PointSpec(Struct):
+    """A point of the sweep, as `proftrack run REFERENCE -P ...` would specify it."""
 
     reference: str
     overrides: dict[str, str]
 
     def experiment(self) -> Experiment:
-        """The point's experiment."""
+        """Load the point's experiment."""
         return experiments.load(self.reference, self.overrides)
 
 
 class ToTime(Struct):
-    """A point to be timed, while so many idle processes of the sweep hold the same GPU."""
+    """A point to time, while `companions` idle processes of the sweep hold the same GPU."""
 
-    where: Where
+    spec: PointSpec
     companions: int
 
 
 class Timings(Struct):
-    """What the timer found; `own_process` says why the point needs one, and then nothing else holds."""
+    """The timer's result. If `own_process` is set, it says why the point needs one, and the other fields are unset."""
 
     own_process: str = ""
     timed: TimedSteps | None = None
@@ -83,81 +83,81 @@ class Timings(Struct):
 
 
 class ToProfile(Struct):
-    """A point that was timed, and the run folder that its traces go to."""
+    """A timed point to profile, with the run folder for its traces."""
 
-    where: Where
+    spec: PointSpec
     folder: Path
     timings: Timings
 
 
 class Captured(Struct):
-    """What timer and profiler found, and the facts of the process that profiled."""
+    """The results of timer and profiler, and the environment of the process that profiled."""
 
     capture: Capture
     environment: Environment
 
 
-class ToKeep(Struct):
-    """What is to become of a capture whose traces are in `folder`."""
+class ToWrite(Struct):
+    """A capture to analyse and write; its traces are in `folder`."""
 
     folder: Path
     captured: Captured
 
 
 class ToMeasure(Struct):
-    """A point to be measured by one process alone."""
+    """A point to measure in a process of its own."""
 
-    where: Where
+    spec: PointSpec
     folder: Path
 
 
 class Done(Struct):
-    """The run folder is whole."""
+    """The run folder is complete."""
 
 
-def start(asked: Start) -> Started:
-    """Make the process ready: torch, device and profiler are loaded once."""
-    return Started(_bench(asked.device, calibrate=asked.calibrate).device.is_gpu)
+def start(request: Start) -> Started:
+    """Prepare the process: load torch, the device and the profiler once."""
+    return Started(_bench(request.device, calibrate=request.calibrate).device.is_gpu)
 
 
-def start_keeping(asked: Start) -> Started:
-    """Load what a run folder is made with, and no torch."""
+def start_writing(request: Start) -> Started:
+    """Load what writing a run folder needs, which does not include torch."""
     importlib.import_module("proftrack.analysis.pipeline")
     importlib.import_module("proftrack.recorder.write")
     plots.load()
     return Started(is_gpu=False)
 
 
-def time_point(asked: ToTime) -> Timings:
+def time_point(request: ToTime) -> Timings:
     """Build and time a point. The process must not have profiled."""
-    experiment = asked.where.experiment()
+    experiment = request.spec.experiment()
     bench = _bench(experiment.device, calibrate=False)
-    return _cleanly(bench.device, lambda: _timings(experiment, bench, asked.companions))
+    return _cleanly(bench.device, lambda: _timings(experiment, bench, request.companions))
 
 
-def profile_point(asked: ToProfile) -> Captured:
-    """Build and profile a point that was timed elsewhere."""
-    experiment = asked.where.experiment()
+def profile_point(request: ToProfile) -> Captured:
+    """Build and profile a point that another process has timed."""
+    experiment = request.spec.experiment()
     bench = _bench(experiment.device, calibrate=True)
-    return _cleanly(bench.device, lambda: _captured(experiment, bench, asked))
+    return _cleanly(bench.device, lambda: _captured(experiment, bench, request))
 
 
-def keep_point(asked: ToKeep) -> Done:
+def write_point(request: ToWrite) -> Done:
     """Write the run folder of a point."""
     from proftrack.recorder import keep
 
-    capture, experiment = asked.captured.capture, asked.captured.capture.experiment
-    keep(capture, experiment, asked.folder, facts=asked.captured.environment)
+    capture, experiment = request.captured.capture, request.captured.capture.experiment
+    keep(capture, experiment, request.folder, facts=request.captured.environment)
     return Done()
 
 
-def measure_point(asked: ToMeasure) -> Done:
-    """As `proftrack run` does."""
+def measure_point(request: ToMeasure) -> Done:
+    """Measure a point as `proftrack run` does."""
     from proftrack.capture.run import capture
     from proftrack.recorder import keep
 
-    captured = capture(asked.where.experiment(), output=asked.folder, progress=Lines(), on_overrun=end_call)
-    keep(captured, captured.experiment, asked.folder)
+    captured = capture(request.spec.experiment(), output=request.folder, progress=Lines(), on_overrun=end_call)
+    keep(captured, captured.experiment, request.folder)
     return Done()
 
 
@@ -174,7 +174,7 @@ def _timings(experiment: Experiment, bench: ReadyDevice, companions: int) -> Tim
     build = workload.load(experiment)
     opening = opened(build, experiment, bench, Lines(), on_overrun=end_call)
     with watched() as seen, opening as subject, no_other_profiler(experiment):
-        # What is compiled is not timed in vain; a graph may be captured only once the steps are warm.
+        # Do not waste time timing a compiled point. A graph may be captured only once the steps are warm.
         timed = None if seen() else time_alone(subject, Lines())
         if timed is None or seen():
             return Timings(own_process=seen())
@@ -188,7 +188,7 @@ def _timings(experiment: Experiment, bench: ReadyDevice, companions: int) -> Tim
 
 
 def _without(gpu: GpuState | None, companions: int) -> GpuState | None:
-    """The GPU's state without the sweep's own idle processes among its neighbours."""
+    """The GPU's state with the sweep's own idle processes not counted among the other processes."""
     if gpu is None or not gpu.other_processes:
         return gpu
     return msgspec.structs.replace(gpu, other_processes=max(gpu.other_processes - companions, 0))
@@ -197,32 +197,32 @@ def _without(gpu: GpuState | None, companions: int) -> GpuState | None:
 # ---- profiling -------------------------------------------------------------------------------------------------------
 
 
-def _captured(experiment: Experiment, bench: ReadyDevice, asked: ToProfile) -> Captured:
+def _captured(experiment: Experiment, bench: ReadyDevice, request: ToProfile) -> Captured:
     from proftrack.capture import environment
     from proftrack.capture.measurement import opened, profiled, result
     from proftrack.capture.profiling import no_other_profiler
     from proftrack.capture.run import trace_folder
     from proftrack.capture.timing import CPU_WARM_UP, Stopwatch, warm_up
 
-    timed = asked.timings.timed
+    timed = request.timings.timed
     assert timed is not None
     build = workload.load(experiment)
-    folder = trace_folder(asked.folder, experiment)
+    folder = trace_folder(request.folder, experiment)
     opening = opened(build, experiment, bench, Lines(), on_overrun=end_call)
-    with opening as own, no_other_profiler(experiment):
-        subject = _as_timed(own, asked.timings)
-        # Short: on a GPU the profiler has its clocks up before each window.
+    with opening as workload_here, no_other_profiler(experiment):
+        # The result has the timer's build time and first step, and the notes of both processes.
+        subject = msgspec.structs.replace(
+            workload_here,
+            build_us=request.timings.build_us,
+            first_us=request.timings.first_us,
+            notes=list(dict.fromkeys([*request.timings.notes, *workload_here.notes])),
+        )
+        # A short warm-up is enough: on a GPU the profiler brings the clocks up before each window.
         with Lines().phase("warm-up"), workload.failing(f"{experiment.name}: warm-up: the step"):
             warm_up(Stopwatch(subject.step, subject.device), CPU_WARM_UP)
         recorded = profiled(subject, folder, timed.agreed_step_us, Lines())
-    captured = result(subject, timed, recorded, asked.timings.started_ns)
+    captured = result(subject, timed, recorded, request.timings.started_ns)
     return Captured(captured, environment.collect(captured.device, code=experiment.path.parent))
-
-
-def _as_timed(subject: OpenWorkload, timings: Timings) -> OpenWorkload:
-    """The subject with what the timer knows of its start, and its notes."""
-    notes = list(dict.fromkeys([*timings.notes, *subject.notes]))
-    return msgspec.structs.replace(subject, build_us=timings.build_us, first_us=timings.first_us, notes=notes)
 
 
 # ---- one process, many points ----------------------------------------------------------------------------------------
@@ -240,26 +240,25 @@ def _bench(device: str, *, calibrate: bool) -> ReadyDevice:
 
 
 def _cleanly(device: Device, work: Callable[[], T]) -> T:
-    """Do the work of one point and give its memory back. Raises Spent where the device does not answer afterwards."""
+    """Do the work of one point and free its memory. Raises Spent if the device no longer responds afterwards."""
     failure: ProftrackError | None = None
     try:
         done = work()
     except ProftrackError as error:
-        # Another object: this one's traceback holds the workload, and so its memory.
-        failure = type(error)(_with_hint(error))
+        # A new object, since the traceback of this one keeps the workload, and so its memory, alive.
+        failure = type(error)(error.problem, _remedy(error))
     gc.collect()
     try:
         device.release_memory()
         device.synchronize()
-    except Exception as error:  # a CUDA error stays for as long as the process lives
+    except Exception as error:  # a CUDA error persists for as long as the process lives
         raise Spent(str(failure or error)) from None
     if failure is not None:
         raise failure
     return done
 
 
-def _with_hint(error: ProftrackError) -> str:
-    text = str(error)
-    if isinstance(error, UsageError) or not any(word in text for word in ("out of memory", "OutOfMemory")):
-        return text
-    return f"{text}; --isolate gives each point a process, and the memory, of its own"
+def _remedy(error: ProftrackError) -> str | None:
+    if isinstance(error, UsageError) or not is_out_of_memory(error):
+        return error.remedy
+    return "; ".join(filter(None, [error.remedy, "use --isolate to give each point its own process and memory"]))

@@ -1,7 +1,7 @@
-"""Each variant in processes of its own, in turns: A B A B, a fresh process each time.
+"""Measure each variant in processes of its own, in turns: A B A B, a fresh process each time.
 
-Nothing is shared, memory least of all; results are not compared. What differs between processes of the same code is in
-the rounds, so that an interval says what a user will see in the next process.
+Variants share nothing, not even memory, and their outputs are not compared. The rounds include the differences between
+processes that run the same code, so the interval covers what a user will see in the next process.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from proftrack.capture.measurement import Progress
 
 RUNS = 5
-"""Processes that each variant is measured in."""
+"""Processes per variant."""
 _ROUNDS = 10
 
 
 class ToMeasure(Struct):
-    """One variant to be measured by one process, into a new run folder."""
+    """A variant to measure in one process, into a new run folder."""
 
     reference: str
     name: str
@@ -45,7 +45,7 @@ class ToMeasure(Struct):
 
 
 class Answer(Struct):
-    """What one process measured."""
+    """The result of one process."""
 
     status: Status
     error: str | None
@@ -54,7 +54,7 @@ class Answer(Struct):
 
 
 def measure(
-    asked: Sequence[Variant],
+    variants: Sequence[Variant],
     folder_of: Callable[[Variant], Path],
     progress: Progress,
     *,
@@ -64,50 +64,50 @@ def measure(
     work: Path,
     processes: int = RUNS,
 ) -> list[Measured]:
-    """Measure the variants; the run folder of each is that of its last process. Their logs go to `work`/logs."""
-    measured = {variant.name: Measured(variant=variant) for variant in asked}
+    """Measure the variants. Each keeps the run folder of its last process; the logs go to `work`/logs."""
+    results = [Measured(variant=variant) for variant in variants]
     for number in range(1, processes + 1):
-        for variant in asked:
-            each = measured[variant.name]
-            if each.status != "measured":
+        for result in results:
+            if result.status != "measured":
                 continue
+            variant = result.variant
             inner = work / PROCESSES / f"{variant.name}-{number}"
             request = ToMeasure(reference, variant.name, dict(given), list(sets), inner)
             with progress.phase(f"{variant.name} ({number} of {processes})"):
                 try:
                     answer = in_a_process(request, work / LOGS / f"{variant.name}-{number}.txt")
-                    _take(each, answer, inner, folder_of(variant))
+                    _take(result, answer, inner, folder_of(variant))
                 except ProftrackError as error:
-                    each.status, each.error = "failed", str(error)
+                    result.status, result.error = "failed", str(error)
             shutil.rmtree(inner, ignore_errors=True)
     shutil.rmtree(work / PROCESSES, ignore_errors=True)
-    return [measured[variant.name] for variant in asked]
+    return results
 
 
-def in_a_process(asked: ToMeasure, log: Path) -> Answer:
-    """Measure in a fresh process. Raises ProftrackError with its sentence, or how it died."""
+def in_a_process(request: ToMeasure, log: Path) -> Answer:
+    """Measure in a fresh process. Raises ProftrackError with its error, or with how it died."""
     worker = Worker()
     try:
-        return worker.call(measure_one, asked, Answer, log)
+        return worker.call(measure_one, request, Answer, log)
     finally:
         worker.end()
 
 
-def measure_one(asked: ToMeasure) -> Answer:
-    """What such a process does."""
-    (variant,) = names.variants(asked.reference, asked.name, asked.given, asked.sets)
-    (measured,) = measuring.measure([variant], lambda _: asked.folder, Lines(), rounds=_ROUNDS)
+def measure_one(request: ToMeasure) -> Answer:
+    """Measure one variant in this process."""
+    (variant,) = names.variants(request.reference, request.name, request.given, request.sets)
+    (measured,) = measuring.measure([variant], lambda _: request.folder, Lines(), rounds=_ROUNDS)
     return Answer(measured.status, measured.error, measured.round_us, measured.compilation)
 
 
-def _take(each: Measured, answer: Answer, inner: Path, folder: Path) -> None:
-    """Add what one process measured."""
+def _take(result: Measured, answer: Answer, inner: Path, folder: Path) -> None:
+    """Add the answer of one process to the variant's result."""
     if answer.status != "measured":
-        each.status, each.error = answer.status, answer.error
+        result.status, result.error = answer.status, answer.error
         return
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(inner, folder)
-    each.folder, each.record = folder, records.load(folder / RECORD)
-    each.round_us = [*each.round_us, statistics.median(answer.round_us)]
-    each.compilation = answer.compilation
+    result.folder, result.record = folder, records.load(folder / RECORD)
+    result.round_us = [*result.round_us, statistics.median(answer.round_us)]
+    result.compilation = answer.compilation

@@ -1,11 +1,12 @@
-"""Which variant is faster, by round-by-round ratios.
+"""Decide which variant is faster, from round-by-round ratios.
 
-All variants run in every round, so what changes between rounds (clocks, neighbours) is in both sides of a ratio. The
-interval is the percentile bootstrap of the median ratio that `compare` uses for the blocks of two runs. Two processes
-of one code can differ by more than an interval from one process says: `--isolate` takes the rounds from fresh ones.
+All variants run in every round, so whatever changes between rounds (clocks, neighbours) affects both sides of a ratio.
+The interval is the percentile bootstrap of the median ratio, as `compare` uses it for the blocks of two runs. Two
+processes that run the same code can differ by more than the interval from one process; `--isolate` takes each round
+from a fresh process.
 
-A median over many rounds can be sure of a difference that single rounds do not show: then the noise is larger than the
-effect, and none is claimed.
+A median over many rounds can resolve a difference that single rounds do not show. The noise is then larger than the
+effect, and no difference is claimed.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from proftrack.frontends.variants.result import Entry, Variants, Versus, Word
 from proftrack.text import difference, duration
 
 SMALLEST = 0.01
-"""A difference under one per cent is none that anybody should act on."""
+"""A difference under one per cent is not worth acting on."""
 NARROW = 0.03
-"""An interval that holds 1 and is no wider than this to either side allows the words `no difference`."""
+"""`no difference` requires an interval that contains 1 and reaches no further than this to either side."""
 
 
 def versus(samples: Sequence[float], other: Sequence[float]) -> Versus | None:
@@ -41,8 +42,8 @@ def versus(samples: Sequence[float], other: Sequence[float]) -> Versus | None:
 
 
 def _noise(ratios: Sequence[float]) -> float:
-    """How far the ratio of a single round is from the middle one: half of what lies between the 10th and 90th
-    percentile, as a factor less 1.
+    """How far the ratio of a single round is from the median: half the range from the 10th to the 90th percentile, as a
+    factor less 1.
     """
     low, high = np.percentile(ratios, [10, 90])
     return math.sqrt(float(high / low)) - 1
@@ -58,9 +59,9 @@ def _word(ratio: float, low: float, high: float, noise: float) -> Word:
 
 
 def payoff(first: Entry, other: Entry) -> int | None:
-    """Steps after which the other has won back what it costs more to set up; 0 where it costs no more.
+    """Steps after which the other variant has made up for its higher set-up cost; 0 if its set-up costs no more.
 
-    None where it is not faster.
+    None if it is not faster.
     """
     if other.versus_first is None or other.versus_first.word != "faster":
         return None
@@ -70,12 +71,12 @@ def payoff(first: Entry, other: Entry) -> int | None:
 
 
 def _set_up(entry: Entry) -> float:
-    """Build and first step, less what any other step takes."""
+    """Build plus first step, minus the time of an ordinary step; in microseconds."""
     return (entry.build_us or 0.0) + (entry.first_step_us or 0.0) - (entry.step_time_us or 0.0)
 
 
 def judge(variants: Variants) -> None:
-    """Fill in what follows from the rounds: each against the first, payoff, winner and verdict."""
+    """Fill in the comparison with the first variant, payoff, winner and verdict."""
     measured = variants.measured
     if not measured:
         variants.verdict = "No variant could be measured."
@@ -88,36 +89,38 @@ def judge(variants: Variants) -> None:
 
 
 def _winner(measured: Sequence[Entry]) -> tuple[str | None, str]:
-    """The fastest of those whose results are right, if it is faster than the next."""
-    right = [entry for entry in measured if entry.outputs is None or entry.outputs.equal is not False]
-    ranked = sorted(right, key=lambda entry: entry.step_time_us or math.inf)
+    """The fastest variant with correct results, if it is faster than the next, and the verdict."""
+    correct = [entry for entry in measured if entry.outputs is None or entry.outputs.equal is not False]
+    ranked = sorted(correct, key=lambda entry: entry.step_time_us or math.inf)
     if len(ranked) < 2:
-        return None, f"Only {ranked[0].name} was measured: there is nothing to hold it against." if ranked else "None."
+        if not ranked:
+            return None, "No measured variant has the same results as the first."
+        return None, f"Only {ranked[0].name} was measured, so there is nothing to compare it with."
     best, following = ranked[0], ranked[1]
-    against = versus(best.round_us, following.round_us)
-    times = f"{duration(best.step_time_us)} against {duration(following.step_time_us)} a step"
-    if against is None:
-        return None, f"Too few rounds to tell {best.name} from {following.name} ({times})."
-    span = f"{against.ratio:.3f} of its time, 95 % interval {against.low:.3f} to {against.high:.3f}"
-    if against.word == "faster":
-        return best.name, f"{best.name} is the fastest: {times} of {following.name} ({span})."
+    comparison = versus(best.round_us, following.round_us)
+    times = f"{duration(best.step_time_us)} per step, against {duration(following.step_time_us)} for {following.name}"
+    if comparison is None:
+        return None, f"Too few rounds to tell {best.name} and {following.name} apart ({times})."
+    ratio = f"ratio of step times {comparison.ratio:.3f}, 95 % interval {comparison.low:.3f} to {comparison.high:.3f}"
+    if comparison.word == "faster":
+        return best.name, f"{best.name} is the fastest: {times} ({ratio})."
     names = " and ".join([best.name, *(entry.name for entry in ranked[1:] if _tied(best, entry))])
-    if against.word == "no difference":
-        return None, f"No difference between {names} ({times}; {span})."
-    return None, f"No winner: {names} cannot be told apart ({times}; {span}): {_why_not(against)}."
+    if comparison.word == "no difference":
+        return None, f"No difference between {names} ({times}; {ratio})."
+    return None, f"No winner: {names} cannot be told apart ({times}; {ratio}): {_why_not(comparison)}."
 
 
-def _why_not(against: Versus) -> str:
-    if against.low <= 1 <= against.high:
-        return "the interval holds 1; more rounds (--rounds) or a quieter machine narrow it"
-    if against.ratio > 1:
+def _why_not(comparison: Versus) -> str:
+    if comparison.low <= 1 <= comparison.high:
+        return "the interval contains 1; use more rounds (--rounds) or a quieter machine"
+    if comparison.ratio > 1:
         return "round by round it is the slower one"
     return (
-        f"single rounds vary by {difference(against.noise)}, and the difference is no larger than that; measure again "
-        "on a quieter machine"
+        f"single rounds vary by {difference(comparison.noise)}, and the difference is no larger than that; measure "
+        "again on a quieter machine"
     )
 
 
 def _tied(best: Entry, other: Entry) -> bool:
-    against = versus(best.round_us, other.round_us)
-    return against is not None and against.word != "faster"
+    comparison = versus(best.round_us, other.round_us)
+    return comparison is not None and comparison.word != "faster"

@@ -1,10 +1,10 @@
-"""All variants in one process: each built, checked against the first, timed in turns, then profiled.
+"""Measure all variants in one process: build each, compare its outputs with the first's, time in turns, then profile.
 
     open A   open B   ...   check outputs   warm up   A B A B A B ...   profile A   profile B
-                                            no profiler |--------------|  nothing is timed any more
+                                            no profiler |--------------|  no more timing
 
-Several builds are alive at once and share the device's memory. A variant that cannot be built, or that the workload
-does not allow, leaves the others.
+Several builds are alive at once and share the device's memory. If a variant cannot be built, or the workload does not
+allow it, the others go on without it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from proftrack.errors import CaptureError, ProftrackError
 from proftrack.experiment import Experiment, workload
+from proftrack.frontends.batch.worker import is_out_of_memory
 from proftrack.frontends.variants.names import Variant
 from proftrack.frontends.variants.result import Status
 from proftrack.record import Record
@@ -35,20 +36,20 @@ if TYPE_CHECKING:
     from proftrack.capture.timing import WarmUp
 
 CHECKED_STEP = 8
-"""The step whose results are held against each other: by then every mode of compilation replays what it recorded."""
+"""The step whose results are compared: by then every compilation mode replays what it recorded."""
 
 
 class Measured(Struct, kw_only=True):
-    """What came of one variant."""
+    """The result of measuring one variant."""
 
     variant: Variant
     status: Status = "measured"
     error: str | None = None
-    """Why it was refused, or failed."""
+    """Why it was refused, or why it failed."""
     record: Record | None = None
     folder: Path | None = None
     outputs: OutputCheck | None = None
-    """Against the first variant that was measured; None for that one itself."""
+    """Compared with the first measured variant; None for that variant itself."""
     compilation: Compilation | None = None
     round_us: list[float] = []
 
@@ -58,54 +59,55 @@ class _Open(Struct, kw_only=True):
 
     variant: Variant
     subject: OpenWorkload
-    kept: list[Any]
+    outputs: list[Any]
     first: Counters
     later: Counters
     started_ns: int
 
 
 def measure(
-    asked: Sequence[Variant],
+    variants: Sequence[Variant],
     folder_of: Callable[[Variant], Path],
     progress: Progress,
     *,
     rounds: int,
     calibrate: bool = True,
 ) -> list[Measured]:
-    """Measure the variants; the run folder of each is whole afterwards. In the order that they were asked for.
+    """Measure the variants, in their order; the run folder of each is complete afterwards.
 
-    Raises UsageError for a device that is not there, CaptureError where the profiler cannot run.
+    Raises UsageError if the device does not exist, CaptureError if the profiler cannot run.
     """
+    from proftrack.capture import compilation
     from proftrack.capture.device import open_device
     from proftrack.capture.measurement import ready
     from proftrack.capture.profiling import no_other_profiler, refuse_running_profiler
 
     refuse_running_profiler()
-    base = asked[0].experiment
+    base = variants[0].experiment
     device, notes = open_device(base.device)
     bench = ready(device, notes, progress, calibrate=calibrate)
     measured: dict[str, Measured] = {}
     with contextlib.ExitStack() as stack:
         opened = []
-        for variant in asked:
-            each, measured[variant.name] = _open_one(variant, bench, progress, stack)
-            opened += [each] if each is not None else []
+        for variant in variants:
+            one, measured[variant.name] = _open_one(variant, bench, progress, stack)
+            opened += [one] if one is not None else []
         if opened:
             _check_outputs(opened, measured)
             turns = _timed(opened, base, rounds, progress)
             with no_other_profiler(base):
                 captures = [_profiled(o, t, folder_of(o.variant), progress) for o, t in zip(opened, turns, strict=True)]
-            for each, taken in zip(opened, turns, strict=True):
-                measured[each.variant.name].compilation = _compilation(each)
-                measured[each.variant.name].round_us = _samples(taken, base)
+            for one, times in zip(opened, turns, strict=True):
+                measured[one.variant.name].compilation = compilation.summed(one.first, one.later)
+                measured[one.variant.name].round_us = _samples(times, base)
     if opened:
-        for each, captured in zip(opened, captures, strict=True):
-            _keep(each, captured, folder_of(each.variant), measured[each.variant.name])
-    return [measured[variant.name] for variant in asked]
+        for one, captured in zip(opened, captures, strict=True):
+            _keep(one, captured, folder_of(one.variant), measured[one.variant.name])
+    return [measured[variant.name] for variant in variants]
 
 
 class Named:
-    """Progress that says which variant a phase is of."""
+    """Progress with the variant's name before each phase."""
 
     def __init__(self, progress: Progress, name: str) -> None:
         self._progress, self._name = progress, name
@@ -113,14 +115,14 @@ class Named:
     def phase(
         self, text: str, total: int | None = None, *, live: bool = False
     ) -> contextlib.AbstractContextManager[Any]:
-        """A phase with the variant's name before it."""
+        """Start a phase."""
         return self._progress.phase(f"{self._name}: {text}", total, live=live)
 
     def expect(self, seconds: float) -> None:
-        """Do nothing: one variant does not know about the others."""
+        """Ignore the time that one variant expects to take: it does not include the others."""
 
     def advance(self, amount: int = 1) -> None:
-        """Some more of it is done."""
+        """Advance the current phase."""
         self._progress.advance(amount)
 
 
@@ -130,20 +132,20 @@ class Named:
 def _open_one(
     variant: Variant, bench: ReadyDevice, progress: Progress, stack: contextlib.ExitStack
 ) -> tuple[_Open | None, Measured]:
-    """Open one variant for as long as `stack` is, or say why not."""
+    """Open one variant until `stack` is closed, or return why it cannot be opened."""
     from proftrack.capture.step_transforms import Refused
 
-    own = contextlib.ExitStack()
+    of_variant = contextlib.ExitStack()
     try:
-        with contextlib.ExitStack() as closing:
-            closing.push(own)
-            opened = _opened(variant, bench, Named(progress, variant.name), own)
-            closing.pop_all()
-        stack.push(own)
+        with contextlib.ExitStack() as on_failure:
+            on_failure.push(of_variant)
+            opened = _opened(variant, bench, Named(progress, variant.name), of_variant)
+            on_failure.pop_all()
+        stack.push(of_variant)
     except Refused as error:
         return None, Measured(variant=variant, status="refused", error=str(error))
     except ProftrackError as error:
-        hint = "; --isolate gives each variant a process, and the memory, of its own" if _is_memory(error) else ""
+        hint = "; use --isolate to give each variant its own process and memory" if is_out_of_memory(error) else ""
         return None, Measured(variant=variant, status="failed", error=f"{error}{hint}")
     return opened, Measured(variant=variant)
 
@@ -157,10 +159,10 @@ def _opened(variant: Variant, bench: ReadyDevice, progress: Progress, stack: con
 
     started = time.time_ns()
     variant = msgspec.structs.replace(variant, experiment=resolved(variant.experiment, bench.device))
-    # Loaded anew for each: its functions are other objects then, with compiled code of their own.
+    # Loaded again for each variant, so that its functions are new objects with their own compiled code.
     build = workload.load(variant.experiment)
     before = compilation.read()
-    # In each of the fewest rounds a lead-in and a block, after those before the check.
+    # The steps up to the check, then a lead-in and a block in each of the fewest rounds.
     timed = CHECKED_STEP + 2 * FEWEST_ROUNDS
     opening = opened(build, variant.experiment, bench, progress, _transform(variant), timed_steps=timed)
     subject = stack.enter_context(opening)
@@ -170,10 +172,10 @@ def _opened(variant: Variant, bench: ReadyDevice, progress: Progress, stack: con
     with workload.failing(f"{variant.experiment.name}: {variant.name}: the step"):
         for _ in range(max(1, CHECKED_STEP - done)):
             result = subject.step()
-        kept = output_check.keep(result)
+        outputs = output_check.keep(result)
         bench.device.synchronize()
     later = compilation.read().since(before)
-    return _Open(variant=variant, subject=subject, kept=kept, first=first, later=later, started_ns=started)
+    return _Open(variant=variant, subject=subject, outputs=outputs, first=first, later=later, started_ns=started)
 
 
 def _transform(variant: Variant) -> Callable[..., Any] | None:
@@ -190,17 +192,13 @@ def _transform(variant: Variant) -> Callable[..., Any] | None:
     return both
 
 
-def _is_memory(error: ProftrackError) -> bool:
-    return "out of memory" in str(error).lower() or "OutOfMemory" in str(error)
-
-
 def _check_outputs(opened: Sequence[_Open], measured: dict[str, Measured]) -> None:
     from proftrack.capture import output_check
 
-    for each in opened[1:]:
-        measured[each.variant.name].outputs = output_check.check(opened[0].kept, each.kept)
-    for each in opened:
-        each.kept.clear()
+    for other in opened[1:]:
+        measured[other.variant.name].outputs = output_check.check(opened[0].outputs, other.outputs)
+    for one in opened:
+        one.outputs.clear()
 
 
 # ---- timing and profiling --------------------------------------------------------------------------------------------
@@ -211,14 +209,14 @@ def _timed(opened: Sequence[_Open], base: Experiment, rounds: int, progress: Pro
     from proftrack.capture.timing import CPU_WARM_UP, GPU_WARM_UP, Stopwatch, warm_up
 
     device = opened[0].subject.device
-    watches = [Stopwatch(each.subject.step, device) for each in opened]
+    watches = [Stopwatch(one.subject.step, device) for one in opened]
     limits = GPU_WARM_UP if device.is_gpu else CPU_WARM_UP
     with progress.phase("warm-up"), workload.failing(f"{base.name}: warm-up: the step"):
         seconds = [
-            warm_up(watch, _within(limits, each.subject.plan.warm_up_seconds)).step_seconds
-            for watch, each in zip(watches, opened, strict=True)
+            warm_up(watch, _within(limits, one.subject.plan.warm_up_seconds)).step_seconds
+            for watch, one in zip(watches, opened, strict=True)
         ]
-    affordable = min(each.subject.plan.timing_seconds for each in opened)
+    affordable = min(one.subject.plan.timing_seconds for one in opened)
     options = msgspec.structs.replace(base.timing, max_seconds=min(base.timing.max_seconds, affordable))
     rounds, per_block = plan(seconds, options, rounds)
     text = f"timing in {rounds} rounds"
@@ -227,44 +225,37 @@ def _timed(opened: Sequence[_Open], base: Experiment, rounds: int, progress: Pro
 
 
 def _within(limits: WarmUp, seconds: float) -> WarmUp:
-    """A warm-up that takes no longer than there is time for."""
+    """A warm-up limited to `seconds`."""
     return msgspec.structs.replace(limits, max_seconds=min(limits.max_seconds, seconds))
 
 
-def _profiled(each: _Open, turns: RoundTimes, folder: Path, progress: Progress) -> Capture | CaptureError:
+def _profiled(one: _Open, turns: RoundTimes, folder: Path, progress: Progress) -> Capture | CaptureError:
     from proftrack.capture.measurement import TimedSteps, profiled, result, state_of
     from proftrack.capture.run import trace_folder
     from proftrack.capture.timing import timing_of
 
-    subject = each.subject
+    subject = one.subject
     singles = [us for of_round in turns.single_us for us in of_round]
     timing = timing_of(subject.experiment.timing.mode, turns.block_us, turns.per_block, singles)
     state = state_of(subject.device)
-    named = Named(progress, each.variant.name)
+    named = Named(progress, one.variant.name)
     try:
         recorded = profiled(subject, trace_folder(folder, subject.experiment), timing.step_time_us, named)
-        return result(subject, TimedSteps(timing, None, state, timing.step_time_us), recorded, each.started_ns)
+        return result(subject, TimedSteps(timing, None, state, timing.step_time_us), recorded, one.started_ns)
     except CaptureError as error:
         return error
 
 
-def _samples(turns: RoundTimes, asked: Experiment) -> list[float]:
-    """The step time of each round, of the kind that is compared."""
-    if asked.timing.mode == "latency":
-        return [statistics.median(each) for each in turns.single_us]
+def _samples(turns: RoundTimes, experiment: Experiment) -> list[float]:
+    """The step time of each round, in the timing mode of the experiment."""
+    if experiment.timing.mode == "latency":
+        return [statistics.median(of_round) for of_round in turns.single_us]
     return turns.block_us
 
 
-def _compilation(each: _Open) -> Compilation:
-    from proftrack.capture import compilation
-
-    return compilation.summed(each.first, each.later)
-
-
-def _keep(each: _Open, captured: Capture | CaptureError, folder: Path, measured: Measured) -> None:
+def _keep(one: _Open, captured: Capture | CaptureError, folder: Path, measured: Measured) -> None:
     if isinstance(captured, CaptureError):
         measured.status, measured.error = "failed", str(captured)
         return
-    asked = each.variant.recorded
-    measured.record = keep(captured, asked, folder)
+    measured.record = keep(captured, one.variant.recorded, folder)
     measured.folder = folder

@@ -1,4 +1,4 @@
-"""variants.json: what was found about each variant, and about all. Times in microseconds a step."""
+"""variants.json: the figures of each variant, and the verdict. Times in microseconds per step."""
 
 from __future__ import annotations
 
@@ -16,65 +16,65 @@ Word = Literal["faster", "slower", "no difference", "inconclusive"]
 
 
 class Versus(Struct, frozen=True, kw_only=True):
-    """The step time of one variant over that of another, round by round."""
+    """The step time of one variant divided by that of another, round by round."""
 
     ratio: float
     """Median over the rounds; below 1 it is faster."""
     low: float
-    """95 % interval."""
+    """`low` to `high` is the 95 % interval."""
     high: float
     noise: float = 0.0
-    """How far the ratio of a single round may be from the median, in eight rounds of ten; 0.05: a factor of 1.05."""
+    """How far the ratio of a single round is from the median, in eight rounds of ten; 0.05 means a factor of 1.05."""
     word: Word
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """GPU work (on the CPU an operator) that is other than in the first variant."""
+    """GPU work (on the CPU, an operator) that differs from the first variant."""
 
     what: Literal["gone", "added", "copy added", "renamed", "more", "less"]
     name: str
     old_name: str = ""
-    """Of one that was renamed: the same operator runs another kernel."""
+    """For `renamed`, the kernel that the same operator ran before."""
     operator: str
     calls_before: float
-    """A step."""
+    """Per step, like all figures here."""
     calls_after: float
     before_us: float
     after_us: float
 
 
 class Entry(Figures, kw_only=True):
-    """One variant; its T is the median of `round_us`."""
+    """The figures of one variant; its T is the median of `round_us`."""
 
     name: str
     changes: dict[str, Any]
-    """Its values, where they are other than the experiment's."""
+    """Its values that differ from the experiment's."""
     status: Status = "measured"
-    """`error` says why it is another than `measured`."""
+    """`error` has the reason if it is not `measured`."""
     kernels_per_step: float | None = None
     launches_per_step: float | None = None
     first_step_us: float | None = None
-    """Compilation, capture and initialisation."""
+    """Includes compilation, capture and initialisation."""
     build_us: float | None = None
     payoff_steps: int | None = None
-    """Steps after which it has won back what it cost to set up more than the first; None where it never does."""
+    """Steps after which it has made up for a set-up that costs more than the first's; None if it never does."""
     versus_first: Versus | None = None
     outputs: OutputCheck | None = None
-    """Its step's result against that of the first variant."""
+    """Its step's result compared with that of the first variant."""
     compiled: Compilation | None = None
-    """None where nothing was compiled."""
+    """None if nothing was compiled."""
     kernel_changes: list[Change] = []
     round_us: list[float] = []
-    """Step time of each round, the samples of all this."""
+    """Step time of each round: the samples behind T and the comparison."""
 
     @property
     def instead(self) -> str:
-        """What stands in a table where the regime would; empty where there are figures."""
+        """The word shown instead of the regime in a table; empty if there are figures."""
         return "" if self.status == "measured" else self.status
 
     @property
     def set_up_us(self) -> float | None:
-        """Build and first step."""
+        """Build plus first step."""
         return None if self.first_step_us is None else (self.build_us or 0.0) + self.first_step_us
 
 
@@ -88,17 +88,17 @@ class Variants(Struct, kw_only=True):
     mode: str
     """throughput or latency: which step time is compared."""
     how: str
-    """In one process in turns, or each in processes of its own."""
+    """In one process, or each in fresh processes."""
     entries: list[Entry] = []
     winner: str | None = None
-    """None where no difference can be claimed."""
+    """None if no difference can be claimed."""
     verdict: str = ""
     """The winner in one sentence, with its interval."""
     remarks: list[str] = []
 
     @property
     def measured(self) -> list[Entry]:
-        """Those that were measured, in order."""
+        """The variants that were measured, in order."""
         return [entry for entry in self.entries if entry.status == "measured"]
 
 

@@ -1,15 +1,14 @@
-"""Variants from their measurement to the last file."""
+"""Measure variants, judge them, and write and log the results."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from proftrack.errors import UsageError
-from proftrack.frontends.batch.group import new_group, resolve, shared
-from proftrack.frontends.batch.key import part_key
+from proftrack.frontends.batch.group import new_group, part_key, resolve, shared
 from proftrack.frontends.batch.result import fill
 from proftrack.frontends.batch.shown import Outcome
 from proftrack.frontends.variants import isolate, judge, measure, shown
@@ -32,27 +31,29 @@ IN_TURNS = "in one process, in turns"
 ISOLATED = "in fresh processes, in turns"
 
 
-def group_of(asked: Sequence[Variant]) -> Group:
-    """The group of a set of variants. Raises UsageError where there is nothing to compare."""
-    if len(asked) < 2:
-        raise UsageError(f"--variants {asked[0].name}: one variant has nothing to be held against", "name at least two")
-    base, names = asked[0].experiment, [variant.name for variant in asked]
+def group_of(variants: Sequence[Variant]) -> Group:
+    """The group of a set of variants. Raises UsageError if there is nothing to compare."""
+    if len(variants) < 2:
+        raise UsageError(
+            f"--variants {variants[0].name}: a single variant has nothing to be compared with", "name at least two"
+        )
+    base, names = variants[0].experiment, [variant.name for variant in variants]
     return new_group(
         "variants",
         base,
-        _differing(asked),
+        _differing(variants),
         name=f"{base.name} variants: {', '.join(names)}",
-        asked={"variants": ",".join(names)},
+        parent_params={"variants": ",".join(names)},
     )
 
 
-def _differing(asked: Sequence[Variant]) -> list[str]:
-    return sorted({key for variant in asked for key in variant.changes})
+def _differing(variants: Sequence[Variant]) -> list[str]:
+    return sorted({key for variant in variants for key in variant.changes})
 
 
 def run(
     reference: str,
-    asked: Sequence[Variant],
+    requested: Sequence[Variant],
     destination: Destination,
     *,
     given: Mapping[str, str],
@@ -61,13 +62,13 @@ def run(
     isolated: bool,
     say: Say,
 ) -> Outcome:
-    """Measure the variants in turns, judge, keep and log them. What was measured is kept, whatever fails afterwards.
+    """Measure the variants in turns, judge, keep and log them. Measurements are kept even if a later step fails.
 
-    `given` and `sets` are what the variants were made of. `say` gets a sentence about what is left where it ends before
-    its time. Raises what `recorder.Batch` raises.
+    `reference`, `given` and `sets` are the arguments from which `names.variants` made the variants. `say` gets a
+    sentence about what was kept if this ends early. Raises what `recorder.Batch` raises.
     """
     with refusals_noted(mlflow=destination.mlflow):
-        batch = Batch(group_of(asked), destination)
+        batch = Batch(group_of(requested), destination)
     shown_by = progress()
 
     def folder_of(variant: Variant) -> Path:
@@ -76,65 +77,60 @@ def run(
     with batch.living(say):
         if isolated:
             measured = isolate.measure(
-                asked, folder_of, shown_by, reference=reference, given=given, sets=sets, work=batch.folder
+                requested, folder_of, shown_by, reference=reference, given=given, sets=sets, work=batch.folder
             )
         else:
-            measured = measure.measure(asked, folder_of, shown_by, rounds=rounds)
-        variants = _judged(asked, measured, batch.group, ISOLATED if isolated else IN_TURNS)
-        for each, entry in zip(measured, variants.entries, strict=True):
-            _keep(batch, each, entry)
+            measured = measure.measure(requested, folder_of, shown_by, rounds=rounds)
+        variants = _judged(requested, measured, batch.group, ISOLATED if isolated else IN_TURNS)
+        for result, entry in zip(measured, variants.entries, strict=True):
+            _keep(batch, result, entry)
         _write(variants, batch)
     return Outcome(shown.page(variants), batch.leave(), batch.group.error)
 
 
-def _judged(asked: Sequence[Variant], measured: Sequence[Measured], group: Group, how: str) -> Variants:
-    base = asked[0].experiment
-    first = next((each.record for each in measured if each.record is not None), None)
-    common = shared(base, _differing(asked))
+def _judged(requested: Sequence[Variant], measured: Sequence[Measured], group: Group, how: str) -> Variants:
+    base = requested[0].experiment
+    first = next((result.record for result in measured if result.record is not None), None)
+    common = shared(base, _differing(requested))
     if first is not None:
         common = resolve(group, common, first)
     variants = Variants(
         experiment=base.name,
-        title=_title(base.name, common),
+        title=base.name + "".join(f" {key}={value}" for key, value in common.items()),
         device=group.tags.get(keys.DEVICE_TAG, ""),
         mode=base.timing.mode,
         how=how,
-        entries=[_entry(each, first) for each in measured],
+        entries=[_entry(result, first) for result in measured],
     )
     judge.judge(variants)
     return variants
 
 
-def _keep(batch: Batch, each: Measured, entry: Entry) -> None:
-    part = Part(key=part_key(each.variant.recorded), name=entry.name)
-    if each.folder is not None:
-        batch.keep(part, each.folder)
+def _keep(batch: Batch, result: Measured, entry: Entry) -> None:
+    part = Part(key=part_key(result.variant.recorded), name=entry.name)
+    if result.folder is not None:
+        batch.keep(part, result.folder)
         entry.run_id = part.run_id
     part.error = entry.error
     batch.put(part)
 
 
-def _title(name: str, common: Mapping[str, Any]) -> str:
-    """The experiment with the parameters that all variants share."""
-    return name + "".join(f" {key}={value}" for key, value in common.items())
-
-
-def _entry(each: Measured, first: Record | None) -> Entry:
-    """A variant's figures, and what its GPU work has otherwise than that of the first one's record."""
+def _entry(result: Measured, first: Record | None) -> Entry:
+    """A variant's figures, and how its GPU work differs from the first variant's record."""
     entry = Entry(
-        name=each.variant.name,
-        changes=each.variant.changes,
-        status=each.status,
-        error=each.error,
-        outputs=each.outputs,
-        round_us=each.round_us,
+        name=result.variant.name,
+        changes=result.variant.changes,
+        status=result.status,
+        error=result.error,
+        outputs=result.outputs,
+        round_us=result.round_us,
     )
-    if each.compilation is not None and each.compilation.compiled:
-        entry.compiled = each.compilation
-    if each.record is not None:
-        _fill(entry, each.record)
-        if first is not None and each.record is not first:
-            entry.kernel_changes = changes(first, each.record)
+    if result.compilation is not None and result.compilation.compiled:
+        entry.compiled = result.compilation
+    if result.record is not None:
+        _fill(entry, result.record)
+        if first is not None and result.record is not first:
+            entry.kernel_changes = changes(first, result.record)
     return entry
 
 
@@ -150,7 +146,7 @@ def _fill(entry: Entry, record: Record) -> None:
 
 
 def _write(variants: Variants, batch: Batch) -> None:
-    """The files about all variants, and what the parent run gets of them."""
+    """Write the files about all variants, and the tags and metrics of the parent run."""
     failed = [entry for entry in variants.entries if entry.status == "failed"]
     group = batch.group
     group.tags |= {keys.WINNER_TAG: variants.winner or "none", **shown.tags(variants)}

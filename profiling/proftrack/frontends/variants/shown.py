@@ -1,4 +1,4 @@
-"""Variants as people see them: what their table holds, and what is said beside it."""
+"""How variants are shown: their table and the sentences below it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from proftrack.text import brief, counted, duration, number, plain
 
 _MOST_CHANGES = 6
 _NAME = 60
-_WHAT = {"copy added": "copy added", "renamed": "other kernel", "more": "more calls", "less": "fewer calls"}
+_WHAT = {"gone": "removed", "more": "more calls", "less": "fewer calls"}
 
 
 def page(variants: Variants) -> Document:
-    """All that is said about variants, a row each."""
+    """The whole page about the variants, with one table row each."""
     device = variants.device or "unknown device"
     return shown.page(
         variants.entries,
@@ -84,7 +84,7 @@ def _table_row(entry: Entry) -> dict[str, Any]:
 
 
 def sentences(variants: Variants) -> list[str]:
-    """What is known beside the table, variant by variant."""
+    """The sentences below the table, variant by variant."""
     first = variants.measured[0].name if variants.measured else ""
     about = [f"{entry.name}: {sentence}" for entry in variants.entries for sentence in _about(entry, first)]
     return [*variants.remarks, *about]
@@ -95,7 +95,8 @@ def _about(entry: Entry, first: str) -> list[str]:
         return [f"{entry.status}: {plain(entry.error or '', 300)}"]
     lines, v = [], entry.versus_first
     if v is not None:
-        lines.append(f"{v.ratio:.3f} of the time of {first}, 95 % interval {v.low:.3f} to {v.high:.3f}: {v.word}.")
+        interval = f"95 % interval {v.low:.3f} to {v.high:.3f}"
+        lines.append(f"{v.word}: {v.ratio:.3f} of the step time of {first}, {interval}.")
     if entry.outputs is not None and entry.outputs.equal is not True:
         lines.append(f"results: {entry.outputs.text}.")
     c = entry.compiled
@@ -109,12 +110,12 @@ def _about(entry: Entry, first: str) -> list[str]:
         )
         if c.cache_hits:
             lines.append(
-                f"{counted(c.cache_hits, 'graph')} came from the compiler's cache on disk: setting up takes longer the "
+                f"{counted(c.cache_hits, 'graph')} came from the compiler's cache on disk; set-up takes longer the "
                 "first time."
             )
     lines += [_change(change) for change in entry.kernel_changes[:_MOST_CHANGES]]
     more = len(entry.kernel_changes) - _MOST_CHANGES
-    return [*lines, f"and {more} more changes, in variants.json."] if more > 0 else lines
+    return [*lines, f"{more} more changes are in variants.json."] if more > 0 else lines
 
 
 def _reasons(reasons: list[str]) -> str:
@@ -125,14 +126,14 @@ def _change(change: Change) -> str:
     name = brief(change.name, _NAME)
     by = f" of {brief(change.operator, 40)}" if change.operator else ""
     if change.what == "renamed":
-        return f"other kernel{by}: {brief(change.old_name, _NAME)} is now {name}."
+        return f"other kernel{by}: {brief(change.old_name, _NAME)} became {name}."
     calls = f"{number(change.calls_before)} to {_calls(change.calls_after)}"
-    times = f"{duration(change.before_us)} to {duration(change.after_us)} a step"
+    times = f"{duration(change.before_us)} to {duration(change.after_us)}"
     if change.what == "gone":
-        calls, times = _calls(change.calls_before), f"{duration(change.before_us)} a step"
+        calls, times = _calls(change.calls_before), duration(change.before_us)
     elif change.what in ("added", "copy added") and not change.calls_before:
-        calls, times = _calls(change.calls_after), f"{duration(change.after_us)} a step"
-    return f"{_WHAT.get(change.what, change.what)}{by}: {name} ({calls}, {times})."
+        calls, times = _calls(change.calls_after), duration(change.after_us)
+    return f"{_WHAT.get(change.what, change.what)}: {name}{by} ({calls}, {times} per step)."
 
 
 def _calls(count: float) -> str:
@@ -141,7 +142,7 @@ def _calls(count: float) -> str:
 
 
 def tags(variants: Variants) -> dict[str, str]:
-    """What the parent run's row says: the winner's regime, without one all of them, and the verdict as a sentence."""
+    """Tags for the parent run's row: the winner's regime (without a winner, all regimes), and the verdict."""
     winner = [entry for entry in variants.measured if entry.name == variants.winner]
     distinct = regimes(winner or variants.measured)
     return {"conclusion": variants.verdict, **({"regime": ", ".join(distinct)} if distinct else {})}

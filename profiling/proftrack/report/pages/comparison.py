@@ -1,34 +1,35 @@
-"""A comparison as a page: the line, the times, what explains the change, what else is different."""
+"""A comparison as a page: the headline, the times, what explains the change, what else differs."""
 
 from __future__ import annotations
 
 from proftrack.compare.results import CommitRange, Comparison, Count, Different, Row, Side, TimeChange
 from proftrack.report.document import Block, Document, Items, Lead, Table, Tone
+from proftrack.report.pages.times import legend
 from proftrack.text import brief, changes, counted, duration, moment, number
 
 _TONES: dict[str, Tone] = {"improved": "good", "regressed": "bad", "inconclusive": "unclear", "no difference": "plain"}
 _NAMES = {"step_time_us": "T  step time", "gpu_busy_per_step_us": "B  GPU busy"}
 _PARTS = {"gpu": "GPU", "idle": "idle", "host": "host", "profiler": "profiler"}
 _LEAST = 0.0005
-"""Share of the step time under which a row is joined with the others."""
+"""Share of the step time below which rows are combined."""
 _MOST = 14
 _HASH = 12
 
 
 def page(comparison: Comparison) -> Document:
-    """The whole comparison."""
+    """The full comparison."""
     blocks: list[Block] = [
         Lead(comparison.headline, _TONES[comparison.word]),
         Items("Compared", [_side("baseline", comparison.baseline), _side("candidate", comparison.candidate)]),
         _times(comparison),
-        Items("Said because", [comparison.step_time.reason]),
+        Items("Why", [comparison.step_time.reason]),
         _counts(comparison.counts),
         _rows(comparison),
         _host(comparison),
         _changed(comparison.changed),
         *_commits(comparison.commits),
-        Items("Compared although they differ in", [_difference(each) for each in comparison.across]),
-        Items("To know", comparison.notes),
+        Items("Compared despite these differences", [f"{d.name}: {d.before} and {d.after}" for d in comparison.across]),
+        Items("Notes", comparison.notes),
     ]
     return Document(f"proftrack compare: {comparison.word}", blocks)
 
@@ -55,7 +56,11 @@ def _times(comparison: Comparison) -> Table:
     rows = [_time(change) for change in changes] + ([idle] if idle else [])
     basis = "without the profiler" if comparison.basis == "unprofiled" else "in the traces"
     return Table(
-        f"Times of a step ({basis})", ("time", "before", "after", "change", "95 % interval", "says"), rows, folded=False
+        f"Per step ({basis})",
+        ("time", "before", "after", "change", "95 % interval", "result"),
+        rows,
+        note=legend(["T", "B"]) if comparison.busy else legend(["T"]),
+        folded=False,
     )
 
 
@@ -86,11 +91,11 @@ def _signed(us: float) -> str:
 
 def _counts(counts: list[Count]) -> Table:
     rows = [
-        (f"{count.name} a step", number(count.before), number(count.after), _delta(count))
+        (f"{count.name} per step", number(count.before), number(count.after), _delta(count))
         for count in counts
         if count.before or count.after
     ]
-    return Table("Counted", ("what", "before", "after", "change"), rows, folded=False)
+    return Table("Counts", ("count", "before", "after", "change"), rows, folded=False)
 
 
 def _delta(count: Count) -> str:
@@ -99,7 +104,7 @@ def _delta(count: Count) -> str:
 
 
 def _rows(comparison: Comparison) -> Table:
-    """The contributions, the largest first; small ones are joined, so that the column still adds up."""
+    """The contributions, largest first; small ones are combined so that the column still adds up."""
     time = comparison.step_time
     least = _LEAST * max(time.before_us, time.after_us)
     shown = [row for row in comparison.rows if abs(row.change_us) >= least][:_MOST]
@@ -109,11 +114,11 @@ def _rows(comparison: Comparison) -> Table:
         rows.append(_sum(counted(len(small), "other"), small))
     total = _sum("T  step time", comparison.rows)
     return Table(
-        "What the change is made of",
-        ("part", "what", "before", "after", "contributes", "calls a step"),
+        "Where the change comes from",
+        ("part", "name", "before", "after", "contributes", "calls per step"),
         [*rows, total],
         numbers=2,
-        note="Contributions add up to the change of the step time, those of the GPU to the change of B.",
+        note="Contributions add up to the change in step time; those of the GPU add up to the change in B.",
         most=_MOST + 2,
     )
 
@@ -161,8 +166,8 @@ def _host(comparison: Comparison) -> Table:
         for row in comparison.host
     ]
     return Table(
-        "Called more or less often on the host",
-        ("operator or call", "", "calls a step", "self CPU a step, profiled"),
+        "Calls on the host that changed in number",
+        ("operator or call", "", "calls per step", "self CPU per step, profiled"),
         rows,
         numbers=2,
         code=True,
@@ -170,12 +175,8 @@ def _host(comparison: Comparison) -> Table:
 
 
 def _changed(changed: list[Different]) -> Table:
-    rows = [(each.name, each.before or "-", each.after or "-") for each in changed]
-    return Table("What else is different", ("what", "before", "after"), rows, numbers=3, most=20)
-
-
-def _difference(each: Different) -> str:
-    return f"{each.name}: {each.before} and {each.after}"
+    rows = [(d.name, d.before or "-", d.after or "-") for d in changed]
+    return Table("Other differences", ("name", "before", "after"), rows, numbers=3, most=20)
 
 
 def _commits(span: CommitRange | None) -> list[Block]:
@@ -183,7 +184,7 @@ def _commits(span: CommitRange | None) -> list[Block]:
         return []
     head = f"{span.before[:_HASH]}..{span.after[:_HASH]}"
     if not span.known:
-        return [Items("Commits", [f"{head} (the repository at hand does not have both)"])]
+        return [Items("Commits", [f"{head} (this repository does not have both)"])]
     lines = [f"{commit.hash[:_HASH]} {commit.subject}" for commit in span.commits]
     more = [f"and {span.more} more"] if span.more else []
     summary = f": {span.summary}" if span.summary else ""

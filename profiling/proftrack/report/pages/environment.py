@@ -1,4 +1,4 @@
-"""What was profiled and with what: title, machine, software, code, settings. Values are cut and still untrusted."""
+"""What was profiled, and with what: title, machine, software, code, settings. Values are cut but still untrusted."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _NAME = 160
 
 
 def title(record: Record) -> str:
-    """What was profiled: the experiment with its parameters, or the trace's file name."""
+    """The experiment with its parameters, or the trace's file name."""
     if record.run is not None:
         return plain(record.run.display_name or record.run.experiment, _NAME)
     return plain(record.source.files[0].name if record.source.files else "trace", _NAME)
 
 
 def origin(record: Record) -> str:
-    """Where and when, on one line."""
+    """Where and when it was profiled, on one line."""
     environment, run = record.environment, record.run
     parts = [
         environment.device.name if environment.device else None,
@@ -32,7 +32,7 @@ def origin(record: Record) -> str:
 
 
 def environment(record: Record) -> list[tuple[str, str]]:
-    """What the run was made with, as names and values."""
+    """The environment of the run, as names and values."""
     facts, device, git = record.environment, record.environment.device, record.environment.git
     rows: list[tuple[str, Any]] = []
     if device is not None:
@@ -55,7 +55,7 @@ def environment(record: Record) -> list[tuple[str, str]]:
         ("host", facts.hostname),
     ]
     if git is not None:
-        rows.append(("commit", f"{git.commit or 'none'}{', with changes (git.diff)' if git.dirty else ''}"))
+        rows.append(("commit", f"{git.commit or 'none'}{', with uncommitted changes (git.diff)' if git.dirty else ''}"))
         rows += [("branch", git.branch), ("remote", git.remote)]
     rows += _run_rows(record) + _hardware_rows(record)
     rows.append(("packages", ", ".join(f"{name} {version}" for name, version in facts.packages.items())))
@@ -87,14 +87,14 @@ def _hardware_rows(record: Record) -> list[tuple[str, Any]]:
         rows.append(("attainable", ", ".join([*rates, f"memory {scaled(ceilings.bytes_per_s, 'B/s')}"])))
     if work is not None:
         least = f", at least {scaled(work.bytes, 'B')}" if work.bytes else ""
-        rows.append(("a step's work", f"{scaled(work.flops, 'FLOP')}{least} ({work.source})"))
+        rows.append(("work per step", f"{scaled(work.flops, 'FLOP')}{least} ({work.source})"))
     if gpu is not None:
-        said = [
+        state = [
             f"SM clock {gpu.sm_clock_mhz} of {gpu.sm_clock_max_mhz} MHz" if gpu.sm_clock_mhz else None,
             f"{gpu.power_watts:.0f} W" if gpu.power_watts else None,
             f"{gpu.temperature_c} °C" if gpu.temperature_c else None,
             f"throttled by {', '.join(gpu.throttled_by)}" if gpu.throttled_by else None,
             counted(gpu.other_processes, "other process", "other processes") if gpu.other_processes else None,
         ]
-        rows.append(("GPU while timed", ", ".join(filter(None, said))))
+        rows.append(("GPU while timed", ", ".join(filter(None, state))))
     return rows

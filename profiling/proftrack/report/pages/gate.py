@@ -1,4 +1,4 @@
-"""A gate as a page for CI: the outcome, the limits, and the comparison behind them."""
+"""A gate as a page for CI: the outcome, the limits, and the comparison behind it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ _MARKS = {"pass": "pass", "fail": "FAIL", "inconclusive": "?"}
 
 
 def page(gate: Gate) -> Document:
-    """The whole gate."""
-    about = [f"candidate: {gate.candidate}", f"baseline: {gate.baseline or 'none'}", f"policy: {gate.policy}"]
+    """The full gate."""
+    compared = [f"candidate: {gate.candidate}", f"baseline: {gate.baseline or 'none'}", f"policy: {gate.policy}"]
     rows = [_row(check) for check in gate.checks]
-    checks = Table(
-        "Limits", ("", "metric", "limit", "said", "baseline", "candidate"), rows, numbers=4, folded=False, below=3
+    limits = Table(
+        "Limits", ("", "metric", "limit", "reason", "baseline", "candidate"), rows, numbers=4, folded=False, below=3
     )
-    behind = comparison_page(gate.comparison).blocks if gate.comparison else []
-    return Document(
-        f"proftrack gate: {gate.outcome}",
-        [Lead(f"{gate.outcome.upper()}: {gate.reason}", _TONES[gate.outcome]), Items("Held", about), checks, *behind],
-    )
+    comparison = comparison_page(gate.comparison).blocks if gate.comparison else []
+    lead = Lead(f"{gate.outcome.upper()}: {gate.reason}", _TONES[gate.outcome])
+    return Document(f"proftrack gate: {gate.outcome}", [lead, Items("Checked", compared), limits, *comparison])
 
 
 def _row(check: Check) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A history as a page and as pictures: the changes of each series, then its runs."""
+"""A history as a page and as plots: the changes in each series, then its runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def page(history: History) -> Document:
         blocks += [
             Lead(_series_title(series)),
             *_plot(series),
-            Items("Changed", _changes(series.changes)),
+            Items("Changes", _changes(series.changes)),
             _runs(series),
         ]
     return Document(f"proftrack history: {history.experiment}", blocks)
@@ -41,7 +41,7 @@ def _lead(history: History) -> str:
     metrics = " and ".join(sorted({series.metric for series in history.series}))
     return (
         f"{history.experiment}: {counted(runs, 'run')} in {counted(len(history.series), 'series', 'series')}, "
-        f"{counted(changes, 'change')} ({metrics}, and counts), in order of {history.ordered_by}"
+        f"{counted(changes, 'change')} ({metrics}, and counts), ordered by {history.ordered_by}"
     )
 
 
@@ -50,12 +50,12 @@ def _left_out(history: History) -> list[str]:
         return []
     only, them = "", "it" if history.left_out == 1 else "them"
     if history.untracked_only:
-        only = f" ({history.untracked_only} for untracked files alone: commit them, or name them in .gitignore)"
-    return [f"{counted(history.left_out, 'run')} with uncommitted changes left out{only}; --dirty shows {them}"]
+        only = f" ({history.untracked_only} only because of untracked files: commit them, or add them to .gitignore)"
+    return [f"{counted(history.left_out, 'run')} with uncommitted changes{only}; --dirty shows {them}"]
 
 
 def _series_title(series: Series) -> str:
-    plotted = f", of which a plot shows the newest {NEWEST:,}" if len(series.runs) > NEWEST else ""
+    plotted = f"; the plot shows the newest {NEWEST:,}" if len(series.runs) > NEWEST else ""
     return f"{series.title}: {counted(len(series.runs), 'run')} (fingerprint {series.fingerprint}){plotted}"
 
 
@@ -68,14 +68,14 @@ def _changes(changes: Sequence[Change]) -> list[str]:
     """One item for each pair of neighbouring runs: what changed between them, then the commits."""
     lines: list[str] = []
     for _, group in groupby(changes, key=lambda change: (change.before.run_id, change.after.run_id)):
-        alike = list(group)
-        first = alike[0]
-        lines.append(f"{_between(first)}: {'; '.join(_said(change) for change in alike)}")
+        neighbours = list(group)
+        first = neighbours[0]
+        lines.append(f"{_between(first)}: {'; '.join(_sentence(change) for change in neighbours)}")
         lines += [*_commit_lines(first.commits), *_environment_lines(first.environment)]
     return lines
 
 
-def _said(change: Change) -> str:
+def _sentence(change: Change) -> str:
     point = change.point
     bounds = (point.interval.low, point.interval.high) if point.interval is not None else ()
     size, *interval = as_changes(point.ratio, *bounds) if point.ratio is not None else ("",)
@@ -88,7 +88,7 @@ def _said(change: Change) -> str:
 def _between(change: Change) -> str:
     before, after = change.before, change.after
     if before.commit and before.commit == after.commit:
-        return f"between two runs of commit {before.commit[:_HASH]} (not the code: see what else differs)"
+        return f"between two runs of commit {before.commit[:_HASH]} (the code is the same: see what else differs)"
     return f"between {_where(before)} and {_where(after)}"
 
 
@@ -104,17 +104,17 @@ def _commit_lines(span: CommitRange | None) -> list[str]:
     return lines + ([f"{SUB}and {counted(more, 'more commit')}"] if more > 0 else [])
 
 
-def _environment_lines(found: Sequence[Different] | None) -> list[str]:
-    if not found:
+def _environment_lines(differences: Sequence[Different] | None) -> list[str]:
+    if not differences:
         return []
-    shown = [f"{each.name} {each.before or '-'} -> {each.after or '-'}" for each in found[:_SHOWN]]
+    shown = [f"{each.name} {each.before or '-'} -> {each.after or '-'}" for each in differences[:_SHOWN]]
     return [f"{SUB}also different: {'; '.join(shown)}"]
 
 
 def _runs(series: Series) -> Table:
-    """Columns that say something: the gate's outcome where there was one, the regime where it varies."""
+    """The runs. The gate's outcome has a column only if there was a gate, the regime only if it varies."""
     metric = series.metric
-    new = {change.after.run_id for change in series.changes}
+    changed = {change.after.run_id for change in series.changes}
     gated = any(run.gate for run in series.runs)
     varied = len({run.regime for run in series.runs}) > 1
     counts = [("launches", "launches_per_step")] if metric != "launches_per_step" else []
@@ -125,7 +125,7 @@ def _runs(series: Series) -> Table:
             moment(run.started_ms * 1_000_000).removesuffix(" UTC"),
             *([run.regime] if varied else []),
             *([_GATE.get(run.gate, "-")] if gated else []),
-            "<-" if run.run_id in new else "",
+            "<-" if run.run_id in changed else "",
             *(figure(name, run.metrics.get(name)) for _, name in shown),
             run.run_id,
         )
@@ -133,20 +133,20 @@ def _runs(series: Series) -> Table:
     ]
     words = ("commit", "started (UTC)", *(["regime"] if varied else []), *(["gate"] if gated else []), "")
     heads = (*words, *(label for label, _ in shown), "run")
-    return Table("Runs, the newest first (<- changed)", heads, rows, numbers=len(words), most=25, folded=False)
+    return Table("Runs, newest first (<- changed)", heads, rows, numbers=len(words), most=25, folded=False)
 
 
-# ---- pictures --------------------------------------------------------------------------------------------------------
+# ---- plots -----------------------------------------------------------------------------------------------------------
 
 
 def write_png(history: History, path: Path) -> None:
-    """Write a picture, for chat and for MLflow's image view: the plots of the first series below each other.
+    """Write one PNG, for chat and for MLflow's image view, with the plots of the first series below each other.
 
-    Raises ProftrackError without matplotlib, UsageError where the file cannot be written.
+    Raises ProftrackError without matplotlib, UsageError if the file cannot be written.
     """
     if not plots.available():
         raise ProftrackError(
-            "--format png needs matplotlib, which is not installed", "use --format html, or install it"
+            "--format png needs matplotlib, which is not installed", "install it, or use --format html"
         )
     charts = [chart for series in history.series if (chart := chart_of(series)) is not None]
     try:
@@ -156,7 +156,7 @@ def write_png(history: History, path: Path) -> None:
 
 
 def chart_of(series: Series) -> Chart | None:
-    """The metric over the newest runs, its levels, and a line where it changed; None where no run has it."""
+    """The metric over the newest runs, its levels, and a line where it changed; None if no run has the metric."""
     series, metric = newest(series), series.metric
     points = [(index, run, run.metrics[metric]) for index, run in enumerate(series.runs) if metric in run.metrics]
     if not points:
@@ -192,4 +192,4 @@ def _hint(run: RunPoint, metric: str, value: float) -> str:
 
 def _change_line(series: Series, change: Change, high: float) -> Line:
     at = next(i for i, run in enumerate(series.runs) if run.run_id == change.after.run_id) - 0.5
-    return Line(style="change", points=[(at, 0.0), (at, high)], hint=f"{_between(change)}: {_said(change)}")
+    return Line(style="change", points=[(at, 0.0), (at, high)], hint=f"{_between(change)}: {_sentence(change)}")

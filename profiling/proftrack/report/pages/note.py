@@ -5,11 +5,12 @@ from __future__ import annotations
 from proftrack.record import Record
 from proftrack.report import markdown
 from proftrack.report.document import Block, Column, Document, Items, Lead, Paragraph, Table
+from proftrack.report.pages.times import legend_of
 from proftrack.text import duration, percent, plain
 
 NOTE_CHARS = 7_900
-"""MLflow cuts the note at 8,000 characters, in the middle of whatever stands there."""
-REPORT = "Timeline, tables and the rest: see `report.html` among the artifacts; `proftrack open` shows the trace."
+"""MLflow cuts the note at 8,000 characters, even in the middle of a table."""
+REPORT = "For the timeline, tables and more, see `report.html` in the artifacts; `proftrack open` shows the trace."
 _KERNELS, _REASONS, _FLAGS, _ADVICE = 5, 5, 8, 6
 _NAME, _SENTENCE = 90, 400
 
@@ -20,12 +21,12 @@ def note(record: Record) -> str:
     text = f"({verdict.confidence} confidence, {verdict.basis}): {_cut(verdict.summary)}"
     blocks: list[Block] = [
         Lead(text, label=verdict.regime),
-        Items("", [_cut(reason) for reason in verdict.reasons[:_REASONS]]),
+        Items("Caveats", [_cut(reason) for reason in verdict.reasons[:_REASONS]]),
         _times(record),
         Paragraph(REPORT),
         _kernels(record),
-        Items("Quality", [f"{flag.code}: {_cut(flag.message)}" for flag in record.quality[:_FLAGS]]),
-        Items("What to do", [_cut(advice) for advice in verdict.advice[:_ADVICE]]),
+        Items("Data quality", [f"{flag.code}: {_cut(flag.message)}" for flag in record.quality[:_FLAGS]]),
+        Items("What to do next", [_cut(advice) for advice in verdict.advice[:_ADVICE]]),
     ]
     return markdown.render(Document("", blocks), most_chars=NOTE_CHARS)
 
@@ -43,7 +44,7 @@ def _times(record: Record) -> Table:
         ("roofline R", times.roofline_time_us),
     ]
     shown = [(name, duration(us)) for name, us in rows if us is not None]
-    return Table("", ("per step", "time"), shown, folded=False)
+    return Table("", ("per step", "time"), shown, note=legend_of(record), folded=False)
 
 
 def _kernels(record: Record) -> Table:

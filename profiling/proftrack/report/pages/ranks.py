@@ -1,4 +1,4 @@
-"""Several ranks: what they say together, then a line a rank, then why some are inconclusive."""
+"""Several ranks: the joint findings, then one line per rank, then why some are inconclusive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WIDTH = 9
 
 
 def page(joint: Joint) -> Document:
-    """The whole of it."""
+    """All ranks on one page."""
     heads = [
         Column(label="rank"),
         *(Column(label=label, width=_WIDTH) for label in ("step time", "GPU busy", "in coll.", "exposed", "waiting")),
@@ -41,12 +41,14 @@ def _row(rank: RankFigures, joint: Joint) -> list[str]:
 
 def _reasons(joint: Joint) -> list[Items]:
     """Why verdicts are inconclusive; ranks with the same reasons share a list."""
-    alike: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+    by_reasons: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for rank in joint.ranks:
         if rank.reasons:
-            alike[tuple(rank.reasons)].append(rank.rank)
-    return [Items(f"{_whose(ranks)} inconclusive because", reasons, mark="?") for reasons, ranks in alike.items()]
+            by_reasons[tuple(rank.reasons)].append(rank.rank)
+    return [
+        Items(f"{_subject(ranks)} inconclusive because", reasons, mark="?") for reasons, ranks in by_reasons.items()
+    ]
 
 
-def _whose(ranks: list[int]) -> str:
+def _subject(ranks: list[int]) -> str:
     return f"Rank {ranks[0]} is" if len(ranks) == 1 else f"Ranks {', '.join(map(str, ranks))} are"

@@ -1,6 +1,8 @@
-"""A record: what is said at the end of a run, the overview, the summary for a pull request, and the whole report."""
+"""A record: the result at the end of a run, the overview, the summary for a pull request, and the full report."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 
@@ -35,7 +37,7 @@ from proftrack.report.document import (
 from proftrack.report.events import EventDetails
 from proftrack.report.pages import tables
 from proftrack.report.pages.environment import environment, origin, title
-from proftrack.report.pages.times import bars, remarks, schedule
+from proftrack.report.pages.times import bars, legend_of, remarks, schedule
 from proftrack.text import counted, duration, percent, plain
 
 TOP, SUMMARY_ROWS = 5, 10
@@ -47,47 +49,47 @@ _OP_COLUMNS = ("operator, region or call", "share", "self CPU", "calls", "self C
 
 
 def result(record: Record) -> Document:
-    """What `proftrack run` says at its end: verdict, times, the largest kernels."""
+    """What `proftrack run` prints at its end: verdict, times, the largest kernels."""
     return Document(title(record), [*_verdict(record), _times(record), _largest_kernels(record)])
 
 
 def overview(record: Record) -> Document:
-    """What `proftrack analyze` says: the same, with idle time by cause, the split and operators."""
+    """What `proftrack analyze` prints: the same, plus the split of the window, idle time by cause, and operators."""
     blocks = [
         *_verdict(record),
         _times(record),
         Shares(_window_title(record), split_parts(record)),
-        Shares(f"GPU idle{' a step' if record.window.steps else ''}, by cause (profiled)", idle_parts(record)),
+        Shares(f"GPU idle{' per step' if record.window.steps else ''}, by cause (profiled)", idle_parts(record)),
         _gaps(record),
         *_launches(record),
         _largest_kernels(record),
         tables.first(tables.operators(record), TOP, _ALL, _OP_COLUMNS),
-        Items("", _flags(record, all_of_them=False), mark="!", warning=True),
+        Items("", _flags(record, except_for=record.verdict.reasons), mark="!", warning=True),
     ]
     return Document(title(record), blocks)
 
 
 def summary(record: Record) -> Document:
-    """For a pull request, a wiki or a chat: verdict, times, where the window went, the largest tables' first rows."""
+    """For a pull request, a wiki or a chat: verdict, times, the split of the window, the first rows of the tables."""
     verdict = record.verdict
     more = "{}."
     blocks = [
         Lead(verdict.summary),
         Chips([("", verdict.regime), *_chips(record)]),
-        Bars("A step's times", bars(record)),
+        Bars("Per step", bars(record), note=legend_of(record)),
         *_grounds(record),
         Shares(f"Window of {duration(record.window.duration_us)}", split_parts(record)),
-        Shares("GPU idle a step, by cause", idle_parts(record)),
+        Shares("GPU idle per step, by cause", idle_parts(record)),
         tables.first(tables.kernels(record, "GPU work"), SUMMARY_ROWS, more),
         tables.first(tables.operators(record, "On the host"), SUMMARY_ROWS, more),
         tables.first(tables.steps(record, "Recorded steps"), SUMMARY_ROWS, more),
-        Items("About the data", _flags(record)),
+        Items("Data quality", _flags(record)),
         Facts("Environment", environment(record)),
     ]
     return Document(title(record), blocks, origin=origin(record), comment=False)
 
 
-# ---- the verdict and what it rests on --------------------------------------------------------------------------------
+# ---- the verdict and its evidence ------------------------------------------------------------------------------------
 
 
 def _verdict(record: Record) -> list[Block]:
@@ -105,23 +107,22 @@ def _chips(record: Record) -> list[tuple[str, str]]:
 def _grounds(record: Record) -> list[Block]:
     verdict = record.verdict
     return [
-        Items("Not certain because", verdict.reasons, mark="?"),
-        Items("It rests on", [item.text for item in verdict.evidence]),
+        Items("Caveats", verdict.reasons, mark="?"),
+        Items("Evidence", [item.text for item in verdict.evidence]),
         Items("What to do next", verdict.advice, mark=">"),
     ]
 
 
-def _flags(record: Record, *, all_of_them: bool = True) -> list[str]:
-    """Doubts about the data; not `all_of_them`: without those that the verdict's reasons name already."""
-    told = set() if all_of_them else set(record.verdict.reasons)
-    return [f"{flag.code} ({flag.count}): {flag.message}" for flag in record.quality if flag.message not in told]
+def _flags(record: Record, except_for: Sequence[str] = ()) -> list[str]:
+    """The quality flags, without those that `except_for` already lists."""
+    return [f"{flag.code} ({flag.count}): {flag.message}" for flag in record.quality if flag.message not in except_for]
 
 
-# ---- figures of a terminal -------------------------------------------------------------------------------------------
+# ---- figures for a terminal ------------------------------------------------------------------------------------------
 
 
 def _times(record: Record) -> Bars:
-    """The bars, and the two figures that have none."""
+    """The bars, plus the two figures that have none."""
     shown = [msgspec.structs.replace(bar, text="") for bar in bars(record)]
     other, busy = record.timing.other if record.timing else None, record.verdict.gpu_busy_fraction
     if other is not None:
@@ -129,7 +130,7 @@ def _times(record: Record) -> Bars:
         shown.append(Bar(key="", label=label, value=duration(other.us)))
     if busy is not None:
         shown.append(Bar(key="u", label="B / T", value=percent(busy)))
-    return Bars("", shown)
+    return Bars("", shown, note=legend_of(record))
 
 
 def _window_title(record: Record) -> str:
@@ -141,38 +142,41 @@ def _largest_kernels(record: Record) -> Table:
 
 
 def _gaps(record: Record) -> Table:
-    """The longest stretches in which the GPU idled, and what the host did."""
+    """The longest stretches in which the GPU was idle, and what the host did."""
     rows = [(duration(gap.duration_us), gap.cause, f"during {gap.during}") for gap in record.idle.largest[:_GAPS]]
     heads = [Column(label="", width=11), Column(label="", kind="word", width=14), Column(label="", kind="text")]
-    return Table("The longest idle gaps (profiled)", heads, rows)
+    return Table("Longest idle gaps (profiled)", heads, rows)
 
 
 def _launches(record: Record) -> list[Block]:
-    """How work came to the GPU, and which of several devices the figures are about."""
+    """How the GPU got its work, and which of several devices the figures describe."""
     launch, lines = record.launch, []
     if launch is not None and launch.delay_median_us is not None:
         late = f", p95 {duration(launch.delay_p95_us)}" if launch.delay_p95_us is not None else ""
         depth = launch.queue_depth_max
-        lines.append(f"Launch to start: median {duration(launch.delay_median_us)}{late}; queue at most {depth} deep.")
+        lines.append(f"Launch to start: median {duration(launch.delay_median_us)}{late}; queue depth at most {depth}.")
     if len(record.devices) > 1:
         busiest = max(record.devices, key=lambda d: (d.gpu_busy_us or 0.0, -d.device))
         each = ", ".join(f"{d.device} busy {duration(d.gpu_busy_us)}" for d in record.devices[:_DEVICES])
-        lines.append(f"{counted(len(record.devices), 'device')} ({each}): B, idle and split are of {busiest.device}.")
+        lines.append(
+            f"{counted(len(record.devices), 'device')} ({each}): B, idle time and split are those of device "
+            f"{busiest.device}."
+        )
     return [Paragraph(line) for line in lines]
 
 
-# ---- the whole report ------------------------------------------------------------------------------------------------
+# ---- the full report -------------------------------------------------------------------------------------------------
 
 
 def report(record: Record, details: EventDetails | None) -> Document:
-    """One page that explains a run to somebody who did not make it.
+    """One page that explains a run to a reader who did not make it.
 
-    Without details (no events at hand) it says so in place of what needs them.
+    Without details (no events available), the page says so where it would need them.
     """
     sections = [
         _verdict_section(record),
         _times_section(record),
-        Section("Which steps were run for what", [Strip(schedule(record))], "schedule"),
+        Section("What each step was used for", [Strip(schedule(record))], "schedule"),
         _timeline_section(details),
         _split_section(record),
         _tables_section(record),
@@ -180,7 +184,7 @@ def report(record: Record, details: EventDetails | None) -> Document:
         _roofline_section(record),
         _steps_section(record),
         _regions_section(record),
-        Section("Who launched the large kernels", _chains(details), "chains"),
+        Section("Who launched the large kernels", [Ways(list(map(_way, details.chains if details else ())))], "chains"),
         Section("Environment", [Facts("", environment(record))], "environment"),
         Section("What to do next", [Items("", record.verdict.advice, ordered=True)], "next"),
     ]
@@ -196,10 +200,9 @@ def _verdict_section(record: Record) -> Section:
     flags = [
         f"{code(flag.code)}{f' ({flag.count:,})' if flag.count > 1 else ''} {flag.message}" for flag in record.quality
     ]
-    limits = "What limits its certainty" if doubts else "What to know about the data"
     beside: list[Block] = [
-        Items("What it rests on", [item.text for item in verdict.evidence]),
-        Items(limits, [*doubts, *flags], warning=True),
+        Items("Evidence", [item.text for item in verdict.evidence]),
+        Items("Caveats" if doubts else "Data quality", [*doubts, *flags], warning=True),
     ]
     blocks: list[Block] = [
         Lead(verdict.summary),
@@ -212,16 +215,15 @@ def _verdict_section(record: Record) -> Section:
 
 def _times_section(record: Record) -> Section:
     shown, busy = bars(record), record.verdict.gpu_busy_fraction
+    rest = "the most that could be saved at that stage" if busy is not None else ""
     blocks: list[Block] = [
-        Bars("", shown, rest="what could be won at that stage, at most" if busy is not None else "")
-        if shown
-        else Paragraph("No step time is known.")
+        Bars("", shown, rest=rest, note=legend_of(record)) if shown else Paragraph("The step time is unknown.")
     ]
     if busy is not None:
-        blocks.append(Paragraph(f"u = B / T = {percent(busy)}: the share of a step in which the GPU works."))
+        blocks.append(Paragraph(f"u = {percent(busy)}: the share of a step in which the GPU is busy."))
     if more := remarks(record):
         blocks.append(Paragraph(" ".join(more), "muted"))
-    return Section("A step's times", blocks, "times")
+    return Section("Per step", blocks, "times")
 
 
 def _timeline_section(details: EventDetails | None) -> Section:
@@ -230,16 +232,16 @@ def _timeline_section(details: EventDetails | None) -> Section:
     if details is None or lanes is None:
         blocks.append(
             Paragraph(
-                "There are no events at hand, only the record: give the trace, or the run's folder with its "
-                "events.parquet, to see the timeline."
+                "Only the record is available, without its events: to see the timeline, give the trace, or the run's "
+                "folder with its events.parquet."
             )
         )
     else:
-        what = f"the busiest step, {lanes.step}" if lanes.step else "the whole recording: it has no steps"
+        what = f"the busiest step, {lanes.step}" if lanes.step else "the whole recording (it has no steps)"
         cycle = f", in cycle {details.cycle + 1} of {details.cycles}" if details.cycles > 1 else ""
         arrows = " An arrow leads from a launch to its kernel." if len(lanes.links.call) else ""
-        slower = "as the profiler recorded it: the host's side is slower than without it."
-        text = f"It opens on {what}{cycle}, {slower}{arrows}"
+        slower = "The profiler slows the host down, so host times are longer here than without it."
+        text = f"It opens on {what}{cycle}. {slower}{arrows}"
         blocks += [Paragraph(text, "muted"), Timeline(lanes)]
     if details is not None:
         blocks.append(Items("What the host waited for", [_wait(wait) for wait in details.waits[:_WAITS]]))
@@ -248,13 +250,13 @@ def _timeline_section(details: EventDetails | None) -> Section:
 
 def _wait(wait: Wait) -> str:
     share = wait.busy_us / wait.total_us if wait.total_us else 0.0
-    worked = f"the GPU worked during {percent(share)} of it"
+    busy = f"the GPU was busy for {percent(share)} of it"
     if share >= 0.5:
-        text = f"{worked}: the host waits for work that has to be done, and removing the call would win next to nothing"
+        text = f"{busy}: the host waits for work that has to be done, so removing the call would gain next to nothing"
     elif share >= 0.05:
-        text = f"{worked}; the rest is the price of the call and of what it delays"
+        text = f"{busy}; the rest is the cost of the call and of what it delays"
     else:
-        text = f"{worked}: there was nothing to wait for, that is what the call costs"
+        text = f"{busy}: there was nothing to wait for, so this is the cost of the call itself"
     return f"{code(plain(wait.name, 80))}: {duration(wait.total_us)} in {counted(wait.calls, 'call')}; {text}."
 
 
@@ -264,11 +266,11 @@ def _split_section(record: Record) -> Section | None:
         return None
     window = record.window
     about = (
-        f"{duration(window.duration_us)}, {counted(window.steps, 'step')}. Each moment counts once: a copy or a "
-        "collective only where no kernel hides it."
+        f"{duration(window.duration_us)}, {counted(window.steps, 'step')}. Each moment counts once: copies and "
+        "collectives count only where no kernel hides them."
     )
-    idle = Shares("Idle time of a step, by cause", idle_parts(record))
-    return Section("Where the recorded window went", [Paragraph(about, "muted"), Shares("", split), idle], "split")
+    idle = Shares("Idle time per step, by cause", idle_parts(record))
+    return Section("Where the recorded time went", [Paragraph(about, "muted"), Shares("", split), idle], "split")
 
 
 def _tables_section(record: Record) -> Section:
@@ -289,13 +291,13 @@ def _launch_section(record: Record, details: EventDetails | None) -> Section | N
     deepest = "-" if launch.queue_depth_max is None else launch.queue_depth_max
     blocks: list[Block] = [
         Paragraph(
-            f"Work starts {duration(launch.delay_median_us)} behind its launch call (median; 95 of 100 within "
-            f"{duration(launch.delay_p95_us)}). The deepest queue held {deepest}. A launch call takes "
-            f"{duration(launch.launch_call_mean_us)} in the profiler."
+            f"Work starts {duration(launch.delay_median_us)} after its launch call (median; 95 % start within "
+            f"{duration(launch.delay_p95_us)}). The queue was at most {deepest} deep. A launch call takes "
+            f"{duration(launch.launch_call_mean_us)} under the profiler."
         ),
         Paragraph(
-            "A long delay with a deep queue is a host that runs ahead of a busy GPU. A short delay with an empty "
-            "queue is a GPU that waits for the host.",
+            "A long delay with a deep queue means that the host runs ahead of a busy GPU. A short delay with an empty "
+            "queue means that the GPU waits for the host.",
             "muted",
         ),
     ]
@@ -313,17 +315,17 @@ def _roofline_section(record: Record) -> Section | None:
     if chart is None:
         return Section("Roofline", [Paragraph(_why_no_roofline(record))], "roofline")
     about = (
-        "The lines are what this device attained with large matmuls and large copies. A circle is a kernel, its area "
-        "the share of the GPU's time, its number that of the table. FLOPs and bytes are those of the operator that "
-        "launched it."
+        "The lines show what this device attained with large matmuls and large copies. Each circle is a kernel: its "
+        "area is the kernel's share of the GPU's time, its number the rank in the table. FLOPs and bytes are those of "
+        "the operator that launched the kernel."
     )
     return Section("Roofline", [Paragraph(about, "muted"), Figure(chart, "Roofline")], "roofline")
 
 
 def _why_no_roofline(record: Record) -> str:
     if record.ceilings is None:
-        return "No roofline: the device's attainable rates were not measured with this trace (`proftrack run` does)."
-    return "No roofline: no kernel has known FLOPs and bytes (its operators' shapes were not recorded or not known)."
+        return "No roofline: this trace came without measured rates of the device (`proftrack run` measures them)."
+    return "No roofline: no kernel has known FLOPs and bytes (operator shapes were not recorded or are unknown)."
 
 
 def _steps_section(record: Record) -> Section | None:
@@ -334,14 +336,8 @@ def _steps_section(record: Record) -> Section | None:
 
 
 def _regions_section(record: Record) -> Section:
-    modules = [Section("Modules", [tables.regions(record.modules, "module")])] if record.modules else []
-    regions = [tables.regions(record.regions, "region")] if record.regions else []
-    return Section("Regions", [*regions, *modules], "regions")
-
-
-def _chains(details: EventDetails | None) -> list[Block]:
-    ways = [_way(chain) for chain in details.chains] if details else []
-    return [Ways(ways)] if ways else []
+    modules = Section("Modules", [tables.regions(record.modules, "module")])
+    return Section("Regions", [tables.regions(record.regions, "region"), modules], "regions")
 
 
 def _way(chain: Chain) -> Way:

@@ -1,4 +1,4 @@
-"""The tables of a record: operators, kernels, steps, regions. Names are cut and still untrusted."""
+"""The tables of a record: operators, kernels, steps, regions. Names are cut but still untrusted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _table(title: str, columns: list[Column], rows: list[list[Cell]], rest: str)
 
 
 def first(table: Table, most: int, more: str, wanted: Sequence[str] = ()) -> Table:
-    """The first rows of a table, of the columns of these labels; `more` is said of the others, with their number."""
+    """The first rows of a table, with the columns of these labels; `more` is the note for the remaining rows."""
     labels = [column.label for column in table.columns]
     at = [labels.index(label) for label in wanted if label in labels] or range(len(labels))
     left = len(table.rows) - most
@@ -55,7 +55,7 @@ def _rest(rows: list[Any], share: float | None) -> str:
     if len(rows) <= ROWS:
         return ""
     left = f", {percent(share)} of the time" if share is not None else ""
-    return f"{counted(len(rows) - ROWS, 'more row')}{left}: in record.json."
+    return f"{counted(len(rows) - ROWS, 'more row')}{left}, in record.json."
 
 
 def kernels(record: Record, title: str = "") -> Table:
@@ -66,13 +66,13 @@ def kernels(record: Record, title: str = "") -> Table:
         Column(label="GPU work", kind="code"),
         Column(label="kind", kind="word"),
         Column(label="limit", kind="word", hint="what limits it: arithmetic, memory bandwidth, too few blocks, ..."),
-        Column(label="share", hint="of the self CUDA time total"),
+        Column(label="share", hint="share of the self CUDA time total"),
         Column(label="total"),
         Column(label="calls"),
         Column(label="mean"),
         Column(label="max"),
         Column(label="blocks", hint="thread blocks of its longest launch"),
-        Column(label="over roofline", hint="its time over the least this device could need for its FLOPs and bytes"),
+        Column(label="over roofline", hint="its time divided by the least this device needs for its FLOPs and bytes"),
     ]
     rows = [
         [
@@ -103,15 +103,15 @@ def operators(record: Record, title: str = "") -> Table:
     """Host rows by name, largest self CPU time first."""
     ops = sorted(record.ops, key=lambda op: -op.self_cpu_time_us)
     cpu, cuda = record.totals.self_cpu_time_total_us, record.totals.self_cuda_time_total_us
-    gpu = [Column(label="self CUDA", hint="GPU time of what it launched itself"), Column(label="CUDA total")]
+    gpu = [Column(label="self CUDA", hint="GPU time of the work it launched itself"), Column(label="CUDA total")]
     columns = [
         Column(label="operator, region or call", kind="code"),
         Column(label="category", kind="word"),
-        Column(label="share", hint="of the self CPU time total"),
-        Column(label="self CPU", hint="its time less that of what runs in it"),
+        Column(label="share", hint="share of the self CPU time total"),
+        Column(label="self CPU", hint="its time minus the time of its children"),
         Column(label="CPU total"),
         Column(label="calls"),
-        Column(label="mean", hint="self CPU time a call"),
+        Column(label="mean", hint="self CPU time per call"),
         *(gpu if cuda is not None else []),
     ]
     rows = [
@@ -132,13 +132,13 @@ def operators(record: Record, title: str = "") -> Table:
 
 
 def steps(record: Record, title: str = "") -> Table:
-    """The recorded steps; without a GPU only what the host did."""
+    """The recorded steps; without a GPU, only the host's columns."""
     gpu = record.totals.self_cuda_time_total_us is not None
     columns = [
         Column(label="step"),
         Column(label="host", hint="length of the ProfilerStep row, profiler included"),
-        Column(label="self CPU", hint="host rows within it, less what runs in them"),
-        Column(label="self CUDA", hint="GPU time of what the step launched, whenever it ran"),
+        Column(label="self CPU", hint="self time of the host rows inside the step"),
+        Column(label="self CUDA", hint="GPU time of the work the step launched, whenever it ran"),
         Column(label="kernels"),
         Column(label="GPU events"),
         Column(label="launches"),
@@ -160,12 +160,12 @@ def steps(record: Record, title: str = "") -> Table:
 
 
 def regions(regions_: list[Region], what: str, title: str = "") -> Table:
-    """record_function regions, or calls of modules; without a GPU only what the host did."""
+    """record_function regions, or module calls; without a GPU, only the host's columns."""
     gpu = any(region.gpu_busy_us is not None for region in regions_)
     columns = [
         Column(label=what, kind="code"),
         Column(label="calls"),
-        Column(label="host total", hint="time between its begin and its end on the host"),
+        Column(label="host total", hint="time from its start to its end on the host"),
         Column(label="GPU busy", hint="union of the GPU work launched during it, by any thread"),
         Column(label="launches"),
     ]

@@ -1,8 +1,9 @@
-"""A step's times, what could be won of them, and which steps were run for what."""
+"""The times of a step, how much of each could be saved, and what each step was used for."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from proftrack.record import Record
 from proftrack.report.document import Bar, Span
@@ -10,9 +11,9 @@ from proftrack.text import counted, duration, factor, percent, scaled
 
 
 def bars(record: Record) -> list[Bar]:
-    """T, B and R, and what each could win, unless the figures carry no verdict.
+    """T, B and R, and what could be saved at each stage unless the verdict is inconclusive.
 
-    On the CPU the operators' working time stands in for B.
+    On the CPU, the operators' working time W replaces B.
     """
     times = record.times
     unprofiled = record.verdict.basis == "unprofiled"
@@ -24,18 +25,18 @@ def bars(record: Record) -> list[Bar]:
     steps = "step time, without the profiler" if unprofiled else "step time, from the profiled trace"
     rows = [("T", steps, t, "If everything but the GPU's work vanished" if below[0] == "B" else "Without overhead")]
     rows += [(below[0], below[1], b, below[2]), ("R", "roofline: the least this device could need", r, "")]
-    known = [row for row in rows if row[2]]
-    longest = max((us or 0.0 for _, _, us, _ in known), default=0.0)
+    measured = [(key, label, us, what) for key, label, us, what in rows if us]
+    longest = max((us for _, _, us, _ in measured), default=0.0)
     shown = []
-    for i, (key, label, us, what) in enumerate(known):
-        assert us is not None
-        lower = min((known[i + 1][2] or us), us) if i + 1 < len(known) else us
+    for i, (key, label, us, what) in enumerate(measured):
+        last = i + 1 == len(measured)
+        lower = us if last else min(measured[i + 1][2], us)
         if key == "B" and lower < us:
             headroom = record.verdict.figure("kernel_headroom") or us / lower
             lower = min(max(lower, us / headroom), us)  # copies and collectives stay
         text = f"{what}: at most {factor(us / lower)} faster" if lower < us else ""
-        if not text and i + 1 < len(known):
-            text = f"{what}: nothing to win"
+        if not text and not last:
+            text = f"{what}: nothing to gain"
         if record.verdict.regime == "inconclusive":
             text = ""
         solid = 100 * lower / longest
@@ -45,8 +46,29 @@ def bars(record: Record) -> list[Bar]:
     return shown
 
 
+_LEGEND = {
+    "T": "step time",
+    "B": "GPU busy time",
+    "W": "the operators' working time",
+    "R": "roofline time (the least this device could need)",
+    "u": "B / T",
+}
+
+
+def legend(letters: Sequence[str]) -> str:
+    """One line that says what these letters (T, B, W, R, u) stand for."""
+    return ", ".join(f"{letter} = {_LEGEND[letter]}" for letter in letters) + "."
+
+
+def legend_of(record: Record) -> str:
+    """The legend of the letters that this record has figures for."""
+    fraction = [] if record.verdict.gpu_busy_fraction is None else ["u"]
+    letters = [bar.key for bar in bars(record)] + fraction
+    return legend(letters) if letters else ""
+
+
 def remarks(record: Record) -> list[str]:
-    """What else is known of the step's time."""
+    """What else is known about the step time."""
     timing, out = record.timing, []
     if timing is not None:
         other = timing.other
@@ -58,14 +80,17 @@ def remarks(record: Record) -> list[str]:
         profiled = record.times.step_time_profiled_us
         if profiled and record.step_time_us:
             ratio = factor(profiled / record.step_time_us)
-            out.append(f"Inside the profiler a step takes {duration(profiled)}, {ratio} of T: the timeline shows that.")
+            out.append(
+                f"Under the profiler, a step takes {duration(profiled)}, {ratio} T: the timeline shows that step."
+            )
     rates = record.rates
     if rates is not None and rates.tflops:
-        said = [scaled(rates.tflops * 1e12, "FLOP/s") + (f" ({percent(rates.mfu)} of attainable)" if rates.mfu else "")]
+        share = f" ({percent(rates.mfu)} of attainable)" if rates.mfu else ""
+        attained = [f"{scaled(rates.tflops * 1e12, 'FLOP/s')}{share}"]
         if rates.gbytes_per_s:
             share = f" ({percent(rates.mbu)} of attainable)" if rates.mbu else ""
-            said.append(f"{scaled(rates.gbytes_per_s * 1e9, 'B/s')} of least traffic{share}")
-        out.append(f"Over T the step attains {' and '.join(said)}.")
+            attained.append(f"{scaled(rates.gbytes_per_s * 1e9, 'B/s')} of minimum traffic{share}")
+        out.append(f"Over T, the step attains {' and '.join(attained)}.")
     return out
 
 
@@ -73,10 +98,10 @@ def remarks(record: Record) -> list[str]:
 
 
 def schedule(record: Record) -> list[Span]:
-    """What the steps were run for, in their order; empty where that is not known."""
+    """What the steps were used for, in order; empty if that is unknown."""
     spans = _timed(record)
     plan, numbers = record.run.schedule if record.run else {}, [s.step for s in record.per_step]
-    if not plan:  # somebody's trace
+    if not plan:  # a trace that proftrack did not record
         return [*spans, _recorded(numbers)] if numbers else []
     skipped, wait, warmup, active = (plan.get(k, 0) for k in ("skip_first", "wait", "warmup", "active"))
     if skipped:
@@ -85,9 +110,9 @@ def schedule(record: Record) -> list[Span]:
     shown = min(cycles, 4)
     for cycle in range(shown):
         if wait:
-            spans.append(Span(kind="waited", label=counted(wait, "step"), detail="waited: profiler off"))
+            spans.append(Span(kind="waited", label=counted(wait, "step"), detail="waiting: profiler off"))
         if warmup:
-            spans.append(Span(kind="warmed", label=counted(warmup, "step"), detail="profiler on, not kept"))
+            spans.append(Span(kind="warmed", label=counted(warmup, "step"), detail="profiler on, discarded"))
         spans.append(_recorded(numbers[cycle * active : (cycle + 1) * active]))
     if cycles > shown:
         spans.append(Span(kind="waited", label=counted(cycles - shown, "cycle"), detail="more of the same"))
@@ -105,10 +130,10 @@ def _timed(record: Record) -> list[Span]:
         spans.append(Span(kind="first", label="first step", detail=duration(timing.first_step_time_us)))
     if timing.warmup_steps:
         spans.append(Span(kind="warm", label=counted(timing.warmup_steps, "step"), detail="warm-up"))
-    detail = f"timed without profiler: {counted(blocks, 'block')}, median T"
+    detail = f"timed without the profiler: {counted(blocks, 'block')}, median T"
     return [*spans, Span(kind="timed", label=counted(steps, "step"), detail=detail)]
 
 
 def _recorded(numbers: list[int]) -> Span:
     shown = ", ".join(f"#{n}" for n in numbers) if len(numbers) <= 8 else f"#{numbers[0]} to #{numbers[-1]}"
-    return Span(kind="recorded", label=shown or "none", detail="recorded: what the tables count")
+    return Span(kind="recorded", label=shown or "none", detail="recorded: counted in the tables")

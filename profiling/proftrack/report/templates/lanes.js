@@ -1,4 +1,4 @@
-// The timeline: an SVG of what is in view, drawn anew at each zoom. Text enters it as text nodes only.
+// The timeline: an SVG of the visible part, redrawn at each zoom. Text is inserted as text nodes only.
 (() => {
   "use strict";
   const box = document.getElementById("lanes");
@@ -44,7 +44,7 @@
     if (us < 1000) return sign + digits(us) + " us";
     return sign + (us < 1e6 ? digits(us / 1000) + " ms" : digits(us / 1e6) + " s");
   };
-  // For the hint: five digits, to the nanosecond at most.
+  // For tooltips: five digits, down to the nanosecond.
   const exact = (ns) => {
     const [divisor, unit] = Math.abs(ns) < 1e6 ? [1e3, " us"] : Math.abs(ns) < 1e9 ? [1e6, " ms"] : [1e9, " s"];
     return String(Number((ns / divisor).toPrecision(5))) + unit;
@@ -67,12 +67,12 @@
     lines.push("start " + exact(data.start[i] - data.focus[0]) + (data.step ? " after " + data.step + " began" : ""));
     lines.push("duration " + exact(data.dur[i]));
     if (several.has(i)) {
-      if (data.self[i] >= 0) lines.push("together " + exact(data.self[i]) + ", too short to be drawn apart");
-      else lines.push("neighbours, too short to be drawn apart");
+      if (data.self[i] >= 0) lines.push(exact(data.self[i]) + " in total, too short to be drawn separately");
+      else lines.push("neighbours, too short to be drawn separately");
     } else if (data.self[i] >= 0) {
       lines.push("self time " + exact(data.self[i]));
     }
-    if (busy.has(i)) lines.push("the GPU worked during " + (busy.get(i) / 10).toFixed(1) + " % of it");
+    if (busy.has(i)) lines.push("the GPU was busy for " + (busy.get(i) / 10).toFixed(1) + " % of it");
     if (callOf.has(i)) {
       const [call, called] = callOf.get(i);
       const delay = Math.max(data.start[i] - called, 0);
@@ -93,7 +93,7 @@
     if (text !== undefined) node.textContent = text;
     return node;
   };
-  // First mark of a row that ends behind a time: rows are in order and do not overlap.
+  // First mark of a row that ends after a time: marks of a row are in order and do not overlap.
   const firstFrom = (row, ns) => {
     let low = row.from, high = row.to;
     while (low < high) {
@@ -112,7 +112,7 @@
     return Math.round(ns / unit).toLocaleString("en") + " " + name;
   };
 
-  // The longest of a mark's labels that fits, else its beginning, else nothing.
+  // The longest label of a mark that fits, else its beginning, else nothing.
   const ruler = document.createElement("canvas").getContext("2d");
   ruler.font = "11.5px " + getComputedStyle(document.body).fontFamily;
   const wide = (text) => ruler.measureText(text).width;
@@ -157,8 +157,8 @@
       out.append(make("rect", {class: "shade " + style(i), x: a, y: top, width: Math.max(b - a, 0.7), height: bottom - top}));
     }
   };
-  // What is too narrow to be drawn by itself is drawn a column of pixels at a time, as high as the share of that time
-  // which it fills: a row of short kernels with long gaps must not look full.
+  // Marks too narrow to be drawn separately become columns of pixels, as high as the share of time they fill: a row of
+  // short kernels with long gaps must not look full.
   const drawRow = (out, r) => {
     const row = rows[r], y = rowTop[r] + 1, tall = ROW - 2, columns = new Map();
     for (let i = firstFrom(row, view[0]); i < row.to && data.start[i] < view[1]; i++) {
@@ -418,11 +418,11 @@
 
   const legend = () => {
     const used = new Set(data.style.map((s) => data.styles[s]));
-    const say = {region: "region", operator: "operator", call: "runtime call", launch: "launch", wait: "wait"};
+    const labels = {region: "region", operator: "operator", call: "runtime call", launch: "launch", wait: "wait"};
     for (const name of data.styles.filter((s) => used.has(s))) {
       const item = document.createElement("li"), swatch = make("svg", {width: 14, height: 14, "aria-hidden": "true"});
       swatch.append(make("rect", {class: "mark " + name, width: 14, height: 14}));
-      const text = name.startsWith("idle-") ? "idle: " + name.slice(5) : say[name] || "GPU: " + name;
+      const text = name.startsWith("idle-") ? "idle: " + name.slice(5) : labels[name] || "GPU: " + name;
       item.append(swatch, text);
       document.getElementById("lanes-legend").append(item);
     }

@@ -1,4 +1,4 @@
-// Sorting: a click on a column's head, a second one the other way round.
+// Sorting by a click on a column's head; a second click reverses the order.
 (() => {
   "use strict";
   const value = (row, column) => {

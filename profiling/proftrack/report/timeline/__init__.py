@@ -1,9 +1,9 @@
 """The timeline of a trace's busiest step.
 
-lanes       which stretch it shows, and what belongs together
-rows        its rows, and what is drawn in them
-thinning    few enough marks
-data        what the script of report.html draws
-bars        what is narrower than a pixel, for a picture
+lanes       the stretch it shows, and the links between launches and their work
+rows        its rows, and the marks in them
+thinning    reduces the number of marks
+data        the timeline as data for the script of report.html
+bars        the timeline as bars for a PNG
 picture     plots/lanes.png
 """

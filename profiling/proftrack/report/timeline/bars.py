@@ -1,4 +1,4 @@
-"""The timeline's marks as bars for a picture of so many pixels; what is narrower than a pixel becomes a column.
+"""The timeline's marks as bars for a picture of a given width; marks narrower than a pixel are merged into columns.
 
 A column is as high as the share of its time that is filled: a row of short kernels with long gaps must not look full.
 The script of report.html does the same at each zoom.
@@ -20,7 +20,7 @@ _NARROW_PX = 2
 
 
 class Bars(NamedTuple):
-    """Bars of one picture. Microseconds after its beginning; heights as a share of the row's."""
+    """The bars of one picture. Times in microseconds from its start; heights as a share of the row's height."""
 
     row: Ints
     left_us: Floats
@@ -29,11 +29,11 @@ class Bars(NamedTuple):
     height: Floats
     style: Ints
     name: Ints
-    """Index into the names; NONE for columns and for several events in one."""
+    """Index into the names; NONE for columns and for marks of several events."""
 
 
 def bars(lanes: Lanes, low: int, high: int, pixels: int) -> Bars:
-    """What of the marks lies in [low, high)."""
+    """The marks within [low, high) as bars."""
     marks = lanes.marks
     seen = marks.take((marks.start < high) & (marks.start + marks.dur > low))
     filled = np.where((seen.events > 1) & (seen.self_ns >= 0), seen.self_ns, seen.dur)
@@ -60,7 +60,7 @@ def _wide(seen: Marks, filled: Ints, low: int, high: int, keep: Bools) -> Bars:
 
 
 def _columns(marks: Marks, filled: Ints, low: int, per_px: float) -> Bars:
-    """One bar for each style in a column, one upon the other."""
+    """One bar for each style in a column, stacked."""
     place = np.maximum((marks.start - low) / per_px, 0).astype(np.int64)
     key = (marks.row * (int(place.max(initial=0)) + 1) + place) * len(STYLES) + marks.style
     unique, group = np.unique(key, return_inverse=True)

@@ -1,4 +1,4 @@
-"""The timeline as the data that report.html's script draws: columns of whole nanoseconds after the picture's start."""
+"""The timeline as data for report.html's script: columns of whole nanoseconds from the picture's start."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from proftrack.trace.table import NONE
 from proftrack.verdict.evidence import CAUSE_TEXT
 
 _NAME_BYTES = 200_000
-"""For all names together: a trace of long names must not make a heavy file."""
+"""Limit for all names together: a trace with long names must not make a large file."""
 _SHORTEST, _LONGEST = 40, 300
 
 
 def lanes_data(lanes: Lanes) -> dict[str, Any]:
-    """What `lanes.js` reads. Names are cut and control characters escaped; they are still untrusted."""
+    """The input of `lanes.js`. Names are cut and control characters escaped; they are still untrusted."""
     marks = lanes.marks
     used, name = np.unique(marks.name, return_inverse=True)
-    known = [code for code in used.tolist() if code != NONE]
-    limit = min(max(_NAME_BYTES // max(len(known), 1), _SHORTEST), _LONGEST)
+    named = [code for code in used.tolist() if code != NONE]
+    limit = min(max(_NAME_BYTES // max(len(named), 1), _SHORTEST), _LONGEST)
     waits = np.flatnonzero(marks.busy_permille != NONE)
     return {
         "span": lanes.high - lanes.low,
@@ -33,12 +33,12 @@ def lanes_data(lanes: Lanes) -> dict[str, Any]:
         "groups": [[plain(group.label, 80), group.kind, group.first, group.rows] for group in lanes.groups],
         "styles": list(STYLES),
         "causes": {f"idle-{cause}": CAUSE_TEXT[cause] for cause in CAUSES},
-        "names": [plain(lanes.names[code], limit) for code in known],
+        "names": [plain(lanes.names[code], limit) for code in named],
         "row": marks.row.tolist(),
         "start": (marks.start - lanes.low).tolist(),
         "dur": marks.dur.tolist(),
         "style": marks.style.tolist(),
-        "name": np.where(marks.name == NONE, NONE, name.reshape(-1) - (len(used) - len(known))).tolist(),
+        "name": np.where(marks.name == NONE, NONE, name.reshape(-1) - (len(used) - len(named))).tolist(),
         "self": marks.self_ns.tolist(),
         "other": np.flatnonzero(~marks.own).tolist(),
         "several": [[int(i), int(marks.events[i])] for i in np.flatnonzero(marks.events > 1)],

@@ -1,4 +1,4 @@
-"""The timeline of a trace's busiest step: which stretch it shows, few enough marks, and what belongs together."""
+"""The timeline of a trace's busiest step: the stretch it shows, its marks, and the links between launches and work."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from proftrack.trace.table import NONE, Ints
 __all__ = ["STYLES", "Group", "Lanes", "Links", "lanes"]
 
 BUDGET = 9000
-"""Marks in one picture: what a browser draws at once, and some 300 KB of the file."""
+"""Marks in one picture: what a browser can draw at once, about 300 KB of the file."""
 CLOSE_UP = 1500
 """Marks in the stretch that is never thinned."""
 
 
 class Links(NamedTuple):
-    """From launch calls to the work that they launched."""
+    """Links from launch calls to the work that they launched."""
 
     call: Ints
     """Index of the call's mark."""
@@ -40,24 +40,24 @@ class Lanes(NamedTuple):
     """One picture. Times in nanoseconds on the event table's clock."""
 
     step: str | None
-    """Name of the busiest step; None where the trace has no steps."""
+    """Name of the busiest step; None if the trace has no steps."""
     low: int
     high: int
     focus: tuple[int, int]
-    """The busiest step's stretch, its GPU work included."""
+    """The stretch of the busiest step, including its GPU work."""
     close_up: tuple[int, int] | None
-    """A stretch that is not thinned, where the rest is."""
+    """A stretch that is not thinned, if the rest is; else None."""
     groups: list[Group]
     marks: Marks
     links: Links
     names: list[str]
     steps: list[tuple[str, int, int]]
     notes: list[str]
-    """What the picture leaves out."""
+    """Sentences about what the picture leaves out."""
 
 
 def lanes(seen: View, windows: Windows, gaps: Gaps | None, kernels: list[Kernel]) -> Lanes | None:
-    """The picture of the busiest step, or of all recorded steps where they are few events; None without events."""
+    """The picture of the busiest step, or of all recorded steps if they have few events; None without events."""
     focus, step = _focus(seen, windows)
     low, high = _everything(seen, windows)
     if _events_between(seen, low, high) > BUDGET:
@@ -100,7 +100,7 @@ def _picture(seen: View, rows: Rows, marks: Marks, focus: tuple[int, int], step:
 def _thinning_note(events: int, marks: int, resolution_ns: int) -> str:
     return (
         f"{events:,} events are drawn as {marks:,} marks: neighbours shorter than {duration(resolution_ns / 1000)} are "
-        "one hatched mark that says how many they are. The close-up is drawn in full."
+        "merged into one hatched mark, which shows their number. The close-up is drawn in full."
     )
 
 
@@ -108,7 +108,7 @@ def _thinning_note(events: int, marks: int, resolution_ns: int) -> str:
 
 
 def _focus(seen: View, windows: Windows) -> tuple[tuple[int, int], int]:
-    """The step with most GPU work of its own (the longest where there is none), to the end of that work."""
+    """The step with the most GPU work of its own (without any, the longest step), to the end of that work."""
     steps, owned = seen.steps, seen.on_device
     if not len(steps):
         return (windows.low, windows.high), NONE
@@ -120,17 +120,17 @@ def _focus(seen: View, windows: Windows) -> tuple[tuple[int, int], int]:
 
 
 def _everything(seen: View, windows: Windows) -> tuple[int, int]:
-    """The window, and the waits that begin right behind it: the last steps' work is waited for there."""
+    """The window plus the waits that start right after it, since they wait for the last steps' work."""
     table = seen.table
     slack = windows.duration // 4
-    behind = (
+    after = (
         table.of_kind(*CALL_KINDS)
         & table.valid
         & table.named(is_wait)
         & (table.ts >= windows.low)
         & (table.ts < windows.high + slack)
     )
-    return windows.low, int(max([windows.high, *table.end[behind].tolist()]))
+    return windows.low, int(max([windows.high, *table.end[after].tolist()]))
 
 
 def _events_between(seen: View, low: int, high: int) -> int:
@@ -139,7 +139,7 @@ def _events_between(seen: View, low: int, high: int) -> int:
 
 
 def _close_up(marks: Marks) -> tuple[int, int]:
-    """A stretch around the middle of the GPU's work (of all, where there is none) that holds CLOSE_UP marks."""
+    """A stretch of CLOSE_UP marks around the middle of the GPU's work (without any, of all marks)."""
     on_gpu = (marks.style >= GPU_STYLE) & (marks.style < IDLE_STYLE)
     middle = int(np.median(marks.start[on_gpu] if on_gpu.any() else marks.start))
     distance = np.sort(np.abs(marks.start - middle))
@@ -148,7 +148,7 @@ def _close_up(marks: Marks) -> tuple[int, int]:
 
 
 def _links(seen: View, marks: Marks, place: Ints) -> Links:
-    """Links between the marks that stand for `marks` now; `place` says which that are."""
+    """Links between thinned marks; `place` maps each of `marks` to its thinned mark."""
     table = seen.table
     position = np.full(len(table), NONE, dtype=np.int64)
     drawn = marks.event != NONE
@@ -160,5 +160,5 @@ def _links(seen: View, marks: Marks, place: Ints) -> Links:
     called = launch[marks.event[work]]
     call, mark = position[called], place[work]
     both = np.flatnonzero(call != NONE)
-    both = both[np.unique(mark[both], return_index=True)[1]]  # several in one mark: the first stands for all
+    both = both[np.unique(mark[both], return_index=True)[1]]  # several links into one mark: keep the first
     return Links(call[both], mark[both], table.end[called[both]])

@@ -24,7 +24,7 @@ _ARROW = {
 
 
 def write(lanes: Lanes, title: str, path: Path) -> None:
-    """Draw the busiest step, or the recording. Raises OSError where the disk refuses."""
+    """Draw the busiest step, or the recording. Raises OSError if the file cannot be written."""
     with plots.quiet():
         plots.save(_drawn(lanes, title), path)
 
@@ -84,7 +84,7 @@ def _draw_names(axes: Axes, drawn: Bars, lanes: Lanes, top: dict[int, float], un
 
 
 def _draw_arrows(axes: Axes, lanes: Lanes, top: dict[int, float], unit: float) -> None:
-    """From launches to what they launched, where those are few."""
+    """Arrows from launches to the work they launched, unless there are too many."""
     marks, (low, high) = lanes.marks, lanes.focus
     call, work, called = lanes.links
     seen = np.flatnonzero((marks.start[work] < high) & (marks.start[work] >= low) & (called >= low))

@@ -1,4 +1,4 @@
-"""The rows of the timeline and what is drawn in them, before it is thinned.
+"""The rows of the timeline and the marks in them, before thinning.
 
 host    operators, nested by depth    |---------- aten::matmul ----------|
                                         |------- aten::mm -------|
@@ -28,9 +28,9 @@ DEEPEST = 16
 
 LIMITS = ("arithmetic", "bandwidth", "latency", "transfer", "communication", "unknown")
 STYLES = ("region", "operator", "call", "launch", "wait", *LIMITS, *(f"idle-{cause}" for cause in CAUSES))
-"""What a mark is, for its colour."""
+"""Kinds of marks, which determine their colours."""
 GPU_STYLE = STYLES.index(LIMITS[0])
-"""The first of the styles of GPU work; those of idle gaps follow."""
+"""First style of GPU work; the styles of idle gaps follow."""
 IDLE_STYLE = STYLES.index("idle-" + CAUSES[0])
 
 
@@ -46,7 +46,7 @@ class Group(NamedTuple):
 
 
 class Rows:
-    """Marks of [low, high) on their way into the picture, the groups of rows that they are in, and what is left out."""
+    """Collects the marks of [low, high), the groups of rows they belong to, and notes on what is left out."""
 
     def __init__(self, low: int, high: int) -> None:
         self.low, self.high = low, high
@@ -55,33 +55,28 @@ class Rows:
         self._marks: list[Marks] = []
 
     def add(self, label: str, kind: str, level: Ints, **columns: Any) -> None:
-        """A group with these marks, `level` rows below its first; columns that are not given have nothing to say."""
+        """Add a group with these marks, each `level` rows below its first; columns not given get default values."""
         first, count = sum(group.rows for group in self.groups), len(level)
         self.groups.append(Group(label, kind, first, int(level.max()) + 1))
-        nothing = np.full(count, NONE, dtype=np.int64)
-        given = {
-            "name": nothing,
-            "self_ns": nothing,
-            "own": np.ones(count, dtype=bool),
-            "busy_permille": nothing,
-            "event": nothing,
-            **columns,
-        }
-        self._marks.append(Marks(row=first + level, events=np.ones(count, dtype=np.int64), **given))
+        none = np.full(count, NONE, dtype=np.int64)
+        defaults = {"name": none, "self_ns": none, "own": np.ones(count, dtype=bool)}
+        defaults |= {"busy_permille": none, "event": none}
+        ones = np.ones(count, dtype=np.int64)
+        self._marks.append(Marks(row=first + level, events=ones, **{**defaults, **columns}))
 
     def marks(self) -> Marks | None:
-        """All marks in order; None where there are none."""
+        """All marks in order; None if there are none."""
         if not self._marks:
             return None
         joined = Marks._make(np.concatenate(columns) for columns in zip(*self._marks, strict=True))
         return joined.take(np.lexsort((joined.start, joined.row)))
 
     def overlap(self, start: Ints, end: Ints) -> Ints:
-        """Which of these lie in the picture, at least in part."""
+        """Indices of those that are in the picture, at least in part."""
         return np.flatnonzero((start < self.high) & (end > self.low))
 
     def note_left_out(self, what: str, count: int) -> None:
-        """Say that the picture does not have so many of something."""
+        """Note that `count` more of something are not shown."""
         if count > 0:
             self.notes.append(f"{count} more {what} are not shown.")
 
@@ -100,7 +95,7 @@ def host(seen: View, rows: Rows) -> None:
     waited, style = _busy_during(seen, events), _styles(seen, events)
     threads = _threads(seen, events)
     rows.note_left_out("threads", len(np.unique(table.thread[events])) - len(threads))
-    rows.note_left_out("rows (nested deeper than the others)", int((level >= DEEPEST).sum()))
+    rows.note_left_out("rows (nested too deeply)", int((level >= DEEPEST).sum()))
     for thread in threads:
         mine = (table.thread[events] == thread) & (level < DEEPEST)
         name = f"Host thread {table.threads[thread][1]}"
@@ -124,7 +119,7 @@ def host(seen: View, rows: Rows) -> None:
 
 
 def _depths(forest: Forest, is_call: Bools, at: Ints) -> tuple[Ints, Ints]:
-    """How many operators, and how many calls, each of the positions `at` runs in; no more than is shown."""
+    """How many operators and how many calls each of the positions `at` is nested in, up to the depth shown."""
     depth, call_depth = np.zeros(len(at), dtype=np.int64), np.zeros(len(at), dtype=np.int64)
     above = forest.parent[at]
     for _ in range(2 * DEEPEST):
@@ -139,7 +134,7 @@ def _depths(forest: Forest, is_call: Bools, at: Ints) -> tuple[Ints, Ints]:
 
 
 def _threads(seen: View, events: Ints) -> list[int]:
-    """The steps' thread first, then those with most rows."""
+    """The steps' thread first, then the threads with the most rows."""
     unique, count = np.unique(seen.table.thread[events], return_counts=True)
     first = set(seen.steps.thread.tolist())
     order = sorted(zip(unique.tolist(), count.tolist(), strict=True), key=lambda t: (t[0] not in first, -t[1]))
@@ -158,7 +153,7 @@ def _styles(seen: View, events: Ints) -> Ints:
 
 
 def _busy_during(seen: View, events: Ints) -> Ints:
-    """For waits, the share of each in which the GPU worked, in thousandths; NONE elsewhere."""
+    """For waits, the share of each in which the GPU was busy, in thousandths; NONE elsewhere."""
     table = seen.table
     out = np.full(len(events), NONE, dtype=np.int64)
     waits = np.flatnonzero(table.of_kind(*CALL_KINDS)[events] & table.named(is_wait)[events])
@@ -173,7 +168,7 @@ def _busy_during(seen: View, events: Ints) -> Ints:
 
 
 def gpu(seen: View, own: Bools, kernels: list[Kernel], rows: Rows) -> None:
-    """A row for each stream of each device; `own`: which work belongs to what the picture is about."""
+    """A row for each stream of each device; `own`: the work that belongs to the steps shown."""
     table, work = seen.table, seen.links.gpu
     here = rows.overlap(table.ts[work], table.end[work])
     here = here[table.valid[work[here]]]

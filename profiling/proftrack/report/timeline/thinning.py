@@ -1,4 +1,4 @@
-"""Fewer marks than events, visibly: runs of short events become one mark that says how many they are."""
+"""Fewer marks than events, and visibly so: neighbouring short events become one mark that shows their number."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from proftrack.trace.table import NONE, Bools, Ints
 
 _FINEST = 4000
-"""Parts of the span that thinning starts with: finer than a wide screen shows."""
+"""Number of bins that thinning starts with: finer than a wide screen shows."""
 
 
 class Marks(NamedTuple):
-    """What is drawn: one entry a mark, ordered by row, then start. Nanoseconds."""
+    """The marks to draw, ordered by row, then start. Times in nanoseconds."""
 
     row: Ints
     """Row of the picture."""
@@ -22,15 +22,15 @@ class Marks(NamedTuple):
     style: Ints
     """Index into lanes.STYLES."""
     name: Ints
-    """Index into the event table's names; NONE for gaps and for several events in one."""
+    """Index into the event table's names; NONE for gaps and for marks of several events."""
     self_ns: Ints
-    """Self time of a host row; of several events, the sum of their durations; NONE for GPU work."""
+    """Self time of a host row; for several events, the sum of their durations; NONE for GPU work."""
     own: Bools
     """False for GPU work of other steps."""
     busy_permille: Ints
-    """Of a wait: the share of it in which the GPU worked; NONE elsewhere."""
+    """Share of a wait in which the GPU was busy, in thousandths; NONE for other marks."""
     event: Ints
-    """Row in the event table, NONE for gaps and for several events in one."""
+    """Row in the event table; NONE for gaps and for marks of several events."""
     events: Ints
     """How many events the mark stands for."""
 
@@ -40,17 +40,17 @@ class Marks(NamedTuple):
 
 
 class Thinned(NamedTuple):
-    """Marks that are few enough, and what was done for it."""
+    """The reduced marks, and how they were reduced."""
 
     marks: Marks
     place: Ints
-    """For each mark that was given, the one that stands for it now."""
+    """For each original mark, the index of the mark that replaces it."""
     resolution_ns: int
-    """Shorter events were joined with their neighbours; 0 where none was."""
+    """Events shorter than this were merged with their neighbours; 0 if none were."""
 
 
 def thin(marks: Marks, budget: int, keep: Bools, span: int) -> Thinned:
-    """At most about `budget` marks, those of `keep` as they are."""
+    """At most about `budget` marks; marks in `keep` stay as they are."""
     if len(marks.row) <= budget:
         return Thinned(marks, np.arange(len(marks.row)), 0)
     resolution = max(span // _FINEST, 1)
@@ -62,7 +62,7 @@ def thin(marks: Marks, budget: int, keep: Bools, span: int) -> Thinned:
 
 
 def _groups(marks: Marks, keep: Bools, resolution: int) -> Ints:
-    """A number for each mark, equal for those to be joined: short, neighbours in time, of one row and style."""
+    """A group number for each mark; marks to be merged share one: short, close in time, same row and style."""
     short = ~keep & (marks.dur < resolution)
     bucket = np.where(short, marks.start // resolution - marks.start.min() // resolution, 0)
     place = (marks.row * 64 + marks.style) * (bucket.max() + 1) + bucket
