@@ -142,7 +142,7 @@ def failing(what: str) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, and the next if it ends in a colon: torch may follow with pages of advice."""
+    """The first line of an error's message, with the next after a colon: torch may follow with pages of advice."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else "(no message)"
     if text.endswith(":") and len(lines) > 1:
