@@ -218,3 +218,13 @@ def test_the_bound_on_json_is_the_callers(tmp_path: Path) -> None:
     assert proftrack.analyze(path, max_bytes=size).record.totals.kernels == 1
     with pytest.raises(TraceError, match=f"more than {size - 1} bytes"):
         proftrack.analyze(path, max_bytes=size - 1)
+
+
+@pytest.mark.parametrize("name", ["mlp_train", "two_streams", "llama_train"])
+def test_the_events_of_a_trace_as_a_data_frame(name: str) -> None:
+    """Threads of one process share its pid: the column's categories name it once."""
+    path = Path(__file__).parent / "data" / f"{name}.json.gz"
+    frame, table = proftrack.analyze(path).events, read(path).table
+    assert len(frame) == len(table)
+    assert frame["pid"].astype("string").tolist() == [table.threads[thread][0] for thread in table.thread.tolist()]
+    assert frame["pid"].cat.categories.is_unique

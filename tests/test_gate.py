@@ -410,7 +410,7 @@ def test_a_run_is_named_by_the_first_eight_digits_of_its_id(logged: Logged, caps
     assert (code, found["baseline"]) == (PASS, baseline)
     assert tags(candidate)["gate.outcome"] == "pass"
     code, shown = call(capsys, "baseline", candidate[:7])
-    assert (code, "the first 8 or more" in flat(shown)) == (USAGE, True)
+    assert (code, "at least the first 8" in flat(shown)) == (USAGE, True)
     absent = "0" * 8 if not baseline.startswith("0" * 8) else "1" * 8
     assert f"no run whose id begins with {absent}" in flat(call(capsys, "baseline", absent)[1])
 

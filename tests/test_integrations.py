@@ -125,7 +125,7 @@ def test_a_training_that_ends_early_warns(trainer: Any, tmp_path: Path) -> None:
     from proftrack.integrations.transformers import ProfileCallback
 
     callback = ProfileCallback(schedule={"wait": 30}, output=tmp_path / "o", mlflow=False, **QUIET)
-    with pytest.warns(ProfileWarning, match="ended after 18 steps, and recording begins with step 32"):
+    with pytest.warns(ProfileWarning, match="ended after 18 steps, before recording began at step 32"):
         trainer(callback).train()
 
 

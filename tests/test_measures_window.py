@@ -175,7 +175,7 @@ def test_where_no_work_can_be_placed_the_gpu_is_neither_busy_nor_idle(trace: Tra
     assert (got.split, got.busy_in_device_window_us, got.idle.by_cause_us_per_step) == (None, None, {})
     found = judge(got).verdict
     assert (found.regime, found.confidence) == ("inconclusive", "low")
-    assert found.summary == "Inconclusive: no GPU work can be placed in the steps."
+    assert found.summary == "Inconclusive: no GPU work belongs to the steps."
 
 
 def test_rows_with_times_that_cannot_be_are_counted_but_in_no_interval() -> None:

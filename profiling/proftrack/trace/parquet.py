@@ -53,8 +53,11 @@ def to_arrow(tables: list[EventTable]) -> Any:
 
 def _arrow(pa: Any, cycle: int, table: EventTable) -> Any:
     def coded(codes: Any, values: list[str | None]) -> Any:
-        known = pa.array(codes, mask=codes == NONE, type=pa.int32())
-        return pa.DictionaryArray.from_arrays(known, pa.array([_text(v) for v in values], type=pa.string()))
+        # Several codes can stand for one text (a process has many threads), and pandas refuses such a dictionary.
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(map(_text, values)))}
+        distinct = np.array([numbers[_text(value)] for value in values] or [0], dtype=np.int32)
+        known = pa.array(distinct[np.where(codes == NONE, 0, codes)], mask=codes == NONE, type=pa.int32())
+        return pa.DictionaryArray.from_arrays(known, pa.array(list(numbers), type=pa.string()))
 
     def optional(values: Any) -> Any:
         return pa.array(values, mask=values == NONE)
