@@ -35,7 +35,7 @@ from proftrack.report.document import (
     Way,
     Ways,
 )
-from proftrack.report.pages import gate as gate_page
+from proftrack.report.pages.comparison import gate_page
 
 HOSTILE = "<script>alert(1)</script>|](http://x.example)\n\x1b[31m"
 
@@ -131,7 +131,7 @@ def test_code_is_code_in_each_form() -> None:
 def test_a_gate_names_commands_as_commands() -> None:
     """In a pipe it is Markdown: backticks, not their entities."""
     found = gates.undecided("b", DEFAULT, "no baseline; run `proftrack run x`, or name one", None)
-    page = gate_page.page(found)
+    page = gate_page(found)
     assert "run `proftrack run x`, or" in markdown.render(page)
     assert "run `proftrack run x`, or" in terminal.text(page)
     assert "run <code>proftrack run x</code>, or" in html.render(page)
