@@ -110,8 +110,8 @@ def test_open_shows_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["nowhere"], 2, "nowhere: no such file, and no run id; name an MLflow run id, a run folder"),
-        ([str(DATA)], 2, "no run folder (no record.json in it)"),
+        (["nowhere"], 2, "nowhere: no such file, and not a run id; name an MLflow run id, a run folder"),
+        ([str(DATA)], 2, "not a run folder (no record.json in it)"),
         ([str(TRACE), "--format", "text", "--open"], 2, "--open shows html in the browser, not text"),
         ([str(TRACE), "-o", "/nowhere/at/all.html"], 2, "/nowhere/at/all.html: cannot be written"),
         ([str(DATA / "README.md")], 1, "README.md"),

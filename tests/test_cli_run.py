@@ -177,7 +177,8 @@ def test_a_short_id_that_two_runs_begin_with_is_refused(store_uri: str, monkeypa
     facts = {"name": "a", "status": "FINISHED", "started_ms": 0, "ended_ms": None, "artifact_uri": ""}
     one = StoredRun(run_id="0123456789", experiment_id="1", **facts)  # type: ignore[arg-type]
     monkeypatch.setattr(found, "search", lambda **_: [one, one])
-    with pytest.raises(UsageError, match=r"01234567: 2 run ids begin so \(0123456789, 0123456789\); give more digits"):
+    message = r"01234567: 2 run ids begin with these digits \(0123456789, 0123456789\); give more digits"
+    with pytest.raises(UsageError, match=message):
         found.get("01234567")
     monkeypatch.setattr(found, "search", lambda **_: [])
     with pytest.raises(NotFoundError, match=r"01234567 \(commit 01234567\): no FINISHED run"):
@@ -265,7 +266,7 @@ def test_a_store_that_cannot_be_used_is_found_out_first(
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite://")
     assert call("run", "small") == 1
-    assert "in memory is gone" in capsys.readouterr().err
+    assert "in memory is lost" in capsys.readouterr().err
     assert asked == []
 
 

@@ -143,7 +143,7 @@ def test_noise_is_given_or_measured_from_repeats(
     [
         (["no-such.json", "x.json"], 1, ".json: no such file"),
         (["a", "b", "c"], 2, "one argument too many"),
-        (["no-such-ref", "other-ref"], 1, "no file, no run id, and no git ref"),
+        (["no-such-ref", "other-ref"], 1, "not a file, not a run id, and not a git ref"),
     ],
 )
 def test_sides_that_are_not_there(
@@ -209,7 +209,7 @@ def test_a_run_without_a_record(logged: Callable[[Record], str], capsys: pytest.
     runs = Runs.connect()
     empty = runs.client.create_run(runs.get(good).experiment_id).info.run_id
     code, shown = call(capsys, "compare", good, empty)
-    assert (code, f"run {empty}: holds no record.json" in shown) == (1, True)
+    assert (code, f"run {empty}: has no record.json" in shown) == (1, True)
     runs.client.delete_run(empty)
     code, shown = call(capsys, "compare", good, empty)
     assert (code, f"no run {empty}" in shown) == (1, True)

@@ -58,7 +58,7 @@ def test_data_loader_workers(given: list[object], capsys: pytest.CaptureFixture[
     found = json.loads(command(capsys, *given, "--format", "json"))
     assert found["word"] == "improved"
     assert found["headline"].startswith("Improved in the traces: step time 149 ms -> 117 ms (-21.1 %")
-    assert "waiting for data went away, 31 ms a step" in found["headline"]
+    assert "waiting for data disappeared, 31 ms a step" in found["headline"]
     waited = next(row for row in found["rows"] if row["name"] == "input")
     assert (waited["status"], waited["after_us"]) == ("gone", 0.0)
     assert waited["before_us"] == pytest.approx(31028, abs=1)
@@ -110,7 +110,7 @@ def test_what_traces_claim_is_true_of_the_step_without_the_profiler() -> None:
 
 
 def test_traces_of_two_devices_are_refused() -> None:
-    with pytest.raises(IncomparableError, match=r"device: NVIDIA H200 and NVIDIA H100 80GB HBM3 \(.*--across device"):
+    with pytest.raises(IncomparableError, match=r"device: NVIDIA H200 and NVIDIA H100 80GB HBM3; .*--across device"):
         against(record("matmul_add_64"), record("tracelens_h100_qwen"), *OPTIONS)
 
 
@@ -173,4 +173,4 @@ def test_three_processes_of_the_same_code() -> None:
         assert found.word == "inconclusive"
         assert found.busy is not None
         assert found.busy.word == "inconclusive"
-        assert found.headline.endswith("the traces show no cause that stands out.")
+        assert found.headline.endswith("no cause stands out in the traces.")

@@ -118,7 +118,7 @@ def test_two_processes_are_not_taken_to_agree_better_than_the_blocks_of_one() ->
     calm, torn = [20.0] * 10, [20.0] * 8 + [2000.0] * 2
     assert assumed_floor(1.0, [calm, [20.0] * 10 + [30.0]]).fraction == assumed_floor(1.0).fraction
     assert assumed_floor(None, [calm, torn]).fraction > 10
-    assert "blocks of one process differ as much" in assumed_floor(None, [calm, torn]).text
+    assert "blocks of one process differ by as much" in assumed_floor(None, [calm, torn]).text
 
 
 # ---- the word --------------------------------------------------------------------------------------------------------

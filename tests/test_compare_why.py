@@ -137,7 +137,7 @@ def test_other_shapes_and_another_operator_are_said() -> None:
     (shapes,) = match([part("k", 10, shapes="[1]")], [part("k", 20, shapes="[2]")])
     assert (shapes.status, shapes.old_shapes, shapes.note) == ("slower", "[1]", "other input shapes")
     (operator,) = match([part("k", 10)], [part("k", 10, operator="aten::addmm")])
-    assert operator.note == "launched by aten::addmm, before by aten::mm"
+    assert operator.note == "now launched by aten::addmm, before by aten::mm"
 
 
 @given(st.data())
@@ -223,7 +223,7 @@ def test_another_tile() -> None:
 def test_nothing_stands_out() -> None:
     found = against(record_of([MM, ADD], 222), record_of([MM, ADD], 223, seed=1))
     assert found.word == "inconclusive"
-    assert found.headline.endswith("the traces show no cause that stands out.")
+    assert found.headline.endswith("no cause stands out in the traces.")
 
 
 def test_across_a_parameter() -> None:
@@ -270,7 +270,7 @@ def test_a_trace_may_be_inflated() -> None:
     after = _analyzed(trace([MM._replace(us=2), ADD._replace(us=1)], steps=6, host_us=60))
     found = against(before, after)
     assert (found.word, found.basis) == ("inconclusive", "profiled")
-    assert any("profiling makes the host's side slower" in note for note in found.notes)
+    assert any("profiling slows the host down" in note for note in found.notes)
     assert_adds_up(found)
 
 

@@ -6,6 +6,7 @@ import builtins
 import contextlib
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -76,7 +77,7 @@ def test_all_is_well(store_uri: str, profiler: Callable[..., None], capsys: pyte
     assert call() == 0
     shown = capsys.readouterr().out
     assert f"ok   store     {store_uri}: reachable" in shown
-    assert "written to and cleaned up, figures and artifacts\n" in shown
+    assert "writing a tag and an artifact works\n" in shown
     assert "A GPU: kernels are recorded" in shown
     assert "float32 200 GFLOP/s; memory 30.0 GB/s; measured 2023-11-14" in shown
     assert "FAIL" not in shown
@@ -129,7 +130,7 @@ def test_a_store_that_is_not_there_is_not_made(
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/none.db")
     (check,) = findings()["store"]
-    assert (check.status, "the first run makes it" in check.text) == ("note", True)
+    assert (check.status, "the first run creates it" in check.text) == ("note", True)
     assert list(tmp_path.glob("none.db*")) == []
 
 
@@ -161,12 +162,12 @@ def test_the_teams_server(alice: Server, profiler: Callable[..., None], monkeypa
     as_user(monkeypatch, alice.url, BOB)
     check = worst(findings()["store"])
     assert check.status == "failed"
-    assert "this user may not do that (HTTP 403)" in check.text
-    assert "can give EDIT" in (check.remedy or "")
+    assert "this user does not have permission (HTTP 403)" in check.text
+    assert "for EDIT" in (check.remedy or "")
     alice.permit(BOB, experiment, "EDIT")
     check = findings()["store"][-1]
     assert check.status == "ok"
-    assert "may not be removed by this user, and stays" in check.text
+    assert "this user cannot remove" in check.text
     as_user(monkeypatch, alice.url, ("bob", "wrong"))
     check = worst(findings()["store"])
     assert "(HTTP 401)" in check.text
@@ -234,7 +235,7 @@ def test_runs_of_dead_processes(store_uri: str, profiler: Callable[..., None]) -
 
 def test_a_full_disk(store_uri: str, profiler: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     for free, status in ((1 << 20, "failed"), (1 << 30, "warning"), (1 << 40, "ok")):
-        monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _, free=free: type("Usage", (), {"free": free}))
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: type("Usage", (), {"free": free}))
         assert {check.status for check in findings()["disk"]} == {status}
 
 
@@ -249,7 +250,7 @@ def test_what_waits_in_the_spool(
     checks = findings()["spool"]
     assert [check.status for check in checks] == ["warning", "note"]
     assert (checks[0].text.startswith("1 run ("), checks[0].remedy) == (True, "proftrack sync")
-    assert "left traces and no record" in checks[1].text
+    assert "left traces but no record" in checks[1].text
     # A run that is at work holds its folder: it is no leftover.
     with rundir.locked(root / "traces"):
         assert [check.status for check in findings()["spool"]] == ["warning"]
@@ -264,8 +265,8 @@ def test_what_waits_in_the_spool(
     ("changes", "status", "says"),
     [
         ({}, "ok", "kernels are recorded"),
-        ({"device": "cpu", "kernels": 0}, "ok", "this is the CPU, no GPU"),
-        ({"kernels": 0}, "failed", "1 launches and no kernel were recorded"),
+        ({"device": "cpu", "kernels": 0}, "ok", "this is a CPU, not a GPU"),
+        ({"kernels": 0}, "failed", "1 launches but no kernels were recorded"),
         ({"operators": 0}, "failed", "recorded no operator"),
         (
             {"error": "the GPU cannot be used (out of memory): check nvidia-smi"},
@@ -273,7 +274,7 @@ def test_what_waits_in_the_spool(
             "cannot be used (out of memory)",
         ),
         ({"notes": ["This machine has NVIDIA's driver, but torch finds no GPU."]}, "warning", "NVIDIA's driver"),
-        ({"injected": ["CUDA_INJECTION64_PATH"]}, "warning", "another profiler puts itself into every process"),
+        ({"injected": ["CUDA_INJECTION64_PATH"]}, "warning", "another profiler attaches to every process"),
         ({"has_clocks": False}, "warning", "NVML does not answer"),
     ],
 )
@@ -331,7 +332,7 @@ def test_a_fault_that_nobody_foresaw_is_a_finding(
     def fail(*_: object) -> None:
         raise ValueError("odd\x1b[2J")
 
-    monkeypatch.setattr(health, "spooled", fail)
+    monkeypatch.setattr(rundir, "spooled", fail)
     (check,) = findings()["spool"]
     assert (check.status, "\x1b" in check.text) == ("failed", False)
 

@@ -103,7 +103,7 @@ def test_no_baseline_says_how_to_make_one(logged: Logged, capsys: pytest.Capture
     alone = main_run(logged, branch="feature")
     code, shown = call(capsys, "gate", alone)
     assert code == INCONCLUSIVE
-    assert "branch main has no FINISHED run of another commit" in flat(shown)
+    assert "branch main has no earlier FINISHED run of another commit" in flat(shown)
     assert "proftrack run matmul_add" in shown
     assert tags(alone)["gate.outcome"] == "inconclusive"
 
@@ -162,7 +162,7 @@ def test_noise_that_would_hide_the_limit(logged: Logged, capsys: pytest.CaptureF
     candidate = logged(record_of(small, 29.3, commit=B, started_s=60))
     code, found = gate(capsys, candidate)
     assert code == INCONCLUSIVE
-    assert "noise would hide more than is allowed" in found["reason"]
+    assert "noise could hide more than the limit allows" in found["reason"]
     assert call(capsys, "gate", candidate, "--noise-floor", "2")[0] == PASS
 
 
@@ -353,9 +353,9 @@ def test_other_threads_on_a_cpu_are_not_comparable(
         (
             of_threads("cpu"),
             of_threads("cpu", 2),
-            "The baseline does not say how many threads torch used, the",
+            "The baseline does not say how many threads torch used; the",
         ),
-        (of_threads("cpu", 2), of_threads("cpu"), "The candidate does not say how many threads torch used, the"),
+        (of_threads("cpu", 2), of_threads("cpu"), "The candidate does not say how many threads torch used; the"),
         (of_threads("cpu"), of_threads("cpu"), "Neither run says how many threads torch used"),
         (of_threads("cuda", 8), of_threads("cuda", 8), None),
     ],
@@ -379,9 +379,9 @@ def test_threads_that_are_unknown_or_feed_a_gpu_are_a_caveat(
 @pytest.mark.parametrize(
     ("marked", "why"),
     [
-        ({"params": {"n": 128}}, "it is not comparable (params.n: 128 and 64; the candidate's last)."),
-        ({"params": {"compile": "default"}}, "it was run with other parameters (compile: default and none; "),
-        ({"commit": B}, "it is of the candidate's own commit; to compare them all the same: --baseline "),
+        ({"params": {"n": 128}}, "it is not comparable (params.n: 128, candidate 64)."),
+        ({"params": {"compile": "default"}}, "it was run with other parameters (compile: default, candidate none)."),
+        ({"commit": B}, "it has the candidate's own commit; to compare anyway, pass --baseline "),
     ],
 )
 @pytest.mark.parametrize("other", [False, True], ids=["nothing else", "another baseline"])

@@ -244,7 +244,7 @@ def test_without_mlflow_a_folder_stays(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_store_that_cannot_be_used_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite://")
     with (
-        pytest.warns(ProfileWarning, match=r"in memory is gone.*the profile is kept in .*proftrack sync"),
+        pytest.warns(ProfileWarning, match=r"in memory is lost.*the profile is kept in .*proftrack sync"),
         proftrack.profile("e", schedule=SHORT, **QUIET) as p,
     ):
         steps(p, 15)

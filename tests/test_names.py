@@ -306,7 +306,7 @@ def test_a_store_below_a_question_mark(root: Path, monkeypatch: pytest.MonkeyPat
     (root / "a?b").mkdir()
     monkeypatch.chdir(root / "a?b")
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    with pytest.raises(StoreError, match=r"cannot lie in a folder with `\?`"):
+    with pytest.raises(StoreError, match=r"cannot be in a folder with `\?`"):
         connect.resolve()
     assert list((root / "a?b").iterdir()) == []
 
@@ -316,5 +316,5 @@ def test_an_experiment_whose_location_leads_out_is_not_written_to(root: Path, lo
     found = connect.resolve()
     client = connect.connect(found)
     client.create_experiment("odd", artifact_location=f"{root}/store/mlruns/{location}")
-    with pytest.raises(StoreError, match="leads out of its folder"):
+    with pytest.raises(StoreError, match="is outside the artifact folder"):
         connect.experiment_for(found, client, "odd")

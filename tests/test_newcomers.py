@@ -58,12 +58,12 @@ TRIES: list[tuple[str, int, str]] = [
     ("analyze trase.json", 1, "trase.json: no such file; did you mean trace.json?"),
     ("analyze mine", 2, "mine: no .json or .json.gz file in this folder; name a trace or its folder"),
     ("analyze trace.json --jsn x", 2, "--jsn: proftrack analyze has no such option; did you mean --json?"),
-    ("report nosuch", 2, f"nosuch: no such file, and no run id; {FORMS}"),
-    ("report mine", 2, f"mine: no run folder (no record.json in it); {FORMS}"),
-    ("open nosuch", 2, f"nosuch: no such file, and no run id; {FORMS}"),
+    ("report nosuch", 2, f"nosuch: no such file, and not a run id; {FORMS}"),
+    ("report mine", 2, f"mine: not a run folder (no record.json in it); {FORMS}"),
+    ("open nosuch", 2, f"nosuch: no such file, and not a run id; {FORMS}"),
     ("compare", 2, "[BASELINE] CANDIDATE is missing; write proftrack compare [BASELINE] CANDIDATE (see proftrack "
      "compare --help)"),
-    ("compare nosuch", 1, "nosuch: no file, no run id, and no git ref of the repository in {here}"),
+    ("compare nosuch", 1, "nosuch: not a file, not a run id, and not a git ref of the repository in {here}"),
     ("compare trace.json.gz", 2, "trace.json.gz: a bare trace has no baseline in the store; name one before it: "
      "BASELINE trace.json.gz"),
     ("compare trase.json trace.json.gz", 1, "trase.json: no such file; did you mean trace.json?"),

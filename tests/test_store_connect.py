@@ -76,7 +76,7 @@ def test_a_relative_uri_is_made_absolute(here: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_store_in_memory(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for uri in ("sqlite://", "sqlite:///:memory:"):
-        assert "in memory is gone when proftrack ends" in refused(uri, monkeypatch)
+        assert "in memory is lost when proftrack ends" in refused(uri, monkeypatch)
 
 
 def test_four_processes_on_a_fresh_store_at_once(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_an_old_file_store_in_the_working_directory(here: Path) -> None:
 
 def test_a_file_that_is_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x.db").write_text("not a database, but long enough to be read as the header of one" * 10)
-    assert "not a whole MLflow store" in refused(f"sqlite:///{tmp_path}/x.db", monkeypatch)
+    assert "not a complete MLflow store" in refused(f"sqlite:///{tmp_path}/x.db", monkeypatch)
 
 
 def test_a_database_of_another_mlflow(store_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ def test_an_artifact_folder_that_cannot_be_made(store_uri: str, tmp_path: Path) 
     client = connect.connect(found)
     (tmp_path / "file").write_text("")
     client.create_experiment("elsewhere", artifact_location=f"file://{tmp_path}/file/below")
-    with pytest.raises(StoreError, match="cannot be written"):
+    with pytest.raises(StoreError, match="is not writable"):
         connect.experiment_for(found, client, "elsewhere")
 
 

@@ -157,7 +157,7 @@ def test_a_run_that_holds_a_profile_gets_no_second_one(
     with session.keep(session.opening("x", "x")) as run:
         upload.log_folder(run, run_folder())
     with (
-        pytest.raises(StoreError, match="holds a profile already; unset MLFLOW_RUN_ID"),
+        pytest.raises(StoreError, match="already holds a profile; unset MLFLOW_RUN_ID"),
         session.keep(session.opening("x", "x")),
     ):
         pass

@@ -136,11 +136,11 @@ def test_a_repeated_request_whose_run_may_not_be_deleted(
 @pytest.mark.parametrize(
     ("match", "kind", "sentence"),
     [
-        (UPLOAD, "status", "the server fails, as its own log will say"),
-        (BATCH, "status", "the server fails, as its own log will say"),
-        (END, "status", "the server fails, as its own log will say"),
-        (UPLOAD, "reset", "the server broke off the connection"),
-        (UPLOAD, "cut_upload", "the server broke off the connection"),
+        (UPLOAD, "status", "the server failed (see its own log)"),
+        (BATCH, "status", "the server failed (see its own log)"),
+        (END, "status", "the server failed (see its own log)"),
+        (UPLOAD, "reset", "the server closed the connection"),
+        (UPLOAD, "cut_upload", "the server closed the connection"),
     ],
 )
 def test_a_fault_that_lasts(
@@ -204,7 +204,7 @@ def test_what_arrives_cut_is_found_out(
 
     with monkeypatch.context() as patch:
         patch.setattr(upload, "_upload", half)
-        assert "did not arrive whole, twice" in sync_fails(folder, capsys)
+        assert "arrived incomplete, twice" in sync_fails(folder, capsys)
     assert statuses(folder) == {"FAILED"}
     assert call("sync", str(folder)) == 0
     whole_once(alice, folder, monkeypatch)
@@ -227,7 +227,7 @@ def test_a_wrong_password(
         monkeypatch.delenv("MLFLOW_TRACKING_USERNAME")
         monkeypatch.delenv("MLFLOW_TRACKING_PASSWORD")
     shown = sync_fails(folder, capsys)
-    assert "the server wants a user and a password, or does not know these (HTTP 401)" in shown
+    assert "the server requires a user and a password, or does not accept these (HTTP 401)" in shown
     assert "wrong" not in shown
     as_user(monkeypatch, alice.url, ALICE)
     assert call("sync", str(folder)) == 0
@@ -242,7 +242,7 @@ def test_a_missing_permission(
     connect.experiment_for(found, connect.connect(found), "only alice writes")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "only alice writes")
     as_user(monkeypatch, alice.url, BOB)
-    assert "this user may not do that (HTTP 403)" in sync_fails(folder, capsys)
+    assert "this user does not have permission (HTTP 403)" in sync_fails(folder, capsys)
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME")
     as_user(monkeypatch, alice.url, ADMIN)
     assert call("sync", str(folder)) == 0
@@ -293,7 +293,7 @@ def test_a_server_killed_in_mid_upload(
         proxy.add(Fault("cut_upload", UPLOAD, then=lambda: mortal.end(signal.SIGKILL)))
         capsys.readouterr()
         # Through the proxy: it takes the connection, and there is nobody behind it.
-        assert "the server broke off" in sync_fails(second, capsys)
+        assert "the server closed the connection" in sync_fails(second, capsys)
         mortal.start().wait()
         assert statuses(second) == {"RUNNING"}  # nobody could say that it has ended
         assert call("sync", str(second)) == 0

@@ -132,7 +132,8 @@ def test_a_record_that_a_living_process_logs_now_is_left_to_it(
         living = msgspec.structs.replace(here, pid=child.pid, started=process._start_mark(child.pid) or "")
         tags = {**ownership.tags_of(living), keys.RECORD_TAG: rundir.identity(folder)}
         run_id = client.create_run("0", tags=tags).info.run_id
-        with pytest.raises(StoreError, match=f"process {child.pid} is logging the same record now, as run {run_id}"):
+        message = f"process {child.pid} is already logging the same record, as run {run_id}"
+        with pytest.raises(StoreError, match=message):
             sync.sync_folder(found, client, folder)
         child.communicate(b"\n")
     done = sync.sync_folder(found, client, folder)

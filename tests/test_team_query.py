@@ -63,7 +63,7 @@ def test_a_pattern_is_a_text_and_no_sql(two_runs: list[str]) -> None:
 
 def test_nothing_to_read(store_uri: str) -> None:
     connect.connect(connect.resolve())
-    with pytest.raises(NotFoundError, match=r"no run whose events\.parquet can be read from here"):
+    with pytest.raises(NotFoundError, match=r"no run has an events\.parquet readable from here"):
         event_files.kernels("nothing")
 
 
@@ -87,7 +87,7 @@ def test_where_files_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert event_files.locate([run_at((tmp_path / "a b").as_uri())]) == {"r": here}
     assert event_files.locate([run_at(str(tmp_path / "elsewhere"))]) == {}
     assert event_files.locate([run_at("s3://bucket/x/artifacts")]) == {"r": "s3://bucket/x/artifacts/events.parquet"}
-    with pytest.raises(UsageError, match="DuckDB opens no dbfs locations"):
+    with pytest.raises(UsageError, match="DuckDB cannot open dbfs locations"):
         event_files.locate([run_at("dbfs:/x")])
     with pytest.raises(UsageError, match="set PROFTRACK_ARTIFACTS to that folder"):
         event_files.locate([run_at("mlflow-artifacts:/1/x/artifacts")])
@@ -95,7 +95,7 @@ def test_where_files_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert event_files.locate([run_at("mlflow-artifacts:/1/x/artifacts")]) == {
         "r": "s3://bucket/root/1/x/artifacts/events.parquet"
     }
-    with pytest.raises(UsageError, match="leads out of PROFTRACK_ARTIFACTS"):
+    with pytest.raises(UsageError, match="points outside PROFTRACK_ARTIFACTS"):
         event_files.locate([run_at("mlflow-artifacts:/../../x")])
 
 

@@ -41,6 +41,7 @@ class Probe(Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     """Duration of the whole probe; the first profiler of a process loads CUPTI."""
     error: str | None = None
+    remedy: str | None = None
     has_clocks: bool = True
     """Whether NVML reports clocks and throttling; always True on a CPU, which NVML does not cover."""
     injected: list[str] = []
@@ -54,7 +55,9 @@ def probe() -> Probe:
     try:
         device, notes = open_device("auto")
     except ProftrackError as error:
-        return Probe(device="cuda", name="unknown", notes=[], error=str(error), injected=injected)
+        return Probe(
+            device="cuda", name="unknown", notes=[], error=error.problem, remedy=error.remedy, injected=injected
+        )
     seen = Probe(device=device.type, name=device.name, notes=notes, injected=injected)
     try:
         throw_away_session(device)

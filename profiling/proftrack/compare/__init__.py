@@ -1,21 +1,21 @@
-"""Two records against each other: may they be compared, is the step time different, why, and what else changed.
+"""Compare two records: whether they are comparable, whether the step time differs, why, and what else changed.
 
-subjects      what is compared: a record, its label, the step times of its repeats
-results       what a comparison says
-comparable    what must be equal, and the refusal that names what is not
-timing        ratio of two times, its interval, the word that it and the noise floor allow
+subjects      one side of a comparison: a record, its label, the step times of its repeats
+results       the result types of a comparison
+comparable    the keys that must be equal, and the error that names those that are not
+timing        the ratio of two times, its interval, and the word that it and the noise floor allow
 floors        the noise between processes: measured, given or assumed
-parts         a step time taken apart into GPU work by its origin and idle time by its cause
-match         which part of one run is which part of the other: slower, renamed, added, gone
-why           the contributions, which add up to the change
-kernels       what a kernel's name says of its library and tile
+parts         splits a step time into GPU work by origin and idle time by cause
+match         pairs the parts of both runs: slower, renamed, added, gone
+why           counts per step, and the host's operators and calls that changed
+kernels       the library and tile that a kernel's name reveals
 changed       what else is different: commits, parameters, software, machine
-headline      all of it in one line
+headline      the comparison in one line
 comparison    joins these
-changepoints  where a series of values changed, by how much
+changepoints  where a series of values changed, and by how much
 history       comparable runs in order, with their changes
-policy        limits in YAML
-gate          what they say of a candidate
+policy        the limits in gate.yaml
+gate          checks a candidate against the limits
 """
 
 from proftrack.compare.comparison import compare

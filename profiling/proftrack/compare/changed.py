@@ -16,8 +16,8 @@ _MACHINE = ("hostname", "cpu", "cpu_count")
 
 
 def changed(before: Record, after: Record) -> list[Different]:
-    """Facts that are not equal and need not be: regime, parameters, code, software, machine, state of the GPU."""
-    found = [
+    """Facts that may differ and do: regime, parameters, code, software, machine, state of the GPU."""
+    facts = [
         _different("regime", before.verdict.regime, after.verdict.regime),
         *_params(before, after),
         *_code(before.environment, after.environment),
@@ -29,16 +29,16 @@ def changed(before: Record, after: Record) -> list[Different]:
         *_device(before, after),
         _different("proftrack", before.source.proftrack_version, after.source.proftrack_version),
     ]
-    return [each for each in found if each is not None and each.before != each.after]
+    return [fact for fact in facts if fact.before != fact.after]
 
 
 def variants(before: Record, after: Record) -> list[Different]:
-    """The parameters that may differ and do: what was tried."""
-    return [each for each in _params(before, after) if each.before != each.after]
+    """The parameters that were changed on purpose: variants."""
+    return [param for param in _params(before, after) if param.before != param.after]
 
 
 def commits_between(before: str | None, after: str | None) -> CommitRange | None:
-    """What lies between two commits, as far as the repository of the working directory knows; None without two."""
+    """The commits between two, as far as the repository of the working directory has them; None without two commits."""
     if before is None or after is None or before == after:
         return None
     here = Path.cwd()
@@ -83,7 +83,7 @@ def _table(noun: str, before: dict[str, str], after: dict[str, str]) -> Iterator
 
 
 def _threads(before: Environment, after: Environment) -> Iterator[Different]:
-    """Older records do not hold the thread count: unknown is not different."""
+    """The thread count, if both records have it: older records do not, and unknown is not different."""
     if before.threads is not None and after.threads is not None:
         yield _different("threads", before.threads, after.threads)
 

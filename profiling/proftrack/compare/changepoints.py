@@ -3,21 +3,22 @@
 A penalised likelihood proposes, permutations decide:
 
 1. Optimal partitioning (Jackson et al. 2005; PELT, Killick, Fearnhead & Eckley 2012, is its fast form) cuts the series
-   of logarithms into stretches of one level each. The noise is taken from the differences of neighbours, so that the
-   changes themselves do not count; the penalty of a cut is such that normal noise is cut in 2 of 100 series.
+   of logarithms into stretches of one level each. The noise is estimated from differences of neighbours, so that the
+   changes themselves do not count; the penalty per cut is set so that normal noise is cut in 2 of 100 series.
 2. Each cut must separate its two stretches better than nearly all best cuts of shuffled residuals do.
-3. All cuts together must explain more than nearly all best sets of as many cuts of the shuffled series do; and so on
-   both sides of the clearest cut, as long as the parts are long: a change that is real vouches for no other.
+3. All cuts together must explain more than nearly all best sets of as many cuts of the shuffled series do. Both sides
+   of the clearest cut are then judged by themselves, as long as they are long enough: one real change does not prove
+   another.
 
-A long series is looked through in windows that overlap, so that the time is linear in the runs; 2 % are then the chance
-of a false alarm in WINDOW runs.
+A long series is processed in overlapping windows, so that the time is linear in the runs; the chance of a false alarm
+is then 2 % in WINDOW runs.
 
-The first step alone finds short stretches and a regression that was mended again, and raises false alarms in up to a
-quarter of the series whose noise has heavy tails or two modes, as step times have. Permutations assume nothing of the
-noise but that it comes in no order, and alone miss a change that went back. benchmarks/changepoints.py holds both,
-e-divisive (Matteson & James 2014) and binary segmentation against known series; docs/compare.md has the table.
+The first step alone finds short stretches and a regression that was later fixed, but raises false alarms in up to a
+quarter of the series with heavy-tailed or bimodal noise, which step times have. Permutations assume only that the noise
+has no order, but alone they miss a change that was reverted. benchmarks/changepoints.py compares both, e-divisive
+(Matteson & James 2014) and binary segmentation on known series; docs/compare.md has the table.
 
-Noise that drifts (a machine that warms up over days) is beyond all of these: drift is a change.
+None of them can handle noise that drifts (a machine that warms up over days): drift is a change.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ from proftrack.compare.timing import quantile
 
 FEWEST_RUNS = 8
 SHORTEST = 2
-"""Runs in a stretch: one run alone is no evidence."""
+"""Runs in a stretch: a single run is no evidence."""
 LEAST_NOISE = 1e-4
-"""Of a logarithm: no two measured times agree better for a reason."""
+"""In logarithms: if measured times agree better than this, it is by chance."""
 CUT_ALPHA = 0.025
 WHOLE_ALPHAS = ((16, 0.025), (math.inf, 0.01))
-"""Chance of a false alarm by shuffles, for series shorter than so many runs; short ones have too few arrangements for a
-stricter test."""
+"""(runs, alpha): the allowed chance of a false alarm by shuffles, for series shorter than `runs`; short series have too
+few arrangements for a stricter test."""
 SHUFFLES, SHUFFLES_LONG, LONG = 399, 199, 300
 WINDOW = 400
 APART = 50
-"""Runs of a part that is judged by itself; a shorter one has too few arrangements."""
+"""Fewest runs of a part that is judged by itself; a shorter part has too few arrangements."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -55,16 +56,16 @@ class ChangePoint(Struct, frozen=True, kw_only=True):
     index: int
     """Position of the first run after it."""
     before: float
-    """Typical value of the stretch before: the geometric mean; of a count the count."""
+    """Typical value of the stretch before: the geometric mean of a time, or the count itself."""
     after: float
     ratio: float | None
-    """after / before, None where before is 0."""
+    """after / before, None if before is 0."""
     interval: Interval | None
     """95 % interval of the ratio; None for a count, which is exact."""
 
 
 def find(values: Sequence[float]) -> list[ChangePoint]:
-    """Changes of a measured, positive value (a time) in runs in order; none in fewer than eight runs."""
+    """Changes of a measured, positive value (a time) over ordered runs; none in fewer than eight runs."""
     if len(values) < FEWEST_RUNS or min(values) <= 0:
         return []
     logs = np.log(np.array(values, dtype=float))
@@ -75,7 +76,7 @@ def find(values: Sequence[float]) -> list[ChangePoint]:
 
 
 def find_exact(values: Sequence[float]) -> list[ChangePoint]:
-    """Changes of a count: every one, since a count has no noise."""
+    """All changes of a count: a count has no noise."""
     return [
         ChangePoint(index=i, before=a, after=b, ratio=b / a if a else None, interval=None)
         for i, (a, b) in enumerate(pairwise(values), start=1)
@@ -87,19 +88,19 @@ def stretches(series: Floats) -> list[int]:
     """Bounds of the stretches of one level: 0, the first position of each further stretch, the length."""
     bounds, low = [0], 0
     while len(series) - low > WINDOW:
-        found = [low + cut for cut in _stretches(series[low : low + WINDOW])[1:-1]]
-        # What stands near the window's end is judged in the next one, with what follows.
-        sure = [cut for cut in found if cut < low + WINDOW * 3 // 4]
+        cuts = [low + cut for cut in _stretches(series[low : low + WINDOW])[1:-1]]
+        # A cut near the window's end is judged in the next window, together with what follows it.
+        sure = [cut for cut in cuts if cut < low + WINDOW * 3 // 4]
         bounds += sure
         low = sure[-1] if sure else low + WINDOW // 2
     bounds += [low + cut for cut in _stretches(series[low:])[1:-1]]
-    return _seen_whole(series, [*bounds, len(series)])
+    return _without_weak_cuts(series, [*bounds, len(series)])
 
 
-def _seen_whole(series: Floats, bounds: list[int]) -> list[int]:
-    """Without the cuts that are nothing beside all of their two stretches, of which a window held only a part.
+def _without_weak_cuts(series: Floats, bounds: list[int]) -> list[int]:
+    """Drop cuts that are insignificant next to their two full stretches, of which a window saw only a part.
 
-    The limit is what the largest of so many normal deviates reaches, sqrt(2 ln n).
+    The limit is the expected largest of n normal deviates, sqrt(2 ln n).
     """
     while len(series) > WINDOW and len(bounds) > 2:
         noise = math.sqrt(float((_residuals(series, bounds) ** 2).mean()))
@@ -112,7 +113,7 @@ def _seen_whole(series: Floats, bounds: list[int]) -> list[int]:
 
 
 def _stretches(series: Floats) -> list[int]:
-    """`stretches` of one window; parts on both sides of the clearest cut are judged by themselves where they can be."""
+    """`stretches` of one window; both sides of the clearest cut are judged by themselves if they are long enough."""
     bounds = _judged(series)
     if len(bounds) <= 2:
         return bounds
@@ -127,13 +128,13 @@ def _stretches(series: Floats) -> list[int]:
 
 
 def _strength(series: Floats, bounds: list[int], i: int) -> float:
-    """How far apart the levels on both sides of a cut are, in what their own lengths make certain."""
+    """How far apart the levels on both sides of a cut are, weighted by how certain their lengths make them."""
     old, new = series[bounds[i - 1] : bounds[i]], series[bounds[i] : bounds[i + 1]]
     return float(abs(new.mean() - old.mean())) * math.sqrt(len(old) * len(new) / (len(old) + len(new)))
 
 
 def _judged(series: Floats) -> list[int]:
-    """The proposed cuts that permutations leave."""
+    """The proposed cuts that permutation tests confirm."""
     generator = np.random.default_rng(0)
     shuffles = SHUFFLES if len(series) < LONG else SHUFFLES_LONG
     bounds = proposed(series)
@@ -154,12 +155,12 @@ def _judged(series: Floats) -> list[int]:
 
 
 def penalty(runs: int) -> float:
-    """What a further stretch must explain, in squared noise; fitted to simulated normal noise, see the head."""
+    """How much each further stretch must explain, in squared noise; fitted to simulated normal noise, see the top."""
     return 11 + 115 / runs
 
 
 def proposed(series: Floats) -> list[int]:
-    """Bounds of the best partition; sought again without the jumps that were found, as long as that finds more."""
+    """Bounds of the best partition; repeated with the noise estimated without its jumps, as long as that finds more."""
     bounds = [0, len(series)]
     while True:
         jumps = np.diff(series)
@@ -172,7 +173,7 @@ def proposed(series: Floats) -> list[int]:
 
 
 def partition(series: Floats, price: float) -> list[int]:
-    """Bounds of the partition that explains most squares for `price` a stretch (dynamic programming, exact)."""
+    """Bounds of the partition that explains the most squares at `price` per stretch (dynamic programming, exact)."""
     count = len(series)
     sums = np.concatenate([[0.0], np.cumsum(series - series.mean())])
     best, start = np.full(count + 1, -np.inf), np.zeros(count + 1, dtype=np.int64)
@@ -202,7 +203,7 @@ def _cut_by_chance(series: Floats, bounds: list[int], i: int, generator: np.rand
 
 
 def _whole_by_chance(series: Floats, bounds: list[int], generator: np.random.Generator, shuffles: int) -> float:
-    """How often the best cuts of the shuffled series, as many, explain as much as these do."""
+    """How often the same number of best cuts of the shuffled series explains as much as these cuts do."""
     centred = series - series.mean()
     explained = sum(float(centred[low:high].sum()) ** 2 / (high - low) for low, high in pairwise(bounds))
     shuffled = generator.permuted(np.tile(centred, (shuffles, 1)), axis=1)
@@ -214,7 +215,7 @@ def _share(shuffled: Floats, observed: float) -> float:
 
 
 def _best_cut(rows: Floats) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """For each row the largest standardised difference of the means left and right of a cut, and its place."""
+    """For each row the largest standardised difference of the means left and right of a cut, and the cut's position."""
     length = rows.shape[1]
     left = np.arange(SHORTEST, length - SHORTEST + 1)
     sums = np.cumsum(rows, axis=1)
@@ -225,7 +226,7 @@ def _best_cut(rows: Floats) -> tuple[Floats, npt.NDArray[np.int64]]:
 
 
 def _most_explained(rows: Floats, cuts: int) -> Floats:
-    """For each row what the best `cuts` cuts explain of its squares (dynamic programming over all rows at once)."""
+    """For each row how much the best `cuts` cuts explain of its squares (dynamic programming over all rows at once)."""
     count = rows.shape[1]
     sums = np.concatenate([np.zeros((len(rows), 1)), np.cumsum(rows, axis=1)], axis=1)
     best = sums**2 / np.maximum(np.arange(count + 1), 1)
@@ -240,7 +241,7 @@ def _most_explained(rows: Floats, cuts: int) -> Floats:
 
 
 def _residuals(series: Floats, bounds: list[int]) -> Floats:
-    """What the stretches' means leave."""
+    """The series minus the mean of each stretch."""
     out = series.astype(float)
     for low, high in pairwise(bounds):
         out[low:high] -= out[low:high].mean()
@@ -248,12 +249,12 @@ def _residuals(series: Floats, bounds: list[int]) -> Floats:
 
 
 def _spread(residuals: Floats, bounds: list[int]) -> Floats:
-    """Residuals as wide as the noise is: each mean that was fitted took some of it away."""
+    """Residuals scaled up to the width of the noise: fitting the means made them narrower."""
     out: Floats = residuals.copy()
-    whole = len(residuals)
+    total = len(residuals)
     for low, high in pairwise(bounds):
         length = high - low
-        out[low:high] *= math.sqrt(length / max(length - 1, 1) * (whole - 1) / whole)
+        out[low:high] *= math.sqrt(length / max(length - 1, 1) * (total - 1) / total)
     return out
 
 

@@ -1,4 +1,4 @@
-"""What must be equal for two results to be compared, and the refusal that names what is not."""
+"""The keys that must be equal for two results to be compared, and the error that names those that are not."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from proftrack.text import meant, show
 
 THREADS = "threads"
 _MAY_BE_UNKNOWN = (THREADS,)
-"""Keys that older records do not hold: where one side lacks them they are unknown, not different."""
+"""Keys that older records do not have: if one side lacks them they are unknown, not different."""
 
 
 def keys_of(record: Record) -> dict[str, Any]:
-    """What must be equal, with its value: the run's fingerprint keys; of a bare trace device and profiler options.
+    """The keys that must be equal, with their values: a run's fingerprint keys; a bare trace's device and profiler
+    options.
 
-    On a CPU torch's thread count is one of them; older records have it from $OMP_NUM_THREADS, or not at all. Not among
-    them: commit, software versions, machine, and the parameters that the experiment calls variants. Those
-    may differ, and are reported.
+    On a CPU they include torch's thread count; older records have it from $OMP_NUM_THREADS, or not at all. Commit,
+    software versions, machine and the experiment's variant parameters are not among them: they may differ, and are
+    reported.
     """
     device = record.environment.device
     if record.run is not None:
@@ -34,24 +35,24 @@ def keys_of(record: Record) -> dict[str, Any]:
 
 
 def threads_of(record: Record) -> int | None:
-    """torch's threads within an operator; None where the record does not say."""
+    """torch's threads within an operator; None if the record does not say."""
     if record.environment.threads is not None:
         return record.environment.threads
-    asked = record.environment.variables.get("OMP_NUM_THREADS", "").partition(",")[0]
-    return int(asked) if asked.isascii() and asked.isdigit() and int(asked) > 0 else None
+    value = record.environment.variables.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return int(value) if value.isascii() and value.isdigit() and int(value) > 0 else None
 
 
 def differing(before: Record, after: Record) -> list[Different]:
-    """The keys that should be equal and are not; for a bare trace only those that it has are looked at."""
+    """The keys that should be equal but are not; of a bare trace only the keys that it has are compared."""
     found = unequal(before, after)
-    return [each for each in found if each.name not in _MAY_BE_UNKNOWN or None not in (each.before, each.after)]
+    return [key for key in found if key.name not in _MAY_BE_UNKNOWN or None not in (key.before, key.after)]
 
 
 def unequal(before: Record, after: Record) -> list[Different]:
-    """The same, with keys that one of two runs does not know: their fingerprints differ for those, too."""
+    """`differing`, plus keys that only one of two runs has: these make their fingerprints differ, too."""
     a, b = keys_of(before), keys_of(after)
-    whole = before.run is not None and after.run is not None
-    names = sorted(a.keys() | b.keys()) if whole else sorted(a.keys() & b.keys())
+    both_runs = before.run is not None and after.run is not None
+    names = sorted(a.keys() | b.keys()) if both_runs else sorted(a.keys() & b.keys())
     return [
         Different(name=name, before=_text(a, name), after=_text(b, name))
         for name in names
@@ -62,16 +63,16 @@ def unequal(before: Record, after: Record) -> list[Different]:
 def check(before: Record, after: Record, across: Collection[str] = ()) -> list[Different]:
     """The differing keys that `across` allows; `params.n` may be named `n`.
 
-    Raises IncomparableError naming those that it does not allow, UsageError for a key that neither result has.
+    Raises IncomparableError that names those that it does not allow, UsageError for a key that neither result has.
     """
     known = keys_of(before).keys() | keys_of(after).keys()
     allowed = {_full_name(key, known) for key in across}
     found = differing(before, after)
-    refused = [each for each in found if each.name not in allowed]
+    refused = [key for key in found if key.name not in allowed]
     if refused:
-        listed = "; ".join(f"{each.name}: {_shown(each.before)} and {_shown(each.after)}" for each in refused)
-        options = " ".join(f"--across {each.name}" for each in refused)
-        raise IncomparableError(f"not comparable, {listed} (compare them all the same with {options})")
+        listed = "; ".join(f"{key.name}: {_shown(key.before)} and {_shown(key.after)}" for key in refused)
+        options = " ".join(f"--across {key.name}" for key in refused)
+        raise IncomparableError(f"not comparable, {listed}", f"to compare anyway, pass {options}")
     return found
 
 

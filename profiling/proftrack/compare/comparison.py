@@ -1,4 +1,4 @@
-"""Joins the parts of a comparison."""
+"""Compare two records: joins the parts of a comparison."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ STEP_TIME, BUSY = "step_time_us", "gpu_busy_per_step_us"
 Basis = Literal["unprofiled", "profiled"]
 _UNDERMINING = {
     "no_steps": "the whole recording counts as one step",
-    "partial_file": "its trace is not whole",
-    "partial_window": "its trace does not hold all steps",
+    "partial_file": "its trace file is incomplete",
+    "partial_window": "its trace does not contain all steps",
     "gpu_not_measured": "its GPU was not measured",
-    "under_recorded_graphs": "its CUDA graphs were recorded in part",
-    "invalid_timestamps": "some of its GPU times cannot be",
-    "recompiled_in_window": "it compiled while it was recorded",
+    "under_recorded_graphs": "its CUDA graphs were only partly recorded",
+    "invalid_timestamps": "some of its GPU timestamps are impossible",
+    "recompiled_in_window": "it compiled while it was being recorded",
     "gpu_throttled": "its GPU was throttled",
     "gpu_shared": "its GPU was shared",
 }
 RECORDING_US = 10.0
-"""At most, for one row on the host with shapes recorded."""
+"""The most that recording one row on the host costs, with shapes."""
 _NO_STEP_TIME = ("no_steps", "partial_file", "recompiled_in_window")
-"""Of a trace's own step time, nothing may be claimed with these."""
+"""With these flags, nothing may be claimed about the trace's own step time."""
 
 
 def compare(
@@ -50,16 +50,16 @@ def compare(
 ) -> Comparison:
     """Compare two runs, two traces, or one with the other.
 
-    `noise`: what is known of the noise between processes, by metric (`step_time_us`, `gpu_busy_per_step_us`); what is
-    missing is assumed. `notes`: what else the reader is to know. Raises IncomparableError where keys differ that
-    `across` does not name, ProftrackError where a side has no step time.
+    `noise`: the known noise between processes, by metric (`step_time_us`, `gpu_busy_per_step_us`); missing ones are
+    assumed. `notes`: what else to tell the reader. Raises IncomparableError if keys differ that `across` does not name,
+    ProftrackError if a side has no step time.
     """
     before, after = baseline.record, candidate.record
     allowed = check(before, after, across)
     basis = _basis(before, after)
     same = _same_data(before, after)
-    known = noise or {}
-    time = _step_time(baseline, candidate, basis, known.get(STEP_TIME), same=same)
+    noise = noise or {}
+    time = _step_time(baseline, candidate, basis, noise.get(STEP_TIME), same=same)
     rows = match(parts_of(before, time.before_us), parts_of(after, time.after_us))
     counts, host = why.counts(before, after), why.host_rows(before, after)
     tried = [*allowed, *(v for v in changed.variants(before, after) if f"params.{v.name}" not in _names(allowed))]
@@ -73,7 +73,7 @@ def compare(
         baseline=baseline.side(),
         candidate=candidate.side(),
         step_time=time,
-        busy=_busy(baseline, candidate, known.get(BUSY), same=same),
+        busy=_busy(baseline, candidate, noise.get(BUSY), same=same),
         counts=counts,
         rows=rows,
         host=host,
@@ -84,24 +84,24 @@ def compare(
     )
 
 
-def _names(found: list[Different]) -> set[str]:
-    return {each.name for each in found}
+def _names(facts: list[Different]) -> set[str]:
+    return {fact.name for fact in facts}
 
 
 def _basis(before: Record, after: Record) -> Basis:
-    """Step times without the profiler where both have one, else those of both traces: never one of each."""
+    """Step times without the profiler if both have one, else those of both traces; never one of each."""
     return "unprofiled" if before.verdict.basis == after.verdict.basis == "unprofiled" else "profiled"
 
 
 def _same_data(before: Record, after: Record) -> bool:
-    """Whether both hold the same measurement, under whatever file names."""
+    """Whether both are the same measurement, whatever their file names."""
     return msgspec.structs.replace(before, source=after.source) == after
 
 
 def step_samples(record: Record, basis: Basis, runs: int = 1) -> Samples:
     """T with its samples: blocks (or latencies) without the profiler, the steps' host times in a trace.
 
-    Raises ProftrackError where there is none.
+    Raises ProftrackError if there is none.
     """
     if basis == "unprofiled" and record.timing is not None:
         return Samples(record.timing.chosen.us, record.timing.chosen.samples_us, runs)
@@ -126,10 +126,10 @@ def _step_time(baseline: Subject, candidate: Subject, basis: Basis, known: Floor
 
 
 def _inflation(record: Record, samples: Samples) -> float:
-    """How many times too long the step of a trace may be, since profiling makes the host's side slower.
+    """By what factor a trace's step may be too long, since profiling slows the host down.
 
-    On a GPU as the verdict of a bare trace has it: dispatch divided by four (short steps) or two. Without one: what
-    recording a host row costs, at most a factor of four.
+    On a GPU the same as in the verdict of a bare trace: dispatch divided by four (short steps) or two. Without a GPU:
+    the cost of recording the host rows, at most a factor of four.
     """
     busy, time = record.times.gpu_busy_per_step_us, samples.value
     if not busy:
@@ -146,7 +146,7 @@ def _inflation(record: Record, samples: Samples) -> float:
 
 
 def _least_busy(before: Record, after: Record, a: Samples, b: Samples) -> float | None:
-    """The smaller B / T of the two: the more of a step is the host's, the more it may vary."""
+    """The smaller B / T of the two: the larger the host's share of a step, the more it may vary."""
     shares = [
         record.times.gpu_busy_per_step_us / samples.value
         for record, samples in ((before, a), (after, b))
@@ -156,41 +156,41 @@ def _least_busy(before: Record, after: Record, a: Samples, b: Samples) -> float 
 
 
 def _spoiled(before: Record, after: Record) -> str | None:
-    codes = [flag for record in (before, after) for flag in record.quality if flag.code in _NO_STEP_TIME]
-    return f"The step time of a trace is not certain: {codes[0].message}" if codes else None
+    flags = [flag for record in (before, after) for flag in record.quality if flag.code in _NO_STEP_TIME]
+    return f"The step time of a trace is not reliable: {flags[0].message}" if flags else None
 
 
 def _busy(baseline: Subject, candidate: Subject, known: Floor | None, *, same: bool) -> TimeChange | None:
-    """B of both, with the steps' own GPU times as samples."""
+    """B of both, with the GPU times of the steps as samples."""
     sides = []
     for subject in (baseline, candidate):
         busy = subject.record.times.gpu_busy_per_step_us
         if not busy:
             return None
-        own = [step.self_cuda_time_us or 0.0 for step in subject.record.per_step]
-        sides.append(Samples(busy, own, subject.runs(BUSY), mean=True))
+        steps = [step.self_cuda_time_us or 0.0 for step in subject.record.per_step]
+        sides.append(Samples(busy, steps, subject.runs(BUSY), mean=True))
     return compare_times(BUSY, sides[0], sides[1], known or floors.assumed_busy_floor(), same_data=same)
 
 
 def _notes(baseline: Subject, candidate: Subject, basis: Basis) -> list[str]:
-    """What the reader must know to trust the figures."""
+    """What the reader must know before trusting the figures."""
     notes = []
     for noun, subject in (("baseline", baseline), ("candidate", candidate)):
         for flag in subject.record.quality:
             if flag.code in _UNDERMINING:
                 notes.append(f"The {noun}: {_UNDERMINING[flag.code]} ({flag.code}).")
     if basis == "profiled":
-        notes.append("Step times come from the traces, where profiling makes the host's side slower than it is.")
+        notes.append("Step times come from the traces, where profiling slows the host down.")
     if (baseline.record.run is None) != (candidate.record.run is None):
-        notes.append("One side is a bare trace: whether both ran the same workload cannot be checked.")
+        notes.append("One side is a bare trace, so it cannot be checked that both ran the same workload.")
     if not keys_of(baseline.record) or not keys_of(candidate.record):
-        notes.append("A trace does not say which device it is from: whether it is the same one cannot be checked.")
+        notes.append("A trace does not name its device, so it cannot be checked that both used the same one.")
     threads = _threads(baseline.record, candidate.record)
     return [*notes, threads] if threads else notes
 
 
 def _threads(before: Record, after: Record) -> str | None:
-    """Thread counts that differ or are not known. On a CPU, differing ones are refused unless --across allows them."""
+    """A note if thread counts differ or are unknown. On a CPU, a difference is refused unless --across allows it."""
     if before.run is None or after.run is None:
         return None
     a, b = threads_of(before), threads_of(after)
@@ -198,12 +198,12 @@ def _threads(before: Record, after: Record) -> str | None:
         return "Neither run says how many threads torch used." if _on_cpu(before) else None
     if a is None or b is None:
         return (
-            f"{'The baseline' if a is None else 'The candidate'} does not say how many threads torch used, the other "
-            f"run used {a or b}: whether they are as many is unknown."
+            f"{'The baseline' if a is None else 'The candidate'} does not say how many threads torch used; the other "
+            f"run used {a or b}."
         )
     if a == b:
         return None
-    return f"torch's threads: {a} in the baseline, {b} in the candidate; the host's times may differ for that alone."
+    return f"torch's threads: {a} in the baseline, {b} in the candidate; this alone can change the host's times."
 
 
 def _on_cpu(record: Record) -> bool:

@@ -1,4 +1,4 @@
-"""How far the times of two fresh processes can be apart that run the same code: measured, given or assumed."""
+"""How far apart the times of two fresh processes with the same code can be: measured, given or assumed."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from proftrack.text import difference
 
 ASSUMED_GPU = 0.03
 ASSUMED_HOST = 0.5
-"""Where nothing is known, as logarithms: of a step's time on the GPU, and of the rest of it. Seen on an H200: warm
-steps that the GPU fills agreed within 1 % between processes; the host time of the same code differed by a factor of
+"""The floors if nothing is known, as logarithms: of a step's GPU time, and of the rest of the step. On an H200, warm
+steps that fill the GPU agreed within 1 % between processes; the host time of the same code differed by a factor of
 1.6."""
 ASSUMED_BUSY = 0.1
-"""Of B, which comes from a few recorded steps behind a pause: on the same H200, at its power limit, kernels took 213 to
-227 us a step in six processes."""
+"""The same for B, which comes from a few recorded steps after a pause: on the same H200, at its power limit, kernels
+took 213 to 227 us per step in six processes."""
 LEAST = 0.005
-"""No floor is lower: a handful of runs can agree better by chance."""
+"""The lowest floor: a handful of runs can agree better by chance."""
 
 
 def assumed_floor(busy_fraction: float | None, blocks: Sequence[Sequence[float]] = ()) -> Floor:
-    """What is assumed of a step where no repeats are known: its GPU time is steady, the rest is not.
+    """The assumed floor of a step without known repeats: its GPU time is steady, the rest is not.
 
     `busy_fraction`: B / T, None on a device without GPU lane. `blocks`: the block times of each process; two processes
-    are not taken to agree better than the blocks of one do (their 10th and 90th percentiles).
+    are not assumed to agree better than the blocks of one process do (their 10th and 90th percentiles).
     """
     u = min(max(busy_fraction or 0.0, 0.0), 1.0)
     fraction = math.expm1(ASSUMED_GPU * u + ASSUMED_HOST * (1 - u))
     why = "no repeats are known"
-    own = max((_spread(each) for each in blocks if len(each)), default=0.0)
-    if own > fraction:
-        fraction, why = own, f"{why}, and blocks of one process differ as much"
+    within = max((_spread(times) for times in blocks if len(times)), default=0.0)
+    if within > fraction:
+        fraction, why = within, f"{why}, and blocks of one process differ by as much"
     text = f"two fresh processes are assumed to differ by up to {difference(fraction)} ({why})."
     return Floor(fraction=fraction, source="assumed", text=text)
 
 
 def assumed_busy_floor() -> Floor:
-    """What is assumed of GPU busy time where no repeats are known."""
+    """The assumed floor of GPU busy time without known repeats."""
     fraction = math.expm1(ASSUMED_BUSY)
     by = difference(fraction)
     text = f"the GPU time of a few recorded steps is assumed to differ by up to {by} (no repeats are known)."
@@ -51,8 +51,8 @@ def assumed_busy_floor() -> Floor:
 
 
 def own_floor(timed: StepTime | None, repeats: Sequence[float] = ()) -> Floor | None:
-    """How noisy one side is by itself: by the samples of its process, or by runs of its code in fresh processes where
-    there are three and they differ more. None where neither is known.
+    """How noisy one side is by itself: from the samples of its process or, if there are three and they differ more,
+    from runs of its code in fresh processes. None if neither is known.
     """
     floors = [floor for floor in (measured_floor([repeats]), _of_samples(timed)) if floor is not None]
     return max(floors, key=lambda floor: floor.fraction, default=None)
@@ -72,17 +72,17 @@ def _spread(times: Sequence[float]) -> float:
 
 
 def given_floor(percent: float) -> Floor:
-    """The caller's: two processes of the same code differ by up to `percent`."""
+    """The floor given by the caller: two processes of the same code differ by up to `percent`."""
     text = f"two fresh processes may differ by {percent:g} % (given)."
     return Floor(fraction=percent / 100, source="given", text=text)
 
 
 def measured_floor(groups: Sequence[Sequence[float]], series: Sequence[float] = ()) -> Floor | None:
-    """From runs in fresh processes; None where there are too few to tell.
+    """The floor measured from runs in fresh processes; None if there are too few.
 
-    `groups`: values of one metric, one group for each state of the code; needs three runs of one state, or as much in
-    pairs. `series`: values of comparable runs in the order of their commits, eight at least: used where the groups are
-    too few. Their noise is what the levels between their changes leave, so that real changes are no noise.
+    `groups`: values of one metric, one group for each version of the code; needs three runs of one version, or as many
+    in pairs. `series`: values of comparable runs in the order of their commits, at least eight; used if the groups are
+    too small. Their noise is the residual around the levels between changes, so that real changes are not noise.
     """
     logs = [np.log(np.array(group, dtype=float)) for group in groups if len(group) > 1 and min(group) > 0]
     degrees = sum(len(group) - 1 for group in logs)
@@ -92,13 +92,13 @@ def measured_floor(groups: Sequence[Sequence[float]], series: Sequence[float] = 
     values = [value for value in series if value > 0]
     if len(values) < FEWEST_RUNS:
         return None
-    whole = np.log(np.array(values))
-    levels = [whole[low:high] for low, high in pairwise(stretches(whole))]
+    logs_in_order = np.log(np.array(values))
+    levels = [logs_in_order[low:high] for low, high in pairwise(stretches(logs_in_order))]
     return _floor(levels, len(values) - len(levels), len(values), f"by {len(values)} runs of successive commits")
 
 
 def _floor(groups: Sequence[np.ndarray], degrees: int, runs: int, how: str) -> Floor:
-    """Of the difference of two runs: Student's quantile times the pooled deviation times the root of two."""
+    """The floor of the difference of two runs: Student's quantile times the pooled deviation times the root of two."""
     deviation = math.sqrt(sum(float(((group - group.mean()) ** 2).sum()) for group in groups) / degrees)
     fraction = max(math.expm1(quantile(degrees) * deviation * math.sqrt(2)), LEAST)
     return Floor(

@@ -1,11 +1,11 @@
-"""What a policy says of a candidate: each limit passes, fails, or cannot be told.
+"""Check a candidate against a policy: each limit passes, fails, or is inconclusive.
 
-A limit on a time fails only where the candidate is beyond it and the difference is no noise; it passes only where the
-noise would not have hidden going beyond it. Between the two it is inconclusive. Counts have no noise.
+A limit on a time fails only if the candidate exceeds it and the difference is not noise; it passes only if noise could
+not have hidden exceeding it. Between the two it is inconclusive. Counts have no noise.
 
-    outcome   fail where a check fails, else inconclusive where a required one cannot be told, else pass
+    outcome   fail if any check fails, else inconclusive if a required check is inconclusive, else pass
 
-Where there are too few samples, or a run is noisy by itself, no limit on a time is judged: counts and memory still are.
+If there are too few samples, or a run is noisy by itself, limits on times are not judged; counts and memory still are.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from proftrack.compare.comparison import BUSY, STEP_TIME, step_samples
 from proftrack.compare.policy import COUNTS, Limit, Policy, describe
 from proftrack.compare.results import Comparison, Count, Floor, Interval
 from proftrack.compare.subjects import Subject
-from proftrack.text import amount, changes, difference, number
+from proftrack.text import amount, changes, counted, difference, number
 
 Outcome = Literal["pass", "fail", "inconclusive"]
 EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 3, "inconclusive": 4}
 NOISE = "noise"
 TOO_NOISY = 0.25
-"""A run (or its code) that differs from itself by more says nothing about another one."""
+"""A run (or its code) whose own times differ by more than this cannot be judged against another one."""
 _GROUNDS = ("samples", "runs", NOISE)
-"""Checks of the data, which are no limits."""
+"""Checks of the data, not limits of the policy."""
 NOISELESS = ("peak_memory_bytes", "recorded_steps")
-"""Metrics that are the same in every run of the same code."""
+"""Metrics that are equal in all runs of the same code."""
 
 
 class Check(Struct, frozen=True, kw_only=True):
@@ -42,16 +42,16 @@ class Check(Struct, frozen=True, kw_only=True):
     limit: str
     outcome: Outcome
     counted: bool = True
-    """Whether it decides; a metric that is not required and cannot be told does not."""
+    """Whether it counts towards the outcome; a metric that is inconclusive and not required does not."""
     reason: str = ""
 
 
 class Gate(Struct, frozen=True, kw_only=True):
-    """`proftrack gate`."""
+    """The result of `proftrack gate`."""
 
     outcome: Outcome
     reason: str
-    """In one sentence."""
+    """One sentence."""
     candidate: str
     baseline: str | None
     policy: str
@@ -65,7 +65,7 @@ class Gate(Struct, frozen=True, kw_only=True):
 
 
 def undecided(candidate: str, policy: Policy, reason: str, baseline: str | None = None) -> Gate:
-    """A gate that could not be held: no baseline, or one that is not comparable."""
+    """The result if there is no baseline, or none that is comparable."""
     return Gate(outcome="inconclusive", reason=reason, candidate=candidate, baseline=baseline, policy=policy.source)
 
 
@@ -77,12 +77,12 @@ def evaluate(
     before: Mapping[str, float],
     after: Mapping[str, float],
 ) -> Gate:
-    """Hold a candidate against a policy. `before` and `after`: the metrics of both runs."""
+    """Check a candidate against a policy. `before` and `after`: the metrics of both runs."""
     grounds = [*_samples(baseline, candidate, comparison, policy), _noise(baseline, candidate, comparison, policy)]
     unfit = next((_UNFIT[check.name] for check in grounds if check.outcome != "pass"), "")
     noise = grounds[-1]
     noisy = noise.outcome != "pass"
-    alone = noisy and (noise.after or 0.0) > TOO_NOISY  # then its own times are no better against a fixed figure
+    alone = noisy and (noise.after or 0.0) > TOO_NOISY  # then even an absolute limit on its times cannot be judged
     checks = [*grounds, _regime(comparison, policy, noisy=noisy)]
     counts = {count.name: count for count in comparison.counts}
     for name, limit in policy.metrics.items():
@@ -114,18 +114,18 @@ def _outcome(checks: list[Check]) -> tuple[Outcome, str]:
         return "inconclusive", "; ".join(f"{check.name}: {check.reason}" for check in unclear)
     if not passed:
         return "inconclusive", "no limit of the policy could be checked"
-    left = f", {len(skipped)} could not be checked and need not be" if skipped else ""
-    return "pass", f"{len(passed)} limits kept{left}"
+    left = f"; {len(skipped)} optional could not be checked" if skipped else ""
+    return "pass", f"{counted(len(passed), 'limit')} met{left}"
 
 
 def _samples(baseline: Subject, candidate: Subject, comparison: Comparison, policy: Policy) -> list[Check]:
-    """Whether there is enough to judge by: samples within each run, and runs."""
+    """Whether there is enough data: samples within each run, and runs."""
     fewest = min(len(step_samples(subject.record, comparison.basis).samples) for subject in (baseline, candidate))
     runs = min(baseline.runs(STEP_TIME), candidate.runs(STEP_TIME))
     timing = candidate.record.timing
     noun = f"timed {timing.chosen.noun}s" if timing and comparison.basis == "unprofiled" else "recorded steps"
     enough = fewest >= policy.min_samples or comparison.step_time.same_data
-    few = f"only {fewest} {noun} in one of the runs; raise timing.min_seconds, or min_samples is too high"
+    few = f"only {fewest} {noun} in one of the runs; raise timing.min_seconds, or lower min_samples"
     single = f"only {runs} of {policy.min_runs} runs on one side; profile that commit again"
     return [
         Check(
@@ -149,17 +149,17 @@ _UNFIT = {"samples": "too few samples", "runs": "too few samples", NOISE: "too n
 
 
 def _noise(baseline: Subject, candidate: Subject, comparison: Comparison, policy: Policy) -> Check:
-    """Whether a run, or the runs of its code, differ from themselves by too much. Counts where a time is limited."""
+    """Whether a run, or the runs of its code, vary too much by themselves. Counts only if the policy limits a time."""
     before, after = _own(baseline), _own(candidate)
     between = comparison.step_time.floor
     if between.source == "measured" and between.fraction > (before.fraction if before else 0.0):
-        before = between  # of the runs like the baseline
-    said = [
+        before = between  # the noise of the runs like the baseline
+    sentences = [
         _noise_sentence("baseline", baseline, before, "or name another one with --baseline"),
         _noise_sentence("candidate", candidate, after, "with nothing else running"),
     ]
     alone = after is not None and after.fraction > TOO_NOISY
-    reason = "" if comparison.step_time.same_data else "; ".join(filter(None, said))
+    reason = "" if comparison.step_time.same_data else "; ".join(filter(None, sentences))
     return Check(
         name=NOISE,
         before=before.fraction if before else None,
@@ -190,7 +190,7 @@ def _noise_sentence(noun: str, subject: Subject, own: Floor | None, remedy: str)
 
 
 def _is_timed(name: str) -> bool:
-    """Whether a metric is a time, or made of one."""
+    """Whether a metric is a time, or derived from one."""
     return name not in NOISELESS and name not in COUNTS
 
 
@@ -198,19 +198,20 @@ def _regime(comparison: Comparison, policy: Policy, *, noisy: bool) -> Check:
     old, new = comparison.baseline.regime, comparison.candidate.regime
     allowed = policy.regime
     limit = "any" if allowed == "any" else old if allowed == "same" else " or ".join(allowed)
-    said = f"{old} -> {new}"
+    change = f"{old} -> {new}"
     if allowed == "any":
-        return Check(name="regime", limit=limit, outcome="pass", counted=False, reason=said)
+        return Check(name="regime", limit=limit, outcome="pass", counted=False, reason=change)
     if new == "inconclusive" or (allowed == "same" and old == "inconclusive"):
-        return Check(name="regime", limit=limit, outcome="inconclusive", reason=f"the verdict is inconclusive ({said})")
+        reason = f"the verdict is inconclusive ({change})"
+        return Check(name="regime", limit=limit, outcome="inconclusive", reason=reason)
     if noisy:
-        return Check(name="regime", limit=limit, outcome="inconclusive", reason=f"{_UNFIT[NOISE]} ({said})")
+        return Check(name="regime", limit=limit, outcome="inconclusive", reason=f"{_UNFIT[NOISE]} ({change})")
     kept = new == old if allowed == "same" else new in allowed
-    return Check(name="regime", limit=limit, outcome="pass" if kept else "fail", reason=said)
+    return Check(name="regime", limit=limit, outcome="pass" if kept else "fail", reason=change)
 
 
 def _counted(name: str, limit: Limit, count: Count) -> Check:
-    """A count, which has no noise unless it differs between the steps of one run."""
+    """Check a count, which has no noise unless it differs between the steps of one run."""
     outcome, reason = _within(name, limit, count.before, count.after, None)
     if outcome == "fail" and count.varies:
         outcome, reason = "inconclusive", "it differs between the steps of one run"
@@ -237,7 +238,7 @@ def _metric(
     outcome, reason = _within(name, limit, before, after, interval)
     timed = _is_timed(name)
     if name == BUSY and unfit == _UNFIT[NOISE]:
-        unfit = ""  # the step's noise is the host's; the GPU's own is in the interval
+        unfit = ""  # the noise of the step comes from the host; the interval covers the GPU's own
     if unfit and timed and (alone or not _is_absolute(limit)):
         outcome, reason = "inconclusive", unfit
     elif timed and change is not None and change.interval is None:
@@ -259,13 +260,13 @@ def _check(name: str, limit: Limit, before: float | None, after: float | None, o
 
 
 def _is_absolute(limit: Limit) -> bool:
-    """Whether it says nothing about the baseline."""
+    """Whether a limit does not depend on the baseline."""
     relative = (limit.max_increase_pct, limit.max_decrease_pct, limit.max_increase, limit.max_decrease)
     return not limit.exact and all(bound is None for bound in relative)
 
 
 def _interval(name: str, before: float | None, after: float, comparison: Comparison) -> Interval | None:
-    """Of the ratio after / before; metrics that are not timed themselves are as noisy as the step time."""
+    """The interval of after / before; metrics without an interval of their own are as noisy as the step time."""
     if name in NOISELESS or name in COUNTS or not before or after <= 0:
         return None
     if name == BUSY and comparison.busy is not None:
@@ -280,7 +281,7 @@ def _interval(name: str, before: float | None, after: float, comparison: Compari
 def _within(
     name: str, limit: Limit, before: float | None, after: float, interval: Interval | None
 ) -> tuple[Outcome, str]:
-    """The worst of a limit's bounds."""
+    """The worst outcome among a limit's bounds."""
     found: list[tuple[Outcome, str]] = []
     if limit.max is not None:
         found.append(_bound(after <= limit.max, f"{amount(name, after)} is above {amount(name, limit.max)}"))
@@ -304,7 +305,7 @@ def _bound(kept: bool, reason: str) -> tuple[Outcome, str]:
 
 
 def _most(percent: float | None, amount: float | None, before: float) -> float | None:
-    """How far the value may go from `before`, in its own unit; the tighter of the two ways to say it."""
+    """How far the value may move from `before`, in its own unit: the tighter of the two bounds."""
     bounds = [before * percent / 100] if percent is not None else []
     bounds += [amount] if amount is not None else []
     return min(bounds) if bounds else None
@@ -314,16 +315,16 @@ def _relative(
     before: float, after: float, interval: Interval | None, most: float, *, increase: bool
 ) -> tuple[Outcome, str]:
     change = after - before if increase else before - after
-    said = changes(after / before)[0] if before else f"{number(before)} -> {number(after)}"
+    moved = changes(after / before)[0] if before else f"{number(before)} -> {number(after)}"
     if interval is None:
-        return _bound(change <= most, said)
-    # How much worse it is as a ratio, at least, at best guess, at most.
+        return _bound(change <= most, moved)
+    # How much worse it is as a ratio: at least (low), most likely (ratio), at most (high).
     low, high = (interval.low, interval.high) if increase else (1 / interval.high, 1 / interval.low)
     ratio = after / before if increase else before / after
     allowed = 1 + most / before if increase else before / max(before - most, 1e-12)
     noise = f"95 % interval {' to '.join(changes(interval.low, interval.high))}"
     if ratio > allowed:
-        return ("fail", f"{said} ({noise})") if low > 1 else ("inconclusive", f"{said}, which may be noise ({noise})")
+        return ("fail", f"{moved} ({noise})") if low > 1 else ("inconclusive", f"{moved}, which may be noise ({noise})")
     if high <= allowed or high / ratio <= allowed:
-        return "pass", said
-    return "inconclusive", f"{said}, but noise would hide more than is allowed ({noise})"
+        return "pass", moved
+    return "inconclusive", f"{moved}, but noise could hide more than the limit allows ({noise})"

@@ -1,7 +1,7 @@
-"""A comparison in one line: the word, the step times, and the cause that weighs most.
+"""A comparison in one line: the word, the step times, and the main causes.
 
-What is certain comes before what is likely: launches, waits and kernels that changed are facts of the traces even where
-the step time is within the noise.
+Certain causes come before likely ones: changed launches, waits and kernels are facts of the traces even if the step
+time is within the noise.
 """
 
 from __future__ import annotations
@@ -17,50 +17,50 @@ from proftrack.text import changes, counted, number, short_name, short_time
 _CAUSES = {
     "input": "waiting for data",
     "host": "host work that launches nothing",
-    "dispatch": "the time to launch",
-    "synchronization": "idling behind waits for the GPU",
+    "dispatch": "launch time",
+    "synchronization": "idle time after waits for the GPU",
     "allocator": "allocating device memory",
     "profiler": "the profiler's own work",
-    "queued": "the device's own delay in starting work",
-    "unknown": "idle time without a known cause",
+    "queued": "the device's delay in starting work",
+    "unknown": "idle time of unknown cause",
 }
 NEGLIGIBLE = 0.01
-"""Share of the step time below which a part is no cause."""
+"""A part below this share of the step time is not a cause."""
 SUBSTANTIAL = 0.1
 
 
 class Cause(Struct, frozen=True, kw_only=True):
-    """Something that changed, and what it did to the step time."""
+    """Something that changed, and its effect on the step time."""
 
     us: float
     text: str
     certain: bool
-    """A count or a name, not a duration: no noise."""
+    """Whether it is a count or a name, which have no noise, and not a duration."""
 
 
 class Findings(Struct, frozen=True, kw_only=True):
-    """What the line is made of."""
+    """The input of the headline."""
 
     time: TimeChange
     rows: Sequence[Row]
     counts: Sequence[Count]
     host: Sequence[HostRow]
     tried: Sequence[Different]
-    """Variant parameters and keys allowed by --across: what was changed on purpose."""
+    """What was changed on purpose: variant parameters and keys allowed by --across."""
     profiled: bool
     same_data: bool
 
 
 def headline(findings: Findings) -> str:
-    """One line, names in it not yet escaped."""
+    """The headline; names in it are not escaped yet."""
     causes = _chosen(findings)
     text = _times(findings)
     if findings.same_data:
         return f"{text}: both are the same measurement."
     if findings.tried:
-        tried = ", ".join(f"{each.name} {each.before} -> {each.after}" for each in findings.tried[:3])
+        tried = ", ".join(f"{fact.name} {fact.before} -> {fact.after}" for fact in findings.tried[:3])
         causes = [tried, *causes]
-    return f"{text}: {'; '.join(causes[:3])}." if causes else f"{text}: the traces show no cause that stands out."
+    return f"{text}: {'; '.join(causes[:3])}." if causes else f"{text}: no cause stands out in the traces."
 
 
 def _times(findings: Findings) -> str:
@@ -74,7 +74,7 @@ def _times(findings: Findings) -> str:
 
 
 def _chosen(findings: Findings) -> list[str]:
-    """The causes worth the line: those that push the way the time went; certain ones only where it is not clear."""
+    """The causes worth showing: those that push in the direction of the change; if it is unclear, only certain ones."""
     time = findings.time
     clear = time.word in ("improved", "regressed")
     least = NEGLIGIBLE * max(time.before_us, time.after_us)
@@ -87,7 +87,7 @@ def _chosen(findings: Findings) -> list[str]:
 
 
 def causes(findings: Findings) -> list[Cause]:
-    """All that changed, each with its part of the change."""
+    """All causes, each with its part of the change."""
     idle = {row.name: row for row in findings.rows if row.part == "idle"}
     counts = {count.name: count for count in findings.counts}
     found: list[Cause] = []
@@ -96,7 +96,7 @@ def causes(findings: Findings) -> list[Cause]:
     if waits is not None and waits.before != waits.after:
         found.append(_waits(findings, waits, idle))
         explained |= {"synchronization", "dispatch"}
-        # A value that is read back is a copy, too: those launches are the waits' own.
+        # Reading a value back is also a copy: these launches belong to the waits.
         if launches is not None and 0 < abs(launches.after - launches.before) <= abs(waits.after - waits.before):
             launches = None
     if launches is not None and not launches.varies and launches.before != launches.after:
@@ -115,7 +115,7 @@ def causes(findings: Findings) -> list[Cause]:
 
 
 def _replaced(rows: Sequence[Row]) -> Cause | None:
-    """Kernels that went and others that came: a fused or rewritten step, weighed as one."""
+    """Kernels that disappeared and others that appeared: a fused or rewritten step, counted as one cause."""
     gone = [row for row in rows if row.part == "gpu" and row.status == "gone"]
     added = [row for row in rows if row.part == "gpu" and row.status == "added"]
     if not gone or not added:
@@ -141,8 +141,8 @@ def _waits(findings: Findings, waits: Count, idle: dict[str, Row]) -> Cause:
 def _launches(findings: Findings, launches: Count, idle: dict[str, Row]) -> Cause:
     change = idle["dispatch"].change_us if "dispatch" in idle else 0.0
     grown = launches.after > launches.before
-    wanted = ("added", "more calls") if grown else ("gone", "fewer calls")
-    rows = [row for row in findings.rows if row.part == "gpu" and row.status in wanted]
+    statuses = ("added", "more calls") if grown else ("gone", "fewer calls")
+    rows = [row for row in findings.rows if row.part == "gpu" and row.status in statuses]
     change += sum(row.change_us for row in rows)
     rows.sort(key=lambda row: -abs(row.calls_after - row.calls_before))
     names = list(dict.fromkeys(row.operator or short_name(row.name) for row in rows))[:2]
@@ -156,12 +156,12 @@ def _by(names: str | None) -> str:
 
 
 def _idle(row: Row, step_time_us: float) -> Cause:
-    """A cause that came or went altogether, and is no trifle, is a fact of the traces whatever the times say."""
+    """A cause that appeared or disappeared entirely, and is substantial, is a fact of the traces despite any noise."""
     what = _CAUSES.get(row.name, row.name)
     if row.status == "gone":
-        text = f"{what} went away, {short_time(row.before_us)} a step"
+        text = f"{what} disappeared, {short_time(row.before_us)} a step"
     elif row.status == "added":
-        text = f"{what} came in, {short_time(row.after_us)} a step"
+        text = f"{what} appeared, {short_time(row.after_us)} a step"
     else:
         text = f"{what} {'grew' if row.change_us > 0 else 'shrank'} ({_from_to(row.before_us, row.after_us)} a step)"
     certain = row.status in ("gone", "added") and abs(row.change_us) >= SUBSTANTIAL * step_time_us
@@ -179,7 +179,7 @@ def _row(row: Row) -> Cause | None:
         return Cause(us=row.change_us, text=f"{name}{by} is {row.status} ({times})", certain=False)
     if row.status in ("added", "gone"):
         amount = short_time(row.after_us or row.before_us)
-        text = f"{name}{by} {'was added' if row.status == 'added' else 'is gone'} ({amount} a step)"
+        text = f"{name}{by} was {'added' if row.status == 'added' else 'removed'} ({amount} a step)"
         return Cause(us=row.change_us, text=text, certain=row.part == "gpu")
     if row.status in ("more calls", "fewer calls"):
         return Cause(us=row.change_us, text=f"{row.status} of {name}{by} ({times})", certain=False)

@@ -1,4 +1,4 @@
-"""Comparable runs in order, and what changed between them. Plain data: where they come from is not known here."""
+"""Comparable runs in order, and what changed between them. Plain data, independent of any store."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from proftrack.compare.changepoints import ChangePoint
 from proftrack.compare.results import CommitRange, Different
 
 EXACT = ("launches_per_step", "kernels_per_step")
-"""Counts that are looked at in every history: each change of them is one of the code."""
+"""Counts that every history checks: if one changes, the code has changed."""
 NEWEST = 1000
-"""Runs of a series that a picture shows: more than a screen has places for."""
+"""Runs of a series that a chart shows: more than a screen has room for."""
 MOST_EXACT = 4
-"""A count that changes in more than one of so many runs is not the code's alone, and is treated as noisy."""
+"""A count that changes more often than once in this many runs depends on more than the code: it is treated as noisy."""
 
 
 class RunPoint(Struct, frozen=True, kw_only=True):
@@ -49,9 +49,9 @@ class Change(Struct, frozen=True, kw_only=True):
     after: RunPoint
     """The first run after it."""
     commits: CommitRange | None = None
-    """None where both are of one commit, or one has none."""
+    """None if both runs have the same commit, or one has none."""
     environment: list[Different] | None = None
-    """What else differs between the two runs; None where it was not looked at."""
+    """What else differs between the two runs; None if it was not checked."""
 
 
 class Series(Struct, frozen=True, kw_only=True):
@@ -60,30 +60,30 @@ class Series(Struct, frozen=True, kw_only=True):
     experiment: str
     fingerprint: str
     variant: dict[str, str]
-    """The parameters in which it differs from the other series of its fingerprint."""
+    """The parameters that set it apart from the other series of its fingerprint."""
     metric: str = "step_time_us"
-    """That was looked at: the history's, and where that is step_time_us the one that is T by the runs' timing.mode."""
+    """The history's metric; if that is step_time_us, the metric that is T in the runs' timing.mode."""
     runs: list[RunPoint]
     changes: list[Change] = []
 
     @property
     def title(self) -> str:
-        """The newest run's name, which has its parameters."""
+        """The newest run's name, which includes its parameters."""
         return self.runs[-1].name if self.runs else self.experiment
 
 
 class History(Struct, frozen=True, kw_only=True):
-    """`proftrack history`."""
+    """The result of `proftrack history`."""
 
     experiment: str
     metric: str
     series: list[Series]
     ordered_by: str
-    """commits, or time where the repository at hand does not know them all."""
+    """commits, or time if the current repository does not have all commits."""
     left_out: int = 0
-    """Runs that are in no series, since their tree differed from their commit."""
+    """Number of runs in no series because their tree differed from their commit."""
     untracked_only: int = 0
-    """Those of them whose tree had nothing but untracked files beside the commit."""
+    """How many of them differed only in untracked files."""
 
 
 def detect(runs: Sequence[RunPoint], metric: str) -> list[Change]:
@@ -96,15 +96,16 @@ def detect(runs: Sequence[RunPoint], metric: str) -> list[Change]:
 
 
 def _changes(runs: Sequence[RunPoint], metric: str, *, exact: bool) -> list[Change]:
-    known = [run for run in runs if metric in run.metrics]
-    values = [run.metrics[metric] for run in known]
+    measured = [run for run in runs if metric in run.metrics]
+    values = [run.metrics[metric] for run in measured]
     points = changepoints.find_exact(values) if exact else []
     if exact and len(points) * MOST_EXACT > max(len(values), 2 * MOST_EXACT):
         exact = False
     if not exact:
         points = changepoints.find(values)
     return [
-        Change(metric=metric, exact=exact, point=p, before=known[p.index - 1], after=known[p.index]) for p in points
+        Change(metric=metric, exact=exact, point=p, before=measured[p.index - 1], after=measured[p.index])
+        for p in points
     ]
 
 
@@ -113,7 +114,7 @@ def _place(runs: Sequence[RunPoint], change: Change) -> int:
 
 
 def levels(series: Series) -> list[tuple[int, int, float]]:
-    """(first, behind the last, level) of each stretch of its metric, as positions in `series.runs`."""
+    """(first position, position after the last, level) of each stretch of the metric, in `series.runs`."""
     metric = series.metric
     places = [index for index, run in enumerate(series.runs) if metric in run.metrics]
     if not places:
@@ -123,18 +124,18 @@ def levels(series: Series) -> list[tuple[int, int, float]]:
     points = [change.point for change in changes]
     ids = [series.runs[place].run_id for place in places]
     bounds = [0, *(ids.index(change.after.run_id) for change in changes), len(places)]
-    found = []
+    out = []
     for number, (low, high) in enumerate(pairwise(bounds)):
         if points:
             level = points[number].before if number < len(points) else points[-1].after
         else:
             level = sorted(values)[len(values) // 2]
-        found.append((places[low], places[high - 1] + 1, level))
-    return found
+        out.append((places[low], places[high - 1] + 1, level))
+    return out
 
 
 def newest(series: Series) -> Series:
-    """The newest runs, and the changes between them: what a picture shows."""
+    """The newest runs, and the changes between them: the part that a chart shows."""
     runs = series.runs[-NEWEST:]
     ids = {run.run_id for run in runs}
     changes = [change for change in series.changes if {change.before.run_id, change.after.run_id} <= ids]

@@ -1,4 +1,4 @@
-"""What a kernel's name says: the library that it comes from, and the tile that each of its blocks computes."""
+"""What a kernel's name reveals: the library that it comes from, and the tile that each of its blocks computes."""
 
 from __future__ import annotations
 
@@ -27,16 +27,13 @@ _TILE = re.compile(r"(?<![0-9A-Za-z])(?:tile|tilesize)?_?(\d{1,3})x(\d{1,3})(?:x
 
 @lru_cache(maxsize=65536)
 def library(name: str) -> str | None:
-    """The library of a kernel, None where its name does not tell."""
-    for found, pattern in _COMPILED:
-        if pattern.search(name):
-            return found
-    return None
+    """The library of a kernel; None if the name does not reveal it."""
+    return next((origin for origin, pattern in _COMPILED if pattern.search(name)), None)
 
 
 @lru_cache(maxsize=65536)
 def tile(name: str) -> str | None:
-    """The output tile of a matmul or convolution kernel, such as 256x128; None where its name has none."""
+    """The output tile of a matmul or convolution kernel, such as 256x128; None if the name has none."""
     match = _TILE.search(name.replace("_", " ").replace("tilesize", " ").replace("tile", " "))
     return f"{match[1]}x{match[2]}" if match else None
 

@@ -1,13 +1,13 @@
-"""Which part of one run is which part of the other.
+"""Pairs the parts of one run with the parts of the other.
 
-GPU work is matched in passes, the strictest first; each takes what the passes before it left, largest with largest:
+GPU work is matched in passes, the strictest first; each pass takes what the earlier ones left, largest with largest:
 
     operator, shapes, kernel    the same work: slower, faster, more or fewer calls
     operator, shapes            the same call, another kernel: renamed (of the same kind before another kind)
     operator, kernel            other shapes
     operator, kind              other shapes and another kernel: renamed
     kernel                      launched by another operator
-What is left was added or is gone. Every part is in exactly one row, so that rows add up to what parts add up to.
+What is left was added or is gone. Every part is in exactly one row, so the rows have the same sum as the parts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from proftrack.compare.parts import Part
 from proftrack.compare.results import Row
 
 SAME = 0.05
-"""Times and counts that differ by less are called the same: a kernel's time follows the clock, which varies as much."""
+"""Times and counts that differ by less count as the same: a kernel's time follows the clock, which varies as much."""
 
 Key = Callable[[Part], object]
 Status = Literal["added", "gone", "slower", "faster", "more calls", "fewer calls", "renamed", "more", "less", "same"]
@@ -35,11 +35,11 @@ _GPU_PASSES: tuple[Key, ...] = (
     lambda p: (p.name, p.kind),
 )
 _NEEDS_OPERATOR = (1, 2, 4)
-"""Passes that say nothing about work whose operator is not known."""
+"""Passes that cannot match work of unknown operators."""
 
 
 def match(before: Sequence[Part], after: Sequence[Part]) -> list[Row]:
-    """One row for each pair, and for each part that only one side has; largest contribution first."""
+    """One row per pair, and per part that only one side has; largest contribution first."""
     rows = []
     for part in ("gpu", "idle", "host", "profiler"):
         old = [p for p in before if p.part == part]
@@ -111,7 +111,7 @@ def _status(before: Part | None, after: Part | None) -> Status:
 def status_of_calls(
     calls_before: float, calls_after: float, mean_before: float, mean_after: float
 ) -> Literal["slower", "faster", "more calls", "fewer calls", "same"]:
-    """What changed most: how often it is called, or how long a call takes."""
+    """Which changed more: how often it is called, or how long a call takes."""
     by_count = (calls_after - calls_before) * mean_before
     by_time = (mean_after - mean_before) * calls_after
     count_same, time_same = _near(calls_before, calls_after), _near(mean_before, mean_after)
@@ -131,7 +131,8 @@ def _note(before: Part | None, after: Part | None) -> str:
         return ""
     notes = [new_name(before.name, after.name)] if before.name != after.name else []
     if before.operator != after.operator:
-        notes.append(f"launched by {after.operator or 'an unknown operator'}, before by {before.operator or 'unknown'}")
+        new, old = (part.operator or "an unknown operator" for part in (after, before))
+        notes.append(f"now launched by {new}, before by {old}")
     elif before.shapes != after.shapes:
         notes.append("other input shapes")
     return ", ".join(notes)

@@ -1,11 +1,11 @@
-"""A step time taken apart: GPU busy time by where it comes from, idle time by its cause. The parts add up to T.
+"""Splits a step time: GPU busy time by origin, idle time by cause. The parts add up to T.
 
     T = B + (T - B)
         B        busy time of each (operator, input shapes, kernel)
-        T - B    the trace's idle time by cause, scaled to what the step has of it without the profiler
+        T - B    the trace's idle time by cause, scaled to the step's idle time without the profiler
 
-Kernels can run slower under the profiler, so that B is above T; the difference is a part of its own, below zero.
-Without GPU work T is the self CPU time of each operator, scaled to T.
+Kernels can run slower under the profiler, so that B is above T; the difference is then a part of its own, below zero.
+Without GPU work the parts are the self CPU times of the operators, scaled to T.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STEP = "ProfilerStep (Python outside of operators)"
 
 
 class Part(Struct, frozen=True, kw_only=True):
-    """One part of a step time, in microseconds a step."""
+    """One part of a step time, in microseconds per step."""
 
     part: str
     """gpu, idle, host or profiler."""
@@ -49,19 +49,19 @@ def parts_of(record: Record, step_time_us: float) -> list[Part]:
 
 
 def _gpu_parts(record: Record, busy: float) -> list[Part]:
-    """B by site, scaled by what rounding leaves; a record without sites has its kernels instead."""
+    """B by site, scaled to make up for rounding; if a record has no sites, by kernel."""
     sites = record.sites or [
         Site(operator="", shapes="", kernel=k.name, kind=k.kind, calls=k.calls, busy_us=k.total_us)
         for k in record.kernels
     ]
-    steps, whole = max(record.window.steps, 1), sum(s.busy_us for s in sites)
-    if not whole:
+    steps, total = max(record.window.steps, 1), sum(s.busy_us for s in sites)
+    if not total:
         return [Part(part="gpu", name="GPU work", us=busy)]
     return [
         Part(
             part="gpu",
             name=site.kernel,
-            us=site.busy_us / whole * busy,
+            us=site.busy_us / total * busy,
             calls=site.calls / steps,
             kind=site.kind,
             operator=site.operator,
@@ -72,7 +72,7 @@ def _gpu_parts(record: Record, busy: float) -> list[Part]:
 
 
 def _rest(record: Record, rest: float) -> list[Part]:
-    """T - B by cause, or how far B is above T."""
+    """T - B by cause, or the amount by which B exceeds T."""
     if rest < 0:
         return [Part(part="profiler", name=PROFILER, us=rest)]
     causes = record.idle.by_cause_us_per_step.items()
@@ -86,7 +86,7 @@ def _shares(parts: Iterable[tuple[str, float]], whole: float) -> list[tuple[str,
 
 
 def _host_parts(record: Record, step_time_us: float) -> list[Part]:
-    """T by the operators' self CPU time; the steps' own rows, which are numbered, are one part."""
+    """T by the operators' self CPU time; the rows of the steps themselves, which are numbered, make one part."""
     steps = max(record.window.steps, 1)
     time: dict[str, float] = defaultdict(float)
     calls: dict[str, float] = defaultdict(float)

@@ -1,10 +1,10 @@
-"""gate.yaml: how much worse a candidate may be. Read with the safe loader; what is not known is refused.
+"""gate.yaml: how much worse a candidate may be. Read with the safe loader; unknown keys are refused.
 
-branch: main                    where the baseline is looked for
+branch: main                    where to look for the baseline
 min_samples: 5                  timed blocks (or recorded steps) in each run
 min_runs: 1                     fresh processes on each side
-noise_floor_pct: 3              where the store does not know it
-regime: same                    same, any, or a list of those allowed
+noise_floor_pct: 3              used if the store's runs do not show it
+regime: same                    same, any, or a list of allowed regimes
 metrics:
   step_time_us: {max_increase_pct: 5}
   peak_memory_bytes: {max_increase_pct: 10, max: 60e9, required: false}
@@ -32,28 +32,28 @@ COUNTS = {
     "waits_per_step": "waits for the GPU",
     "allocator_calls_per_step": "device allocator calls",
 }
-"""Metrics that are counted, with the name of their count in a comparison."""
+"""Metrics that are counts, with the names of these counts in a comparison."""
 _Bound = Annotated[float, Meta(ge=0, le=LARGEST)]
 
 
 class Limit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one metric may do. Percentages are of the baseline's value, the others in the metric's own unit."""
+    """The limits of one metric. Percentages are of the baseline's value, the others in the metric's own unit."""
 
     max_increase_pct: _Bound | None = None
     max_decrease_pct: _Bound | None = None
     max_increase: _Bound | None = None
     max_decrease: _Bound | None = None
     max: _Bound | None = None
-    """Absolute: holds without a baseline's value."""
+    """Absolute: needs no baseline value."""
     min: _Bound | None = None
     exact: bool = False
-    """Neither more nor less than the baseline."""
+    """Must be equal to the baseline."""
     required: bool = True
-    """Whether a metric that a run does not have, or that noise hides, makes the gate inconclusive."""
+    """Whether the gate is inconclusive if a run lacks the metric, or noise hides it."""
 
     @property
     def limits_nothing(self) -> bool:
-        """Whether there is no bound in it."""
+        """Whether no bound is set."""
         return not self.exact and all(getattr(self, name) is None for name in BOUNDS)
 
 
@@ -61,7 +61,7 @@ BOUNDS = tuple(field.name for field in structs.fields(Limit) if field.name not i
 
 
 class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A whole policy. The defaults are those of a gate without a file."""
+    """A policy. The defaults are those of a gate without a file."""
 
     metrics: Annotated[
         dict[str, Annotated[Limit, Meta(description="limits such as {max_increase_pct: 5}")]],
@@ -104,7 +104,7 @@ DEFAULT = Policy(
 def load(path: Path, known: Collection[str]) -> Policy:
     """Read a policy. `known`: the metrics that a run can have.
 
-    Raises UsageError naming the file, the key, its value and what is allowed.
+    Raises UsageError that names the file, the key, its value and what is allowed.
     """
     refuse = Refusal(str(path))
     policy = read(file.read(path), Policy, refuse, source=path.name)

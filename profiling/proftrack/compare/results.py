@@ -1,4 +1,4 @@
-"""What a comparison says: frozen results, times in microseconds a step unless a name says otherwise.
+"""The results of a comparison, frozen; times are in microseconds per step unless a name says otherwise.
 
 These are the sections of `proftrack compare --format json`. A figure that does not exist is None.
 """
@@ -21,24 +21,24 @@ class Interval(Struct, frozen=True, kw_only=True):
     high: float
 
     def holds(self, value: float) -> bool:
-        """Whether `value` lies in it."""
+        """Whether `value` is within it."""
         return self.low <= value <= self.high
 
 
 class Floor(Struct, frozen=True, kw_only=True):
-    """How far the times of two fresh processes that run the same code can be apart."""
+    """How far apart the times of two fresh processes with the same code can be."""
 
     fraction: float
     """0.05: the larger may be 1.05 times the other, in 95 of 100 pairs."""
     source: Literal["measured", "given", "assumed"]
     runs: int = 0
-    """Runs that it was measured from."""
+    """Number of runs that it was measured from."""
     text: str = ""
-    """Where it comes from, in one sentence."""
+    """One sentence: the floor and where it comes from."""
 
 
 class TimeChange(Struct, frozen=True, kw_only=True):
-    """One time of both runs, and what may be said about the difference."""
+    """One time of both runs, and what can be said about the difference."""
 
     metric: str
     before_us: float
@@ -46,15 +46,15 @@ class TimeChange(Struct, frozen=True, kw_only=True):
     ratio: float
     """after / before."""
     interval: Interval | None
-    """Of the ratio: as wide as the samples within the runs and the noise between processes make it."""
+    """Interval of the ratio, from the samples within the runs and the noise between processes."""
     within: Interval | None
-    """Of the ratio, by the samples within the two runs alone."""
+    """Interval of the ratio, from the samples within the two runs alone."""
     floor: Floor
     word: Word
     reason: str
-    """Why that word."""
+    """Why this word was chosen."""
     same_data: bool = False
-    """Whether both sides are one and the same measurement."""
+    """Whether both sides are the same measurement."""
 
     @property
     def change_us(self) -> float:
@@ -67,23 +67,23 @@ class Row(Struct, frozen=True, kw_only=True):
 
     part: Literal["gpu", "idle", "host", "profiler"]
     """gpu: busy time of one kernel; idle: by cause, scaled to T - B; host: self CPU time of one operator, scaled to T
-    (only where there is no GPU work); profiler: what B is above T, since kernels ran slower under the profiler."""
+    (only without GPU work); profiler: how far B is above T, since kernels ran slower under the profiler."""
     status: Literal["added", "gone", "slower", "faster", "more calls", "fewer calls", "renamed", "more", "less", "same"]
     name: str
     """Kernel, cause or operator; in a renamed row the new name."""
     old_name: str = ""
-    """The kernel's name before, where it was renamed."""
+    """The kernel's name before, if it was renamed."""
     operator: str = ""
-    """What launched the kernel."""
+    """The operator that launched the kernel."""
     shapes: str = ""
     old_shapes: str = ""
     before_us: float
     after_us: float
     calls_before: float = 0.0
-    """A step."""
+    """Calls per step."""
     calls_after: float = 0.0
     note: str = ""
-    """What a new name means: another tile, another library."""
+    """What a new name means, such as another tile or another library."""
 
     @property
     def change_us(self) -> float:
@@ -92,17 +92,17 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 class Count(Struct, frozen=True, kw_only=True):
-    """How often something happens a step: exact, not subject to noise."""
+    """How often something happens per step: exact, without noise."""
 
     name: str
     before: float
     after: float
     varies: bool = False
-    """Whether it differs between the steps of one run, so that it is not exact after all."""
+    """Whether it differs between the steps of one run, and so is not exact after all."""
 
 
 class HostRow(Struct, frozen=True, kw_only=True):
-    """An operator or call on the host, a step; under the profiler, which inflates it."""
+    """An operator or call on the host, per step; measured under the profiler, which inflates it."""
 
     status: Literal["added", "gone", "slower", "faster", "more calls", "fewer calls", "same"]
     name: str
@@ -113,7 +113,7 @@ class HostRow(Struct, frozen=True, kw_only=True):
 
 
 class Different(Struct, frozen=True, kw_only=True):
-    """A fact about the two runs that is not equal."""
+    """A fact that differs between the two runs."""
 
     name: str
     before: str | None
@@ -121,29 +121,29 @@ class Different(Struct, frozen=True, kw_only=True):
 
 
 class Commit(Struct, frozen=True, kw_only=True):
-    """One commit as a list shows it."""
+    """One commit of a list."""
 
     hash: str
     subject: str
 
 
 class CommitRange(Struct, frozen=True, kw_only=True):
-    """What lies between the two runs' commits, as far as the repository at hand knows it."""
+    """The commits between the two runs', as far as the current repository has them."""
 
     before: str
     after: str
     commits: list[Commit] = []
-    """Newest first; empty where the repository does not know both."""
+    """Newest first; empty if the repository does not have both."""
     more: int = 0
-    """Commits beyond those listed."""
+    """Number of commits beyond those listed."""
     known: bool = False
-    """Whether the repository at hand has both commits."""
+    """Whether the current repository has both commits."""
     summary: str = ""
     """`3 files changed, 10 insertions(+)`."""
 
 
 class Side(Struct, frozen=True, kw_only=True):
-    """One of the two, as a head line shows it."""
+    """One side, as shown at the top of a comparison."""
 
     label: str
     name: str
@@ -157,16 +157,16 @@ class Side(Struct, frozen=True, kw_only=True):
     regime: str = ""
     confidence: str = ""
     runs: int = 1
-    """Fresh processes that its step time rests on."""
+    """Number of fresh processes behind its step time."""
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """`proftrack compare`."""
+    """The result of `proftrack compare`."""
 
     schema_version: int = SCHEMA_VERSION
     headline: str
     word: Word
-    """What is said about the step time."""
+    """The conclusion about the step time."""
     basis: Literal["unprofiled", "profiled"]
     """Whether the step times were measured without the profiler or come from the traces."""
     baseline: Side
@@ -176,12 +176,12 @@ class Comparison(Struct, frozen=True, kw_only=True):
     """GPU busy time B."""
     counts: list[Count]
     rows: list[Row]
-    """Contributions: they add up to the change of the step time; GPU rows alone to the change of B."""
+    """Contributions: they add up to the change of the step time, GPU rows alone to the change of B."""
     host: list[HostRow]
-    """Operators and calls that were added, went, or are called more or less often."""
+    """Operators and calls that were added, are gone, or are called more or less often."""
     changed: list[Different]
     """What else is different."""
     commits: CommitRange | None
     across: list[Different]
-    """Keys that should be equal and are not, allowed by --across."""
+    """Keys that should be equal but are not, allowed by --across."""
     notes: list[str]

@@ -1,4 +1,4 @@
-"""What is compared: a record with a label, and the times of its repeats in fresh processes."""
+"""One side of a comparison: a record with a label, and the times of its repeats in fresh processes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Subject(Struct, frozen=True, kw_only=True):
 
     record: Record
     label: str
-    """What the user named it by."""
+    """The reference that the user gave."""
     run_id: str | None = None
-    """Of the store; None for a file."""
+    """The run's id in the store; None for a file."""
     repeats: dict[str, list[float]] = {}
-    """Metric name -> its values in all runs of the same code, this one included; microseconds a step."""
+    """Metric name -> its values in all runs of the same code, including this one; microseconds per step."""
 
     @property
     def git_commit(self) -> str | None:
@@ -25,11 +25,11 @@ class Subject(Struct, frozen=True, kw_only=True):
         return self.record.environment.git.commit if self.record.environment.git else None
 
     def runs(self, metric: str) -> int:
-        """Fresh processes that the value of a metric rests on."""
+        """Number of fresh processes behind the value of a metric."""
         return max(len(self.repeats.get(metric, [])), 1)
 
     def side(self) -> Side:
-        """For the head of a comparison."""
+        """The side as shown at the top of a comparison."""
         record, git, run = self.record, self.record.environment.git, self.record.run
         files = ", ".join(f.name for f in record.source.files)
         return Side(

@@ -1,14 +1,14 @@
-"""Is a time different? A ratio with its interval, a noise floor, and the word that both allow.
+"""Does a time differ? A ratio with its interval, a noise floor, and the word that both allow.
 
 Within a process, T is the median over blocks, and the interval of the ratio of two medians is a percentile bootstrap
-over the blocks (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, ch. 13). It is taken of the very figure
-that is reported, and assumes no distribution; block times are skewed (the first block finds higher clocks).
+over the blocks (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, ch. 13). It is computed for the reported
+figure itself and assumes no distribution; block times are skewed (the first block runs at higher clocks).
 
 That interval says nothing about another process. matmul_add n=64 took 29.2, 20.3 and 19.2 us in three fresh processes
 on one H200, each with blocks within 3 % of each other. So a floor for the difference between processes is applied on
 top (Georges, Buytaert & Eeckhout, OOPSLA 2007, and Kalibera & Jones, ISMM 2013, on why processes are the unit of
-repetition): measured from repeats where there are any, as the caller gives it, or assumed. The interval that decides
-reaches as far as either of the two does.
+repetition): measured from repeats if there are any, given by the caller, or assumed. The interval that decides reaches
+as far as the wider of the two.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from proftrack.compare.results import Floor, Interval, TimeChange, Word
 Floats = npt.NDArray[np.float64]
 RESAMPLES = 2000
 FEWEST_SAMPLES = 3
-"""With fewer in a run, its time is one figure without a spread: nothing is claimed."""
+"""With fewer in a run, its time is one figure without a spread, and nothing is claimed."""
 BOOTSTRAP_FROM = 5
-"""With fewer, the interval is that of the extremes: a bootstrap of three or four values is too narrow."""
+"""With fewer, the interval spans the extremes: a bootstrap of three or four values is too narrow."""
 SMALL_ENOUGH = 0.1
-"""A measured floor up to this allows the word `no difference`; above it, too much would go unseen."""
+"""A measured floor up to this allows the word `no difference`; above it, too large a change could go unnoticed."""
 
 
 _INFLATED = (
-    "Profiling makes the host's side slower by a factor that a trace does not tell; give both step times as measured "
-    "without the profiler."
+    "Profiling slows the host down by a factor that a trace does not reveal; give both step times as measured without "
+    "the profiler."
 )
 
 
 class Samples:
-    """One time of one side: its value, the samples it is made of, the processes that were run.
+    """One time of one side: its value, the samples behind it, and the number of processes.
 
-    `mean`: the value is the samples' mean (steps of a trace) and not their median (blocks).
+    `mean`: the value is the samples' mean (steps of a trace), not their median (blocks).
     """
 
     def __init__(self, value: float, samples: Sequence[float] = (), runs: int = 1, *, mean: bool = False) -> None:
@@ -48,7 +48,7 @@ class Samples:
         self.samples = np.array([s for s in samples if s > 0], dtype=float)
 
     def centre(self, drawn: Floats) -> Floats:
-        """The statistic that the value is, of each row."""
+        """The same statistic as the value, of each row."""
         return np.asarray(drawn.mean(axis=-1) if self.mean else np.median(drawn, axis=-1), dtype=float)
 
 
@@ -61,12 +61,12 @@ def compare_times(
     same_data: bool = False,
     inflated: tuple[float, float] = (1.0, 1.0),
 ) -> TimeChange:
-    """The ratio after / before with its interval, and whether it may be called a difference.
+    """The ratio after / before with its interval, and whether it counts as a difference.
 
-    improved, regressed   the interval leaves 1 out
-    no difference         it holds 1, and the floor was measured (or given) and is small enough to say so
-    inconclusive          otherwise, and where a run has fewer than three samples
-    `same_data`: both sides are one and the same measurement. `inflated`: how many times too long each time may be.
+    improved, regressed   the interval excludes 1
+    no difference         it includes 1, and the floor was measured (or given) and is small enough
+    inconclusive          otherwise, and if a run has fewer than three samples and the floor is assumed
+    `same_data`: both sides are the same measurement. `inflated`: by what factor each time may be too long.
     """
     ratio = after.value / before.value
     within = within_interval(before, after)
@@ -92,10 +92,10 @@ def compare_times(
 
 
 def within_interval(before: Samples, after: Samples) -> Interval | None:
-    """95 % interval of the ratio by the samples within the two processes; None with fewer than three of them.
+    """95 % interval of the ratio from the samples within the two processes; None with fewer than three of them.
 
-    It is centred on the ratio of the two values: a trace's step time comes from its device window, of which the steps'
-    times on the host only show the spread.
+    It is centred on the ratio of the two values: a trace's step time comes from its device window; the steps' times on
+    the host only show its spread.
     """
     a, b = before.samples, after.samples
     if min(len(a), len(b)) < FEWEST_SAMPLES:
@@ -111,14 +111,14 @@ def within_interval(before: Samples, after: Samples) -> Interval | None:
 
 
 def _resampled(side: Samples, generator: np.random.Generator) -> Floats:
-    """Resamples' values relative to that of the samples themselves."""
+    """The values of resamples, relative to the value of the samples themselves."""
     drawn = generator.choice(side.samples, size=(RESAMPLES, len(side.samples)))
     return side.centre(drawn) / side.centre(side.samples)
 
 
 def _widened(ratio: float, within: Interval | None, floor: Floor, runs_before: int, runs_after: int) -> Interval:
-    """As far as the samples or the floor reach. The floor is about one process each; more of them lower it: the middle
-    one of n varies by about 1.5 / n of what one does (exactly 1 of one).
+    """The interval as far as the samples or the floor reach. The floor is for one process on each side; more lower it:
+    the variance of the middle one of n is about 1.5 / n of that of one (exactly 1 for one).
     """
     share = math.sqrt(sum(1.5 / n if n > 1 else 1.0 for n in (runs_before, runs_after)) / 2)
     reach = (1 + floor.fraction) ** share
@@ -135,8 +135,8 @@ def _word(ratio: float, within: Interval | None, interval: Interval, floor: Floo
     if floor.source != "assumed" and floor.fraction <= SMALL_ENOUGH:
         return "no difference", f"Within the noise: {floor.text}"
     if within is not None and not within.holds(1.0):
-        return "inconclusive", f"The two processes differ, but so may two of the same code: {floor.text}"
-    return "inconclusive", f"A difference this small cannot be told from noise: {floor.text}"
+        return "inconclusive", f"The two processes differ, but two processes of the same code may too: {floor.text}"
+    return "inconclusive", f"A difference this small cannot be distinguished from noise: {floor.text}"
 
 
 def quantile(degrees: float) -> float:

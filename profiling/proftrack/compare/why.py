@@ -1,4 +1,4 @@
-"""What is different in the traces: how often things happen a step, and what the host runs."""
+"""What differs in the traces: how often things happen per step, and what runs on the host."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ _READS_BACK = re.compile(r"::(?:item|_local_scalar_dense|is_nonzero|nonzero|mask
 
 
 def counts(before: Record, after: Record) -> list[Count]:
-    """What happens how often a step, of what both know. Waits and allocator calls are those of every step."""
-    found = []
+    """How often things happen per step, if both records know. Only waits and allocator calls of every step count."""
+    out = []
     if before.totals.gpu_events and after.totals.gpu_events and before.per_step and after.per_step:
         for name, field in ((LAUNCHES, "launches"), (KERNELS, "kernels")):
             a = [getattr(step, field) for step in before.per_step]
             b = [getattr(step, field) for step in after.per_step]
             varies = len(set(a)) > 1 or len(set(b)) > 1
-            found.append(Count(name=name, before=sum(a) / len(a), after=sum(b) / len(b), varies=varies))
+            out.append(Count(name=name, before=sum(a) / len(a), after=sum(b) / len(b), varies=varies))
         for name, belongs in ((WAITS, is_wait), (ALLOCATIONS, is_allocator_call)):
-            found.append(Count(name=name, before=_each_step(before, belongs), after=_each_step(after, belongs)))
-    return found
+            out.append(Count(name=name, before=_each_step(before, belongs), after=_each_step(after, belongs)))
+    return out
 
 
 def _each_step(record: Record, belongs: Callable[[str], bool]) -> float:
-    """Calls that every step makes: what the profiler adds once a trace is not among them."""
+    """Calls that every step makes, which excludes what the profiler adds once per trace."""
     steps = max(record.window.steps, 1)
     return float(sum(op.calls // steps for op in record.ops if belongs(op.name)))
 
 
 def host_rows(before: Record, after: Record) -> list[HostRow]:
-    """Host rows that were added, went, or are called more or less often; those with most self CPU time first."""
+    """Host rows that were added, are gone, or are called more or less often; largest change of self CPU time first."""
     old, new = _host(before), _host(after)
     rows = []
     for name in old.keys() | new.keys():
@@ -63,20 +63,20 @@ def host_rows(before: Record, after: Record) -> list[HostRow]:
 
 
 def _host(record: Record) -> dict[str, tuple[float, float]]:
-    """Name -> calls and self CPU time, a step; what is not called in every step (profiler, teardown) is left out."""
+    """Name -> calls and self CPU time per step, without what not every step calls (profiler, teardown)."""
     steps = max(record.window.steps, 1)
-    found: dict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+    figures: dict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
     for op in record.ops:
         name = host_name(op.name)
-        calls, time = found[name]
-        found[name] = (calls + op.calls / steps, time + op.self_cpu_time_us / steps)
-    return {name: figures for name, figures in found.items() if figures[0] >= 1}
+        calls, time = figures[name]
+        figures[name] = (calls + op.calls / steps, time + op.self_cpu_time_us / steps)
+    return {name: (calls, time) for name, (calls, time) in figures.items() if calls >= 1}
 
 
 def reads_back(rows: list[HostRow]) -> str | None:
-    """The operator among added rows that fetches a value from the GPU, such as aten::item: a wait by its own name."""
+    """The added operator that fetches a value from the GPU, such as aten::item; else an added wait; else None."""
     added = [row.name for row in rows if row.status in ("added", "more calls")]
-    known = [name for name in added if _READS_BACK.search(name)]
-    if known:
-        return min(known, key=lambda name: (name.endswith("_local_scalar_dense"), name))
+    readers = [name for name in added if _READS_BACK.search(name)]
+    if readers:
+        return min(readers, key=lambda name: (name.endswith("_local_scalar_dense"), name))
     return next((name for name in added if is_wait(name)), None)

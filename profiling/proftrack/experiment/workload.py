@@ -142,9 +142,11 @@ def failing(what: str) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message: torch may follow it with pages of advice."""
+    """The first line of an error's message, with the next after a colon: torch may follow with pages of advice."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else "(no message)"
+    if text.endswith(":") and len(lines) > 1:
+        text = f"{text} {lines[1]}"
     if isinstance(error, SyntaxError) and error.lineno:
         text = f"{error.msg} ({Path(error.filename or '').name}, line {error.lineno})"
     return text if len(text) <= _MESSAGE_LIMIT else text[: _MESSAGE_LIMIT - 3] + "..."

@@ -25,7 +25,15 @@ from proftrack.rundir.layout import RECORD, TABLES
 from proftrack.rundir.lock import locked
 from proftrack.rundir.logged import Logged, logged, note_logged
 from proftrack.rundir.read import artifacts, find, holds_measurements, identity, load, read_bounded
-from proftrack.rundir.spool import LEAST_FREE_BYTES, SPOOL_VARIABLE, discard, new_folder, spool_root
+from proftrack.rundir.spool import (
+    LEAST_FREE_BYTES,
+    SPOOL_VARIABLE,
+    discard,
+    free_space,
+    new_folder,
+    spool_root,
+    spooled,
+)
 
 __all__ = [
     "LEAST_FREE_BYTES",
@@ -36,6 +44,7 @@ __all__ = [
     "artifacts",
     "discard",
     "find",
+    "free_space",
     "holds_measurements",
     "identity",
     "load",
@@ -45,4 +54,5 @@ __all__ = [
     "note_logged",
     "read_bounded",
     "spool_root",
+    "spooled",
 ]

@@ -12,11 +12,14 @@ import shutil
 import time
 from pathlib import Path
 
+from msgspec import Struct
+
 from proftrack import names
-from proftrack.errors import StoreError, UsageError
+from proftrack.errors import ProftrackError, StoreError, UsageError
 from proftrack.rundir.layout import GITIGNORE, LOCK
 from proftrack.rundir.lock import locked
-from proftrack.rundir.read import holds_measurements
+from proftrack.rundir.logged import logged
+from proftrack.rundir.read import find, holds_measurements
 
 SPOOL_VARIABLE = "PROFTRACK_SPOOL"
 LEAST_FREE_BYTES = 64 << 20
@@ -64,10 +67,15 @@ def _remove_abandoned(root: Path) -> None:
                     shutil.rmtree(folder)
 
 
+def free_space(folder: Path) -> tuple[Path, int]:
+    """The folder itself or its nearest parent that exists, and the free bytes there."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    return existing, shutil.disk_usage(existing).free
+
+
 def _refuse_full_disk(folder: Path) -> None:
     """Check before minutes are spent: a run needs a few MB at least, and its traces more."""
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(existing).free
+    existing, free = free_space(folder)
     if free < LEAST_FREE_BYTES:
         raise UsageError(
             f"{existing}: {free // 2**20} MB are free, but a run needs {LEAST_FREE_BYTES // 2**20} MB",
@@ -80,6 +88,45 @@ def _empty_folder(folder: Path) -> Path:
         raise UsageError(f"--output {folder}: the folder is not empty", "name a new one: nothing is overwritten")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+class Spooled(Struct, frozen=True, kw_only=True):
+    """The contents of the spool."""
+
+    waiting: list[Path]
+    """Complete run folders that, by their own account, are in no store yet."""
+    waiting_bytes: int
+    unfinished: list[Path]
+    """Folders with traces but no record, from a run that failed or was killed."""
+
+
+def spooled() -> Spooled:
+    """What is in the spool now."""
+    root = spool_root()
+    folders = [path for path in root.glob("*/") if not path.is_symlink()] if root.is_dir() else []
+    complete = []
+    with contextlib.suppress(UsageError):
+        complete = find(root)  # includes the points of a sweep, which are nested deeper
+    waiting = [path for path in complete if not _is_logged(path)]
+    unfinished = [path for path in folders if path not in complete and holds_measurements(path) and _is_free(path)]
+    size = sum(file.stat().st_size for path in waiting for file in path.rglob("*") if file.is_file())
+    return Spooled(waiting=waiting, waiting_bytes=size, unfinished=unfinished)
+
+
+def _is_logged(folder: Path) -> bool:
+    try:
+        return any(entry.complete for entry in logged(folder))
+    except ProftrackError:  # its logged.json cannot be read: `sync` will say so
+        return False
+
+
+def _is_free(folder: Path) -> bool:
+    """Whether no run is working in it."""
+    try:
+        with locked(folder):
+            return True
+    except (StoreError, OSError):
+        return False
 
 
 def discard(folder: Path) -> None:

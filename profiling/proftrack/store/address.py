@@ -1,4 +1,4 @@
-"""The address of an MLflow store: what is shown of it, and how its UI is reached."""
+"""The address of an MLflow store: the form that may be shown, and how to reach its UI."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Store(Struct, frozen=True, kw_only=True):
     uri: str
     public: str
     given: str
-    """What MLFLOW_TRACKING_URI or MLflow's default said, without credentials."""
+    """The value of MLFLOW_TRACKING_URI, or MLflow's default, without credentials."""
     database: Path | None = None
     """The file of a sqlite store."""
 
@@ -34,23 +34,23 @@ class Store(Struct, frozen=True, kw_only=True):
 
     @property
     def artifact_root(self) -> Path | None:
-        """Where artifacts of new experiments go; None where the store itself decides."""
+        """Where artifacts of new experiments go; None if the store itself decides."""
         return self.database.parent / ARTIFACTS if self.database else None
 
     def open_command(self) -> str | None:
-        """The command that opens MLflow's UI on this very store; None for a server, which has a UI already."""
+        """The command that opens MLflow's UI on this store; None for a server, which already has a UI."""
         if self.is_server or self.public != self.uri:
             return None
         command = [*_mlflow_command(), "server", "--backend-store-uri", self.uri]
         if self.artifact_root:
-            # Without it the server gives experiments that it makes a location which only its own clients can write.
+            # Without it, experiments that the server creates get a location that only the server's clients can write.
             command += ["--default-artifact-root", location_of(self.artifact_root)]
         return shlex.join(command)
 
     def run_url(self, experiment_id: str, run_id: str, base: str = "http://127.0.0.1:5000") -> str:
-        """The address of a run in the UI, of all of them where `run_id` is empty; `base`: where `open_command` listens.
+        """The address of a run in the UI, or of all runs if `run_id` is empty; `base`: where `open_command` listens.
 
-        MLflow 3.17 opens an address with its pages for prompts and their traces unless that says otherwise.
+        Without the workflow type MLflow 3.17 opens its pages for prompts and their traces.
         """
         root = self.public.rstrip("/") if self.is_server else base
         page = f"/#/experiments/{experiment_id}/runs/{run_id}".rstrip("/")
@@ -68,6 +68,6 @@ def location_of(folder: Path) -> str:
 
 
 def _mlflow_command() -> list[str]:
-    """MLflow of this Python by its absolute path: the shell that it is pasted into may have another, or none."""
+    """This Python's mlflow by absolute path: the shell the command is pasted into may find another one, or none."""
     script = Path(sys.executable).with_name("mlflow")
     return [str(script)] if script.is_file() else [sys.executable, "-m", "mlflow"]

@@ -1,6 +1,6 @@
-"""The parent run of a batch, with a child for each point of a sweep, or each variant.
+"""The parent run of a batch, with a child run for each point of a sweep, or for each variant.
 
-`proftrack.rundir.batch` is the folder that all of it comes from.
+`proftrack.rundir.batch` describes the folder that all of it comes from.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 TAGS = frozenset(
     {keys.DEVICE_TAG, keys.COMMIT_TAG, keys.DIRTY_TAG, keys.WINNER_TAG, keys.REGIME_TAG, keys.CONCLUSION_TAG}
 )
-"""What a group may say of itself in tags; others are what runs are found, owned and settled by."""
+"""The tags that a group may set itself; runs are found, owned and settled by the others."""
 _NOTE_CHARS = 7900
 
 
-# ---- while it is measured --------------------------------------------------------------------------------------------
+# ---- during measurement ----------------------------------------------------------------------------------------------
 
 
 def opening(group: Group, *, fresh: bool) -> Opening:
-    """The parent run: under `mlflow run` that run, else the earlier one of the same key and points, else a new one.
+    """The parent run: under `mlflow run` that run, else an earlier one with the same key and points, else a new one.
 
-    `fresh` never takes an earlier one; where one is taken, the group gets its id. Raises StoreError as
+    `fresh` rules out an earlier run; if an earlier run is resumed, the group takes over its id. Raises StoreError as
     `session.opening` does.
     """
     if fresh or os.environ.get(RUN_ID_VARIABLE):
@@ -55,14 +55,14 @@ def opening(group: Group, *, fresh: bool) -> Opening:
     earlier = _earlier(store, client, group)
     if earlier is None:
         return session.opening(group.experiment, group.name)
-    # What an interrupted process has left in another folder goes on belonging to this run.
-    if batch.is_id(begun := earlier.tags.get(keys.GROUP_TAG, "")):
-        group.id = begun
+    # What an interrupted process left in another folder still belongs to this run.
+    if batch.is_id(group_id := earlier.tags.get(keys.GROUP_TAG, "")):
+        group.id = group_id
     return Opening(store, client, lambda: lifecycle.reopen(store, client, earlier, ownership.tags()))
 
 
 def begin(opened: Session, group: Group) -> None:
-    """Tag the parent run from the start: what is killed at any moment is found again by the next start and by `sync`.
+    """Tag the parent run from the start, so that the next start and `sync` find it even if this process is killed.
 
     Raises StoreError.
     """
@@ -71,14 +71,14 @@ def begin(opened: Session, group: Group) -> None:
 
 
 def _earlier(store: Store, client: MlflowClient, group: Group) -> StoredRun | None:
-    """The newest parent run of the same points and key that nobody is at work on, as far as can be seen from here."""
-    of_key = search(store, client, {keys.GROUP_KEY_TAG: group.key, keys.KIND_TAG: group.kind})
-    same = [run for run in of_key if ownership.is_free(run) and _is_of(run, group)]
-    return max(same, key=lambda run: run.started_ms, default=None)
+    """The newest parent run with the same points and key that no process works on, as far as this machine can tell."""
+    same_key = search(store, client, {keys.GROUP_KEY_TAG: group.key, keys.KIND_TAG: group.kind})
+    free = [run for run in same_key if ownership.is_free(run) and _is_parent_of(run, group)]
+    return max(free, key=lambda run: run.started_ms, default=None)
 
 
-def _is_of(run: StoredRun, group: Group) -> bool:
-    """Whether a run is the parent of what the group asks for."""
+def _is_parent_of(run: StoredRun, group: Group) -> bool:
+    """Whether a run is the parent run of the group's key and points."""
     tags = run.tags
     return (tags.get(keys.GROUP_KEY_TAG), tags.get(keys.GROUP_POINTS_TAG, "")) == (
         group.key,
@@ -87,10 +87,10 @@ def _is_of(run: StoredRun, group: Group) -> bool:
 
 
 def children(opened: Session, group: Group) -> dict[str, str]:
-    """Part key -> run, of all whole runs measured under the same key; the newest of each. Raises StoreError."""
+    """Part key -> id of the newest FINISHED run measured under the same group key. Raises StoreError."""
     runs = Runs(opened.store, opened.client)
-    children = [run for run in runs.search({keys.GROUP_KEY_TAG: group.key}) if keys.PART_TAG in run.tags]
-    return {run.tags[keys.PART_TAG]: run.run_id for run in children}
+    parts = [run for run in runs.search({keys.GROUP_KEY_TAG: group.key}) if keys.PART_TAG in run.tags]
+    return {run.tags[keys.PART_TAG]: run.run_id for run in parts}
 
 
 def record_of(opened: Session, run_id: str) -> Record:
@@ -100,7 +100,7 @@ def record_of(opened: Session, run_id: str) -> Record:
 
 
 def log_part(opened: Session, group: Group, part: Part | None, folder: Path) -> sync.Outcome:
-    """Log the run folder of a part as a child of the parent run; None: of one that was not written down.
+    """Log the run folder of a part as a child of the parent run; `part` is None if the group does not list it.
 
     Raises StoreError, ProftrackError as sync does.
     """
@@ -113,17 +113,14 @@ def log_part(opened: Session, group: Group, part: Part | None, folder: Path) -> 
 
 
 def log_parent(opened: Session, group: Group, folder: Path) -> None:
-    """Put what is known about all of the group into its parent run. May be done again: everything is written over.
-
-    Raises StoreError.
-    """
+    """Log everything about the group as a whole to its parent run. Safe to repeat: it overwrites. Raises StoreError."""
     from mlflow.entities import Metric, Param
 
     with explained(opened.store, "written to"), quiet():
         run = opened.client.get_run(opened.run_id)
         params = [Param(k, v) for k, v in as_params(group.params).items() if k not in run.data.params]
         now = (group.ended_ns or time.time_ns()) // 1_000_000
-        # A count of nothing would be an empty chart, and `failed_points` one of the first.
+        # A count of zero would be an empty chart, and `failed_points` would be among the first charts shown.
         metrics = [Metric(name, rounded(value), now, 0) for name, value in group.metrics.items() if value]
         opened.client.log_batch(opened.run_id, metrics=metrics, params=params, synchronous=True)
         tags = {name: value for name, value in group.tags.items() if name in TAGS}
@@ -142,12 +139,13 @@ def log_parent(opened: Session, group: Group, folder: Path) -> None:
 def sync_group(
     store: Store, client: MlflowClient, folder: Path, moved: Mapping[str, Path] | None = None
 ) -> list[sync.Outcome]:
-    """Log a group's folder: each part as a child of one parent run, each once; the parent's outcome comes last.
+    """Log a group's folder: each part once, as a child of one parent run; the parent's outcome comes last.
 
-    `moved`: run id -> run folder of the store that the group was logged to, where that is what is synced.
-    The parent is FINISHED where everything that was asked for is there, else FAILED with why not. One that is in the
-    store as it is to be stays as it is; parts that are missing there go below it. Raises StoreError, ProftrackError
-    for a part that cannot be logged, after the others were; StoreError where another process is at the folder.
+    `moved`: run id -> run folder inside the local store that the group was first logged to, when syncing from there.
+    The parent ends as FINISHED if everything requested is there, else as FAILED with the reason. A parent that is
+    already complete in the store is left alone; only missing parts are added below it. If a part cannot be logged, the
+    others are logged first, then its StoreError or ProftrackError is raised. Also raises StoreError if another process
+    is using the folder.
     """
     with rundir.locked(folder):
         return _sync_group(store, client, folder, moved or {})
@@ -156,9 +154,9 @@ def sync_group(
 def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping[str, Path]) -> list[sync.Outcome]:
     group = batch.load(folder)
     mark = hashlib.sha256(rundir.read_bounded(folder / BATCH)).hexdigest()[:32]
-    there = _parent_there(store, client, folder, group)
-    if there is not None and _as_it_is_to_be(there, group, mark):
-        opened = Session(store, client, there)
+    parent = _find_parent(store, client, folder, group)
+    if parent is not None and _is_settled(parent, group, mark):
+        opened = Session(store, client, parent)
         outcomes, failures = _sync_parts(opened, group, folder, moved)
         if failures:
             raise failures[0]
@@ -166,8 +164,8 @@ def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping
 
     def obtain() -> StoredRun:
         tags = {**ownership.tags(), **_own_tags(group)}
-        if there is not None:
-            return lifecycle.reopen(store, client, there, tags)
+        if parent is not None:
+            return lifecycle.reopen(store, client, parent, tags)
         experiment_id = stores.experiment_for(store, client, group.experiment)
         return lifecycle.create(store, client, experiment_id, group.name, tags, start_ms=group.started_ns // 1_000_000)
 
@@ -180,11 +178,11 @@ def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping
         with explained(store, "written to"), quiet():
             set_tags(client, opened.run_id, {keys.GROUP_LOGGED_TAG: mark})
         close(opened, group)
-    return [*outcomes, _outcome(opened, folder, "logged" if there is None else "finished")]
+    return [*outcomes, _outcome(opened, folder, "logged" if parent is None else "finished")]
 
 
 def _own_tags(group: Group) -> dict[str, str]:
-    """What the parent run of a group is found by."""
+    """The tags by which a group's parent run is found."""
     return {
         keys.KIND_TAG: group.kind,
         keys.GROUP_TAG: group.id,
@@ -194,43 +192,44 @@ def _own_tags(group: Group) -> dict[str, str]:
     }
 
 
-def _parent_there(store: Store, client: MlflowClient, folder: Path, group: Group) -> StoredRun | None:
-    """The parent run of this folder in this store: a whole one, else one that was begun and may be gone on with.
+def _find_parent(store: Store, client: MlflowClient, folder: Path, group: Group) -> StoredRun | None:
+    """The parent run of this folder in this store: a FINISHED one, else an unfinished one that may be resumed.
 
-    A folder can name any group, so only that which is not whole, is not at work, and belongs to whoever measured the
-    folder or syncs it now is gone on with. Raises StoreError where a process that lives is at it.
+    A folder can name any group, so a run is resumed only if it is unfinished, no process works on it, and it belongs to
+    whoever measured the folder or is syncing it. Raises StoreError if a live process is working on it.
     """
-    of_id = search(store, client, {keys.GROUP_TAG: group.id})
-    same = [run for run in of_id if _is_of(run, group)]
-    same.sort(key=lambda run: (run.status != "FINISHED", run.run_id))
-    if same and same[0].status == "FINISHED":
-        return same[0]
+    same_id = search(store, client, {keys.GROUP_TAG: group.id})
+    parents = [run for run in same_id if _is_parent_of(run, group)]
+    parents.sort(key=lambda run: (run.status != "FINISHED", run.run_id))
+    if parents and parents[0].status == "FINISHED":
+        return parents[0]
     here = process.this_process()
-    for run in same:
-        ownership.refuse_at_work(run, folder, "group")
-        whose = (run.tags.get(keys.HOST_TAG), run.tags.get(keys.USER_TAG))
-        if ownership.is_free(run) and whose in {(group.host, group.user), (here.host, process.user())}:
+    for run in parents:
+        ownership.refuse_if_logging(run, folder, "group")
+        owner = (run.tags.get(keys.HOST_TAG), run.tags.get(keys.USER_TAG))
+        if ownership.is_free(run) and owner in {(group.host, group.user), (here.host, process.user())}:
             return run
     return None
 
 
-def _as_it_is_to_be(there: StoredRun, group: Group, mark: str) -> bool:
-    if there.status == "FINISHED":
+def _is_settled(parent: StoredRun, group: Group, mark: str) -> bool:
+    """Whether the parent run already has its final status: FINISHED, or FAILED from this very group.json."""
+    if parent.status == "FINISHED":
         return True
-    to_fail = group.error is not None or group.ended_ns is None
-    return to_fail and there.status == "FAILED" and there.tags.get(keys.GROUP_LOGGED_TAG) == mark
+    should_fail = group.error is not None or group.ended_ns is None
+    return should_fail and parent.status == "FAILED" and parent.tags.get(keys.GROUP_LOGGED_TAG) == mark
 
 
 def _has_files(opened: Session, group: Group, folder: Path) -> bool:
-    """Whether the parent run has the files about the whole group: in their sizes, or in later states of them."""
-    own = {path.as_posix(): (folder / path).stat().st_size for path in batch.files(folder)}
-    there: dict[str, int | None] = {}
+    """Whether the parent run has the group's files: with the same sizes, or in a later state if the group goes on."""
+    sizes = {path.as_posix(): (folder / path).stat().st_size for path in batch.files(folder)}
+    stored: dict[str, int | None] = {}
     with explained(opened.store, "asked for the run's artifacts"), quiet():
-        for below in {path.rpartition("/")[0] for path in own}:
-            there |= {item.path: item.file_size for item in opened.client.list_artifacts(opened.run_id, below or None)}
+        for below in {path.rpartition("/")[0] for path in sizes}:
+            stored |= {item.path: item.file_size for item in opened.client.list_artifacts(opened.run_id, below or None)}
     if group.ended_ns is None:
-        return own.keys() <= there.keys()
-    return all(there.get(path, -1) in (size, None) for path, size in own.items())
+        return sizes.keys() <= stored.keys()
+    return all(stored.get(path, -1) in (size, None) for path, size in sizes.items())
 
 
 def _outcome(
@@ -247,9 +246,9 @@ def _outcome(
 
 
 def close(opened: Session, group: Group) -> None:
-    """Say how the parent run is to end: FINISHED where everything that was asked for is there."""
+    """Set how the parent run will end: FINISHED if everything requested is there."""
     if group.ended_ns is None:
-        opened.fail("interrupted before all was measured")
+        opened.fail("interrupted before everything was measured")
     elif group.error is not None:
         opened.fail(group.error)
     else:
@@ -259,27 +258,23 @@ def close(opened: Session, group: Group) -> None:
 def _sync_parts(
     opened: Session, group: Group, folder: Path, moved: Mapping[str, Path]
 ) -> tuple[list[sync.Outcome], list[Exception]]:
-    """Log the parts, and run folders that no part names: their process was killed before it could write them down."""
+    """Log the parts, and run folders that no part names: their process was killed before it could list them."""
     outcomes, failures = [], list[Exception]()
     inside = {(folder / path).resolve(): path for path in batch.part_folders(folder)}
     todo: list[tuple[Part | None, Path]] = []
     for part in group.parts:
-        own = folder / part.folder if part.folder is not None else None
-        if own is not None and inside.pop(own.resolve(), None) is not None:
-            todo.append((part, own))
+        part_folder = folder / part.folder if part.folder is not None else None
+        if part_folder is not None and inside.pop(part_folder.resolve(), None) is not None:
+            todo.append((part, part_folder))
         elif part.run_id is not None and part.run_id in moved:
             todo.append((part, moved[part.run_id]))
-        elif own is not None and _is_missed(group, part):
-            todo.append((part, own))
+        elif part_folder is not None and part.run_id is None and group.ended_ns is not None:
+            # Its folder is missing: logging fails and says so. If the group was interrupted, this part was too.
+            todo.append((part, part_folder))
     todo += [(None, folder / path) for path in inside.values()]
-    for each, path in todo:
+    for listed, path in todo:
         try:
-            outcomes.append(log_part(opened, group, each, path))
+            outcomes.append(log_part(opened, group, listed, path))
         except (ProftrackError, OSError, MemoryError) as error:
             failures.append(error)
     return outcomes, failures
-
-
-def _is_missed(group: Group, part: Part) -> bool:
-    """Whether a part without its run folder is an error: not where it was at work when all ended."""
-    return part.run_id is None and group.ended_ns is not None

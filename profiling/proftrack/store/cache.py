@@ -1,13 +1,13 @@
-"""The runs of an experiment, kept on this machine, so that only new ones are fetched.
+"""A cache of an experiment's runs on this machine, so that only new runs are fetched.
 
-MLflow hands out a thousand runs in two to three seconds, whatever is done with them afterwards: a history over ten
-thousand would take half a minute each time. A run does not change once it is FINISHED, unless proftrack tags it (gate,
-baseline); every write of proftrack's is dated by the tag proftrack.changed. So after the first time it is enough to ask
-for what was changed since the last time, for what was deleted, and for which MLflow experiments may be read now.
+MLflow returns a thousand runs in two to three seconds, whatever is done with them afterwards, so a history over ten
+thousand would take half a minute each time. A FINISHED run does not change unless proftrack tags it (gate, baseline),
+and proftrack dates each of its writes with the tag proftrack.changed. So after the first time it is enough to ask for
+the runs changed since, the deleted runs, and the MLflow experiments that may be read now.
 
-    $XDG_CACHE_HOME/proftrack/runs/<store, user, experiment>.msgpack     else below ~/.cache; for this user's eyes only
+    $XDG_CACHE_HOME/proftrack/runs/<store, user, experiment>.msgpack     else below ~/.cache; readable by this user only
 
-MLflow's filters compare texts by LIKE alone, so a span of time is asked for by prefixes: `2026-11-29T20%`.
+MLflow's filters compare text with LIKE only, so a span of time is queried by prefixes: `2026-11-29T20%`.
 """
 
 from __future__ import annotations
@@ -28,50 +28,52 @@ from proftrack.store.runs import Runs, StoredRun, once
 
 FORMAT = 1
 WORTH_KEEPING = 500
-"""With fewer runs all of them are fetched each time: that takes a second, and is right also where tags were edited."""
+"""Fewer runs are all fetched each time: that takes a second, and also sees tags that someone edited."""
 SLACK = timedelta(hours=2)
-"""How far clocks of other machines may be off, and how long a run may take from its tags to its last status."""
+"""How far other machines' clocks may be off, and how long a run may take from its tags to its final status."""
 
 
 class _Cache(Struct, frozen=True, kw_only=True):
     format: int
     asked_at: datetime
-    """UTC; everything changed before (less SLACK) is in here."""
+    """UTC; every change before this time (less SLACK) is in the cache."""
     experiments: dict[str, int]
-    """Those that could be read then: id -> when it was made. A store that was made anew has the same ids."""
+    """The experiments readable then: id -> creation time. A recreated store reuses the ids."""
     runs: list[StoredRun]
 
 
 def runs_of(runs: Runs, experiment: str, *, refresh: bool = False) -> list[StoredRun]:
-    """All FINISHED runs of an experiment, oldest first, each record once: what `runs.search` gives, sooner.
+    """All FINISHED runs of an experiment, oldest first, each record once: the result of `runs.search`, but faster.
 
-    `refresh` fetches everything anew. Raises StoreError.
+    `refresh` fetches everything again. Raises StoreError.
     """
     path = _path(runs, experiment)
     asked_at = datetime.now(timezone.utc)
     readable = runs.experiments()
-    known = None if refresh else _load(path)
-    if known is None:
-        found = runs.search({keys.EXPERIMENT_TAG: experiment})
-        if len(found) < WORTH_KEEPING:
+    cached = None if refresh else _load(path)
+    if cached is None:
+        current = runs.search({keys.EXPERIMENT_TAG: experiment})
+        if len(current) < WORTH_KEEPING:
             path.unlink(missing_ok=True)
-            return found
+            return current
     else:
-        found = _brought_up_to_date(runs, experiment, known, readable, asked_at)
-    if known is None or found != known.runs or asked_at - known.asked_at > SLACK:
-        _save(path, _Cache(format=FORMAT, asked_at=asked_at, experiments=readable, runs=found))
-    return _shown(runs, experiment, found)
+        current = _updated(runs, experiment, cached, readable, asked_at)
+    if cached is None or current != cached.runs or asked_at - cached.asked_at > SLACK:
+        _save(path, _Cache(format=FORMAT, asked_at=asked_at, experiments=readable, runs=current))
+    # Deleted runs stay in the cache, since they may be restored.
+    deleted = runs.deleted({keys.EXPERIMENT_TAG: experiment})
+    return [run for run in current if run.run_id not in deleted]
 
 
-def _brought_up_to_date(
-    runs: Runs, experiment: str, known: _Cache, readable: dict[str, int], asked_at: datetime
+def _updated(
+    runs: Runs, experiment: str, cached: _Cache, readable: dict[str, int], asked_at: datetime
 ) -> list[StoredRun]:
-    kept = {run.run_id: run for run in known.runs if _same(run.experiment_id, known.experiments, readable)}
-    for prefix in prefixes(known.asked_at - SLACK, asked_at + SLACK):
+    kept = {run.run_id: run for run in cached.runs if _same(run.experiment_id, cached.experiments, readable)}
+    for prefix in prefixes(cached.asked_at - SLACK, asked_at + SLACK):
         condition = f"tags.`{keys.CHANGED_TAG}` LIKE '{prefix}%'"
         kept |= {run.run_id: run for run in runs.search({keys.EXPERIMENT_TAG: experiment}, more=condition)}
-    # An MLflow experiment that could not be read before, or is new: all of it.
-    new = [name for name in readable if not _same(name, known.experiments, readable)]
+    # Fetch all of an MLflow experiment that is new, or could not be read before.
+    new = [name for name in readable if not _same(name, cached.experiments, readable)]
     if new:
         kept |= {run.run_id: run for run in runs.search({keys.EXPERIMENT_TAG: experiment}, experiment_ids=new)}
     return list(once(sorted(kept.values(), key=lambda run: (run.started_ms, run.run_id))))
@@ -81,14 +83,8 @@ def _same(experiment_id: str, before: dict[str, int], now: dict[str, int]) -> bo
     return experiment_id in now and before.get(experiment_id) == now[experiment_id]
 
 
-def _shown(runs: Runs, experiment: str, found: list[StoredRun]) -> list[StoredRun]:
-    """Without those that are deleted now: they may be restored, so they stay in the cache."""
-    deleted = runs.deleted({keys.EXPERIMENT_TAG: experiment})
-    return [run for run in found if run.run_id not in deleted]
-
-
 def prefixes(start: datetime, end: datetime) -> list[str]:
-    """The fewest prefixes of years, months, days and hours that cover the time from `start` to `end` (UTC)."""
+    """The shortest list of year, month, day and hour prefixes that covers the time from `start` to `end` (UTC)."""
     return list(_cover(start.replace(minute=0, second=0, microsecond=0), end))
 
 
@@ -123,7 +119,7 @@ def _load(path: Path) -> _Cache | None:
 
 
 def _save(path: Path, cache: _Cache) -> None:
-    """A cache that cannot be written costs the next call some time, nothing else."""
+    """Write the cache. Failing to do so only costs the next call some time."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         files.replace(path, msgspec.msgpack.encode(cache), mode=0o600)

@@ -1,8 +1,8 @@
-"""What an experiment's page shows before anybody has set it up: columns that tell runs apart, and how to read them.
+"""The default page of an experiment in MLflow: columns that tell runs apart, and how to read them.
 
-MLflow keeps views that are shared as experiment tags (`mlflow.sharedViewState.KEY`, opened by ?viewStateShareKey=KEY;
-seen in 3.17, the tag's form is no documented interface). A version that knows none ignores the tag: nothing breaks, and
-the columns can still be chosen by hand. No failure here ends a run.
+MLflow keeps shared views as experiment tags (`mlflow.sharedViewState.KEY`, opened by ?viewStateShareKey=KEY; seen in
+3.17, the format is undocumented). A version without shared views ignores the tag: nothing breaks, and the columns can
+still be chosen by hand. A failure here never fails a run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Experiment
 
 _KIND = "custom_model_development"
-"""Else MLflow 3 may take an experiment for one of prompts and their traces, and shows no runs at first."""
+"""Without it MLflow 3 may treat the experiment as one of prompts and traces, and not show its runs at first."""
 _UNDECIDED = ("", "no_inferred_type")
 _FIRST = (f"tags.{keys.REGIME_TAG}", f"tags.{keys.CONFIDENCE_TAG}", f"metrics.{keys.STEP_TIME_US}")
 _ON_GPU = (f"metrics.{keys.GPU_BUSY_PER_STEP_US}", f"metrics.{keys.GPU_BUSY_FRACTION}")
@@ -36,7 +36,7 @@ _THEN = (f"tags.{keys.CAUSE_TAG}", f"tags.{keys.CONCLUSION_TAG}")
 _LAST = f"tags.{keys.COMMIT_TAG}"
 _MOST_COLUMNS = 40
 _FIXED = ("attributes.`Run Name`", "runDateAndNestInfo")
-"""Columns that stand before all others whatever is chosen."""
+"""Columns that always come first."""
 _WIDTHS = {
     "attributes.`Run Name`": 270,
     f"tags.`{keys.REGIME_TAG}`": 130,
@@ -51,33 +51,33 @@ _WIDTHS = {
 }
 NOTE = """One run is one profiled workload.
 
-- **regime**: what holds its steps back; **regime.cause**: the largest part of it; **regime.confidence**: how sure
-- **step_time_us** (T): a step without the profiler; **gpu_busy_per_step_us** (B): the GPU's part of it;
-  **gpu_busy_fraction**: B / T; on the CPU **cpu_work_per_step_us** (W), the operators' work, and W / T
-- **conclusion**: of a sweep, or of variants, on the run that holds theirs
-- Each run's description has the verdict, its artifact `report.html` the timeline and all tables, `trace/` what Perfetto
-  opens (`proftrack open RUN`).
-- Runs with the same tag `proftrack.fingerprint` may be compared: `proftrack compare A B`.
+- **regime**: what limits its steps; **regime.cause**: the largest part of that; **regime.confidence**: how certain
+- **step_time_us** (T): the time of a step without the profiler; **gpu_busy_per_step_us** (B): how long the GPU is busy
+  in it; **gpu_busy_fraction**: B / T. On the CPU: **cpu_work_per_step_us** (W), the operators' work, and W / T
+- **conclusion**: the result of a sweep or of variants, on their parent run
+- Each run's description shows the verdict. Its artifact `report.html` has the timeline and all tables; `trace/` opens
+  in Perfetto (`proftrack open RUN`).
+- Runs with the same `proftrack.fingerprint` tag can be compared: `proftrack compare A B`.
 
-The columns that tell runs apart: `?viewStateShareKey=proftrack` behind the address of this experiment's runs.
+To see the columns that tell runs apart, add `?viewStateShareKey=proftrack` to the address of this experiment's runs.
 """
 
 
 def columns(record: Record) -> list[str]:
-    """The columns of a run, in order: regime, confidence, times, cause, the workload's own params, commit.
+    """The columns of a run, in order: regime, confidence, times, cause, conclusion, the workload's own params, commit.
 
-    The conclusion is that of a sweep or of variants; MLflow leaves out a column that no run has.
+    Sweeps and variants have a conclusion; MLflow leaves out a column that no run has.
     """
-    own = [name for name in fields.params(record) if not name.startswith(keys.SCHEDULE_PARAMS)]
-    params = [f"params.{name}" for name in own if name not in (keys.EXPERIMENT_PARAM, keys.TIMING_MODE_PARAM)]
+    names = [name for name in fields.params(record) if not name.startswith(keys.SCHEDULE_PARAMS)]
+    params = [f"params.{name}" for name in names if name not in (keys.EXPERIMENT_PARAM, keys.TIMING_MODE_PARAM)]
     times = _ON_GPU if record.cpu is None else _ON_CPU
     return [_key(name) for name in (*_FIRST, *times, *_THEN, *params, _LAST)]
 
 
-def view_state(wanted: list[str], known: str | None = None) -> str:
-    """The tag's value: MLflow's view state with these columns, and those that the known value has beside them."""
-    others = [key for key in _columns_of(known) if key not in wanted]
-    # Params of other workloads stand where those of this one do.
+def view_state(wanted: list[str], current: str | None = None) -> str:
+    """The tag's value: MLflow's view state with these columns, plus those of the current value."""
+    others = [key for key in _columns_of(current) if key not in wanted]
+    # Params of other workloads go next to those of this one, before the commit.
     keys = [*wanted[:-1], *others, wanted[-1]][:_MOST_COLUMNS]
     state = {
         "selectedColumns": keys,
@@ -90,7 +90,7 @@ def view_state(wanted: list[str], known: str | None = None) -> str:
 
 
 def prepare(store: Store, client: MlflowClient, experiment_id: str, record: Record) -> None:
-    """Give the run's experiment the view; and a description and its kind, where it is one that we made."""
+    """Give the run's experiment the view and, if proftrack created it, a description and a kind."""
     with contextlib.suppress(StoreError), explained(store, "given a view"), quiet(), quick_retries():
         experiment = client.get_experiment(experiment_id)
         for name, value in _tags(experiment, record).items():
@@ -99,14 +99,14 @@ def prepare(store: Store, client: MlflowClient, experiment_id: str, record: Reco
 
 
 def address(store: Store, experiment_id: str, base: str = "http://127.0.0.1:5000") -> str:
-    """The experiment's runs in the UI, with that view."""
+    """The address of the experiment's runs in the UI, with that view."""
     return f"{store.run_url(experiment_id, '', base)}&viewStateShareKey={keys.VIEW}"
 
 
 def _tags(experiment: Experiment, record: Record) -> dict[str, str]:
     tags = {keys.VIEW_TAG: view_state(columns(record), experiment.tags.get(keys.VIEW_TAG))}
     if record.run is None or experiment.name != record.run.experiment:
-        return tags  # somebody else's: its description and kind are theirs
+        return tags  # someone else's experiment: leave its description and kind alone
     if experiment.tags.get(keys.EXPERIMENT_KIND_TAG, "") in _UNDECIDED:
         tags[keys.EXPERIMENT_KIND_TAG] = _KIND
     if not experiment.tags.get(keys.NOTE_TAG):
@@ -117,13 +117,12 @@ def _tags(experiment: Experiment, record: Record) -> dict[str, str]:
 def _columns_of(value: str | None) -> list[str]:
     try:
         state = untrusted.decode((value or "{}").encode())
-        found = state.get("selectedColumns") or []
-        return [key for key in found if isinstance(key, str)]
+        return [key for key in state.get("selectedColumns") or [] if isinstance(key, str)]
     except (msgspec.MsgspecError, ValueError, AttributeError, TypeError):
-        return []  # another version's form, or a person's: ours takes its place
+        return []  # written by another version or by hand: ours replaces it
 
 
 def _key(name: str) -> str:
-    """`tags.regime.cause` as MLflow's tables know it: tags.`regime.cause`."""
+    """`tags.regime.cause` as MLflow's tables write it: tags.`regime.cause`."""
     kind, _, rest = name.partition(".")
     return f"{kind}.`{rest}`"

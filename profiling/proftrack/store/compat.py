@@ -1,7 +1,7 @@
-"""Everything of MLflow that is used here and is not its documented interface, in one place.
+"""All uses of MLflow beyond its documented interface, in one place.
 
-Read in MLflow 3.10, 3.13 and 3.17, where all of it is the same; tests/test_store_compat.py looks at each. Elsewhere
-only the client, its entities, its exceptions and the tracking URI are used.
+Checked by reading MLflow 3.10, 3.13 and 3.17, where all of it is the same; tests/test_store_compat.py checks each.
+Other modules use only the client, its entities, its exceptions and the tracking URI.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ _installing = threading.Lock()
 
 @contextlib.contextmanager
 def settings(**values: Any) -> Iterator[None]:
-    """MLflow settings (by the names of their environment variables) for what this thread does in the block.
+    """Set MLflow settings (by the names of their environment variables) for this thread only, within the block.
 
-    MLflow asks for them anew in each call and takes them from the environment alone, which all threads of the process
-    share, those of a training too. So the objects that read the environment for it
-    (`mlflow.environment_variables.NAME`) are given a look at a context variable first; where nothing is chosen they
-    read the environment as before. Threads that MLflow itself starts (it fetches artifacts in some) see the
-    environment.
+    MLflow reads them in each call, and only from the environment, which all threads of the process share, including
+    those of a training. So the objects that read the environment for it (`mlflow.environment_variables.NAME`) are made
+    to look at a context variable first; if it sets nothing, they read the environment as before. Threads that MLflow
+    itself starts (it fetches artifacts in some) see the environment.
     """
     for name in values:
         _look_at_context(name)
@@ -48,7 +47,7 @@ def settings(**values: Any) -> Iterator[None]:
 
 
 def setting(name: str) -> Any:
-    """What MLflow would take now for one of its environment variables: chosen for this thread, set, or its default."""
+    """The value MLflow would use now for one of its environment variables: this thread's, else set, else default."""
     return _variable(name).get()
 
 
@@ -77,9 +76,10 @@ def _reader(name: str, from_environment: Callable[[], Any]) -> Callable[[], Any]
 
 
 def make_schema(database_uri: str, artifact_root: str) -> None:
-    """Make the tables of a local store where they are missing.
+    """Create missing tables of a local store.
 
-    Raises what SQLAlchemy and MLflow raise for a schema of another version and for a file that is no whole store.
+    Raises SQLAlchemy's and MLflow's exceptions for a schema of another version and for a file that is not a complete
+    store.
     """
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
@@ -99,24 +99,24 @@ def get(server_uri: str, endpoint: str) -> Response:
 
 
 def artifacts_at(location: str, tracking_uri: str) -> ArtifactRepository:
-    """Artifacts at any location, of a run or not. The client lists and writes those of runs, and removes none."""
+    """Artifacts at any location, whether a run's or not. MLflow's client only lists and writes those of runs."""
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
     return get_artifact_repository(location, tracking_uri=tracking_uri)
 
 
 def local_folder(location: str) -> Path | None:
-    """The folder of this machine that MLflow writes to for an artifact location; None where it is none."""
+    """The local folder that MLflow writes to for an artifact location; None if the location is not local."""
     from mlflow.utils.file_utils import local_file_uri_to_path
 
     return Path(local_file_uri_to_path(location)) if location.startswith(("file:", "/")) else None
 
 
-# ---- names that MLflow makes up -------------------------------------------------------------------------------------
+# ---- generated names ------------------------------------------------------------------------------------------------
 
 
 def is_generated(name: str) -> bool:
-    """Whether MLflow made a run's name up (`useful-hare-90`); one that the user chose stays."""
+    """Whether MLflow generated a run's name (`useful-hare-90`); a name that the user chose is kept."""
     try:
         from mlflow.utils.name_utils import _GENERATOR_NOUNS, _GENERATOR_PREDICATES
     except ImportError:

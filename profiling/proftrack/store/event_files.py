@@ -1,8 +1,8 @@
-"""Kernels across runs: the events.parquet of many runs, read where they lie.
+"""Kernels across runs: query the events.parquet of many runs in place.
 
-Nothing is downloaded: a run's artifact location is turned into a path or URL that DuckDB, Dask and Spark open. Of a
-server with proxied artifacts only the server knows the place: $PROFTRACK_ARTIFACTS names it, as a mounted folder or a
-bucket (what its --artifacts-destination says).
+Nothing is downloaded: a run's artifact location is turned into a path or URL that DuckDB, Dask and Spark can open. If a
+server proxies artifacts, only the server knows where they are: set $PROFTRACK_ARTIFACTS to that place, as a mounted
+folder or a bucket (the server's --artifacts-destination).
 """
 
 from __future__ import annotations
@@ -33,45 +33,44 @@ _KERNELS = """
 
 
 def locate(runs: Sequence[StoredRun]) -> dict[str, str]:
-    """Where the events.parquet of each run lies, by run id: a path, or a URL such as s3://bucket/....
+    """The events.parquet of each run, by run id: a path, or a URL such as s3://bucket/....
 
-    Runs whose file was left out, or that lie in a folder which is not on this machine, are not in it.
-    Raises UsageError where a server's place of artifacts is needed and not known.
+    Leaves out runs that have no such file or have it in a folder that is not on this machine.
+    Raises UsageError if the place of a server's artifacts is needed but not known.
     """
-    found = {run.run_id: _location(run) for run in runs}
-    return {run_id: file for run_id, file in found.items() if "://" in file or Path(file).is_file()}
+    locations = {run.run_id: _location(run) for run in runs}
+    return {run_id: file for run_id, file in locations.items() if "://" in file or Path(file).is_file()}
 
 
 def kernels(experiment: str, *, like: str = "") -> pd.DataFrame:
-    """All kernels of all FINISHED runs of an experiment whose name contains `like`, by run and name.
+    """All kernels whose name contains `like`, of all FINISHED runs of an experiment, by run and name.
 
     Columns: run_id, started (UTC), commit, name, calls, total_us, mean_us, min_us, max_us. Needs duckdb (the extra
     `query`).
-    Raises NotFoundError where there is nothing to read, UsageError, StoreError.
+    Raises NotFoundError if there is nothing to read, UsageError, StoreError.
     """
     import pandas as pd
 
-    found = cache.runs_of(Runs.connect(), experiment)
-    files = locate(found)
+    runs = cache.runs_of(Runs.connect(), experiment)
+    files = locate(runs)
     if not files:
-        raise NotFoundError(f"{experiment}: no run whose events.parquet can be read from here", "see docs/team.md")
-    frame = read_kernels(files, like)
-    known = pd.DataFrame(
+        raise NotFoundError(f"{experiment}: no run has an events.parquet readable from here", "see docs/team.md")
+    described = pd.DataFrame(
         {"run_id": run.run_id, "started": pd.Timestamp(run.started_ms, unit="ms", tz="UTC"), "commit": run.commit}
-        for run in found
+        for run in runs
     )
-    both: pd.DataFrame = known.merge(frame, on="run_id")
-    ordered: pd.DataFrame = both.sort_values(["started", "run_id", "total_us"], ascending=[True, True, False])
+    joined: pd.DataFrame = described.merge(read_kernels(files, like), on="run_id")
+    ordered: pd.DataFrame = joined.sort_values(["started", "run_id", "total_us"], ascending=[True, True, False])
     return ordered
 
 
 def read_kernels(files: Mapping[str, str], like: str = "") -> pd.DataFrame:
-    """Kernels by run id and name, from files by run id. Columns as `kernels` has them, without started and commit."""
+    """Kernels by run id and name, from files by run id. The columns of `kernels` without started and commit."""
     try:
         import duckdb
     except ImportError as error:
         raise UsageError(
-            "kernels across runs are read by DuckDB", "install it: pip install 'proftrack[query]'"
+            "querying kernels across runs needs DuckDB", "install it: pip install 'proftrack[query]'"
         ) from error
     import pandas as pd
 
@@ -87,23 +86,23 @@ def _location(run: StoredRun) -> str:
         root = os.environ.get(ARTIFACTS_VARIABLE)
         if not root:
             raise UsageError(
-                f"run {run.run_id}: its artifacts lie where the server keeps them",
-                f"set {ARTIFACTS_VARIABLE} to that "
-                "folder, as it is mounted here, or bucket (the server's --artifacts-destination)",
+                f"run {run.run_id}: only the server knows where its artifacts are",
+                f"set {ARTIFACTS_VARIABLE} to that folder as mounted here, or to the bucket (the server's "
+                "--artifacts-destination)",
             )
         return "/".join([root.rstrip("/"), *_parts(uri.path), keys.EVENTS])
     if uri.scheme in ("", "file"):
         return "/".join([unquote(uri.path) if uri.scheme else run.artifact_uri, keys.EVENTS])
     if uri.scheme in _OPENED_BY_DUCKDB:
         return f"{run.artifact_uri.rstrip('/')}/{keys.EVENTS}"
-    raise UsageError(f"{public(run.artifact_uri)}: DuckDB opens no {uri.scheme} locations")
+    raise UsageError(f"{public(run.artifact_uri)}: DuckDB cannot open {uri.scheme} locations")
 
 
 def _parts(path: str) -> list[str]:
-    """Of a path below the root; a store that others write to must not lead out of it."""
+    """The parts of a path below the root; a store that others write to must not point outside it."""
     parts = [part for part in path.split("/") if part]
     if ".." in parts:
         raise UsageError(
-            f"{path}: leads out of {ARTIFACTS_VARIABLE}", "the run's artifact location is not MLflow's own"
+            f"{path}: points outside {ARTIFACTS_VARIABLE}; MLflow does not create such an artifact location"
         )
     return parts

@@ -1,7 +1,7 @@
 """Record -> params, metrics and tags of an MLflow run. Plain functions; the names are a contract, pinned by a test.
 
 A figure that does not exist is absent: never 0, NaN or infinity. Names of operators and kernels never become keys;
-per-kernel figures are in tables.
+figures per kernel are in tables.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from proftrack.record import Record
 from proftrack.redact import scrub
 from proftrack.store import keys
 
-# MLflow's own limits; a longer param is cut by it with a warning only.
 DIGITS = 6
-"""Significant digits of a logged metric; no figure of a run is known better. record.json has all of them."""
+"""Significant digits of a logged metric; no figure of a run is more precise. record.json has all digits."""
+# MLflow's own limits; it only warns when it cuts a longer param.
 PARAM_CHARS = 6000
 KEY_CHARS = 250
 TAG_CHARS = 500
 
 
 class Point(Struct, frozen=True):
-    """One value of one metric. `step` is the ProfilerStep number for figures of a step, else 0."""
+    """One value of one metric. `step` is the ProfilerStep number for figures of one step, else 0."""
 
     key: str
     value: float
@@ -34,7 +34,7 @@ class Point(Struct, frozen=True):
 
 
 def params(record: Record) -> dict[str, str]:
-    """What was asked for: experiment, the workload's params, schedule.*, timing.mode."""
+    """What the user requested: experiment, the workload's params, schedule.*, timing.mode."""
     if record.run is None:
         return {}
     values: dict[str, Any] = dict(record.run.params)
@@ -46,7 +46,7 @@ def params(record: Record) -> dict[str, str]:
 
 
 def as_params(values: Mapping[str, Any]) -> dict[str, str]:
-    """Any values as MLflow's params: fit names, no credentials, no longer than a store keeps."""
+    """Any values as MLflow params: valid names, no credentials, no longer than MLflow's limit."""
     return {_key(name): cut(scrub(str(value)), PARAM_CHARS) for name, value in values.items()}
 
 
@@ -57,20 +57,20 @@ def metrics(record: Record) -> list[Point]:
     points = [Point(name, float(value)) for name, value in figures.items() if value is not None]
     points += _series(record)
     order = {name: index for index, name in enumerate(keys.METRICS)}
-    known = sorted((point for point in points if math.isfinite(point.value)), key=lambda point: order[point.key])
-    return [Point(point.key, rounded(point.value), point.step) for point in known]
+    finite = sorted((point for point in points if math.isfinite(point.value)), key=lambda point: order[point.key])
+    return [Point(point.key, rounded(point.value), point.step) for point in finite]
 
 
 def rounded(value: float) -> float:
-    """A figure to as many digits as it is worth; counts and bytes stay exact."""
+    """A figure rounded to DIGITS; counts and bytes stay exact."""
     return value if float(value).is_integer() else float(f"{value:.{DIGITS}g}")
 
 
 def tags(record: Record) -> dict[str, str]:
-    """Tags that history and comparison search by, and MLflow's own source tags."""
+    """The tags that history and comparison search by."""
     verdict, environment = record.verdict, record.environment
     git = environment.git
-    found: dict[str, str | None] = {
+    values: dict[str, str | None] = {
         keys.REGIME_TAG: verdict.regime,
         keys.CAUSE_TAG: verdict.cause,
         keys.CONFIDENCE_TAG: verdict.confidence,
@@ -81,34 +81,34 @@ def tags(record: Record) -> dict[str, str]:
         keys.FINGERPRINT_TAG: record.run.fingerprint if record.run else None,
     }
     if git is not None:
-        found |= {keys.COMMIT_TAG: git.commit, keys.BRANCH_TAG: git.branch, keys.DIRTY_TAG: str(git.dirty).lower()}
-        found[keys.UNTRACKED_TAG] = "true" if git.untracked_only else None
-    return bounded(found)
+        values |= {keys.COMMIT_TAG: git.commit, keys.BRANCH_TAG: git.branch, keys.DIRTY_TAG: str(git.dirty).lower()}
+        values[keys.UNTRACKED_TAG] = "true" if git.untracked_only else None
+    return bounded(values)
 
 
 def source_tags(record: Record) -> dict[str, str]:
-    """MLflow's own source tags. A dirty tree never looks clean: the commit comes with `dirty` beside it."""
+    """MLflow's own source tags. A dirty tree never looks clean: the commit always comes with `dirty`."""
     git = record.environment.git
-    found: dict[str, str | None] = {keys.SOURCE_NAME_TAG: "proftrack", keys.SOURCE_TYPE_TAG: "LOCAL"}
+    values: dict[str, str | None] = {keys.SOURCE_NAME_TAG: "proftrack", keys.SOURCE_TYPE_TAG: "LOCAL"}
     if git is not None:
-        found |= {
+        values |= {
             keys.SOURCE_COMMIT_TAG: git.commit,
             keys.SOURCE_BRANCH_TAG: git.branch,
             keys.SOURCE_REMOTE_TAG: git.remote,
             keys.SOURCE_DIRTY_TAG: str(git.dirty).lower(),
         }
-    return bounded(found)
+    return bounded(values)
 
 
 def run_name(record: Record) -> str:
-    """A name that tells runs apart in a list: `matmul_add n=4096 bfloat16 eager`."""
+    """The run's name in lists: `matmul_add n=4096 bfloat16 eager`."""
     if record.run is None:
         return "trace"
     return one_line(scrub(record.run.display_name or record.run.experiment))
 
 
 def bounded(values: dict[str, str | None]) -> dict[str, str]:
-    """Tags that exist, on one line each, no longer than TAG_CHARS, and without passwords in URLs."""
+    """The non-empty tags, each on one line, at most TAG_CHARS long, without passwords in URLs."""
     return {name: cut(one_line(scrub(value)), TAG_CHARS) for name, value in values.items() if value}
 
 
@@ -135,7 +135,7 @@ def _totals(record: Record) -> dict[str, float | None]:
 
 def _times(record: Record) -> dict[str, float | None]:
     times, timing = record.times, record.timing
-    found = {
+    figures = {
         keys.STEP_TIME_US: record.unprofiled_step_time_us,
         keys.STEP_LATENCY_US: times.step_latency_us,
         keys.STEP_TIME_PROFILED_US: times.step_time_profiled_us,
@@ -143,13 +143,13 @@ def _times(record: Record) -> dict[str, float | None]:
         keys.ROOFLINE_TIME_US: times.roofline_time_us,
     }
     if timing is not None:
-        found |= {
+        figures |= {
             keys.STEP_TIME_US: timing.step_time_us,
             keys.STEP_LATENCY_US: timing.step_latency_us,
             keys.STEP_TIME_P95_US: timing.step_time_p95_us,
             keys.FIRST_STEP_TIME_US: timing.first_step_time_us,
         }
-    return found
+    return figures
 
 
 def _derived(record: Record) -> dict[str, float | None]:
@@ -160,18 +160,18 @@ def _derived(record: Record) -> dict[str, float | None]:
     )
     return {
         keys.GPU_BUSY_FRACTION: record.verdict.gpu_busy_fraction,
-        # B may exceed T by what the clocks differ; the device is then never idle.
+        # B may exceed T by the difference of the clocks; the device is then never idle.
         keys.GPU_IDLE_PER_STEP_US: max(0.0, step - busy) if step is not None and busy is not None else None,
         keys.PROFILER_OVERHEAD_RATIO: profiled / step if step and profiled is not None else None,
     }
 
 
 def _cpu_work(record: Record) -> dict[str, float | None]:
-    """W, what takes the place of the GPU's busy time in a run on the CPU."""
+    """W, the CPU run's counterpart of the GPU's busy time."""
     if record.cpu is None or not record.window.steps:
         return {}
     step, work = record.unprofiled_step_time_us, sum(record.cpu.working_us.values()) / record.window.steps
-    # Self times are the profiler's: they may exceed a step without it.
+    # Self times are measured under the profiler, so they may exceed the step time without it.
     return {keys.CPU_WORK_PER_STEP_US: work, keys.CPU_WORK_FRACTION: min(1.0, work / step) if step else None}
 
 
@@ -194,7 +194,7 @@ def _rates(record: Record) -> dict[str, float | None]:
 
 
 def _series(record: Record) -> Iterator[Point]:
-    """One value per recorded step, at the step's number."""
+    """One value per recorded step, logged at the step's number."""
     for step in record.per_step:
         if step.self_cpu_time_us is not None:
             yield Point(keys.SELF_CPU_TIME_PER_STEP_US, step.self_cpu_time_us, step.step)

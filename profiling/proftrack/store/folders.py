@@ -1,4 +1,4 @@
-"""Everything that lies in a folder, into the store: batches first, then the runs that belong to none."""
+"""Log everything in a folder to the store: batches first, then the runs that belong to none."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """What is to be logged, in this order."""
+    """The folders to log, in this order."""
 
     folders: Sequence[Path]
     batches: frozenset[Path]
-    """Those of `folders` that are a sweep's or variants'."""
+    """The folders of sweeps or variants among them."""
     moved: Mapping[str, Path]
-    """Run id -> run folder, of those that lie in the tree of a local store."""
+    """Run id -> run folder, for run folders inside a local store."""
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """A folder that could not be logged; the others are."""
+    """A folder that could not be logged; the others still are."""
 
     sentence: str
     exit_code: int
 
 
 def find(root: Path) -> Found:
-    """The batches and run folders at or below `root`. Raises UsageError where there is none."""
+    """The batches and run folders at or below `root`. Raises UsageError if there are none."""
     groups = batches.find(root)
     try:
         runs = rundir.find(root)
@@ -45,17 +45,17 @@ def find(root: Path) -> Found:
         if not groups:
             raise
         runs = []
-    alone = [each for each in runs if not any(each.is_relative_to(folder) for folder in groups)]
+    alone = [run for run in runs if not any(run.is_relative_to(folder) for folder in groups)]
     moved = batches.of_runs(alone)
     parts = batches.in_order(groups, moved)
-    rest = [each for each in alone if not any(each in below for below in parts.values())]
+    rest = [run for run in alone if not any(run in below for below in parts.values())]
     return Found(folders=[*parts, *rest], batches=frozenset(groups), moved=moved)
 
 
 def log(store: Store, client: MlflowClient, found: Found, *, discard: bool) -> Iterator[list[Outcome] | Failure]:
-    """Log one folder after the other; what became of each. A batch has its parts' outcomes, its own comes last.
+    """Log one folder after the other and yield each one's outcomes: of a batch its parts', then its own.
 
-    `discard` removes what the store has whole.
+    `discard` removes the folders that the store has completely.
     """
     for folder in found.folders:
         try:
@@ -68,7 +68,7 @@ def log(store: Store, client: MlflowClient, found: Found, *, discard: bool) -> I
             continue
         except (OSError, MemoryError) as error:
             why = "too large for this machine's memory" if isinstance(error, MemoryError) else error.strerror or error
-            yield Failure(sentence=f"{folder}: cannot be logged ({why}); the others are", exit_code=1)
+            yield Failure(sentence=f"{folder}: cannot be logged ({why}); the others are logged", exit_code=1)
             continue
         yield outcomes
         if discard and outcomes[-1].whole:

@@ -1,4 +1,4 @@
-"""A gate between what two references name: both sides found, compared and judged, and what the candidate remembers."""
+"""Run a gate between two references: find both sides, compare and judge them; the tags left on the candidate."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def hold(
 ) -> tuple[Gate, Named]:
     """The gate's outcome, and its candidate. `noise_floor` is in percent; `across` names keys that may differ.
 
-    A baseline that is not there or not comparable makes it inconclusive. Raises NotFoundError for a candidate that is
-    not there, StoreError for a store that is away.
+    A missing or incomparable baseline makes the gate inconclusive. Raises NotFoundError for a missing candidate,
+    StoreError if the store does not answer.
     """
     single = baseline_name is not None and references.is_single(baseline_name)
-    baseline = _found(lambda: references.subject(baseline_name or "")) if single else None
-    # A candidate that is named by a commit must be like a baseline that is named by its id or a file.
+    baseline = _found_or_error(lambda: references.subject(baseline_name or "")) if single else None
+    # If the baseline is named by its id or a file, a candidate named by a commit must be a run like it.
     like = baseline.like if isinstance(baseline, Named) else None
     candidate = references.subject(candidate_name, experiment=experiment, like=like)
     if baseline_name is None:
-        baseline = _found(lambda: baselines.default_for(references, candidate, branch=policy.branch))
+        baseline = _found_or_error(lambda: baselines.default_for(references, candidate, branch=policy.branch))
     elif baseline is None:
-        baseline = _found(lambda: references.subject(baseline_name, like=candidate.like))
+        baseline = _found_or_error(lambda: references.subject(baseline_name, like=candidate.like))
     label = _label(candidate)
     if isinstance(baseline, NotFoundError):
         return gates.undecided(label, policy, str(baseline), baseline_name), candidate
@@ -56,13 +56,13 @@ def hold(
         )
     except IncomparableError as error:
         return gates.undecided(label, policy, str(error), before.run_id or before.label), candidate
-    figures = ({point.key: point.value for point in fields.metrics(each.record)} for each in (before, after))
+    figures = ({point.key: point.value for point in fields.metrics(side.record)} for side in (before, after))
     named = msgspec.structs.replace(after, label=label)
     return gates.evaluate(before, named, comparison, policy, *figures), candidate
 
 
-def _found(find: Callable[[], Named]) -> Named | NotFoundError:
-    """A baseline, or the error where there is none: that is an outcome of the gate."""
+def _found_or_error(find: Callable[[], Named]) -> Named | NotFoundError:
+    """A baseline, or the error if there is none: a missing baseline is an outcome of the gate."""
     try:
         return find()
     except NotFoundError as error:
@@ -75,8 +75,8 @@ def _label(candidate: Named) -> str:
 
 
 def tags(gate: Gate) -> dict[str, str]:
-    """What the candidate's run remembers of its last gate."""
-    across = [each.name for each in gate.comparison.across] if gate.comparison else []
+    """The tags that the last gate leaves on the candidate's run."""
+    across = [key.name for key in gate.comparison.across] if gate.comparison else []
     return {
         keys.GATE_OUTCOME_TAG: gate.outcome,
         keys.GATE_BASELINE_TAG: gate.baseline or "none",

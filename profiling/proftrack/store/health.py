@@ -1,4 +1,4 @@
-"""Whether a store can be used: asked of the store itself, and nothing but a file of a few bytes may stay behind."""
+"""Check whether a store can be used, by using it; at most a tag and a file of a few bytes may stay behind."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from proftrack import rundir
-from proftrack.errors import ProftrackError, StoreError, UsageError
+from proftrack.errors import StoreError
 from proftrack.store import compat, keys
 from proftrack.store import connect as stores
 from proftrack.store.address import Store
@@ -32,35 +31,25 @@ PROBE_FOLDER = "proftrack-doctor"
 
 
 class Server(Struct, frozen=True, kw_only=True):
-    """What a server says of itself."""
+    """A server's version and clock."""
 
     version: str | None
-    """None where it does not tell."""
+    """None if the server does not report it."""
     skew_s: float | None
-    """Its clock less ours, as far as a header of whole seconds tells; None where it sends none."""
+    """Its clock minus ours, to the precision of a header of whole seconds; None if it sends no such header."""
 
 
 class Written(Struct, frozen=True, kw_only=True):
-    """A write that was tried."""
+    """A trial write."""
 
     experiment: str
     location: str
     stays: list[str]
-    """What could not be removed again, for want of a permission."""
-
-
-class Spooled(Struct, frozen=True, kw_only=True):
-    """What lies in the spool."""
-
-    waiting: list[Path]
-    """Whole, and not in a store as far as they know."""
-    waiting_bytes: int
-    unfinished: list[Path]
-    """Traces without a record, from a run that failed or was killed."""
+    """What could not be removed again because a permission is missing."""
 
 
 def ask_server(store: Store) -> Server:
-    """Version and clock of a server. Raises StoreError where it does not answer."""
+    """Version and clock of a server. Raises StoreError if it does not answer."""
     with explained(store, "asked for its version"), quiet(), quick_retries():
         before = time.time()
         answer = compat.get(store.uri, "/version")
@@ -68,16 +57,16 @@ def ask_server(store: Store) -> Server:
         date = answer.headers.get("Date")
         skew = None
         if date:
-            # The header has no fraction of its second: half of one is the best guess.
+            # The header has whole seconds: half a second more is the best guess.
             skew = email.utils.parsedate_to_datetime(date).timestamp() + 0.5 - between
         text = answer.text.strip()[:64] if answer.status_code == 200 else ""
         return Server(version=text if re.match(r"\d+\.\d+", text) else None, skew_s=skew)
 
 
 def try_to_write(store: Store, client: MlflowClient) -> Written:
-    """Write to an MLflow experiment and to its artifacts, and take it back; no run is made.
+    """Write to an MLflow experiment and its artifacts, and remove it again; no run is created.
 
-    In the experiment that MLFLOW_EXPERIMENT_NAME or _ID names, where it exists; else in a new one, deleted afterwards.
+    Uses the experiment that MLFLOW_EXPERIMENT_NAME or _ID names if it exists, else a new one, deleted afterwards.
     Raises StoreError.
     """
     stays: list[str] = []
@@ -85,60 +74,33 @@ def try_to_write(store: Store, client: MlflowClient) -> Written:
         stores.check_artifact_location(store, experiment.artifact_location, f"experiment {experiment.name!r}")
         with explained(store, "written to"):
             client.set_experiment_tag(experiment.experiment_id, keys.PROBE_TAG, now())
-            with _left(stays, f"the tag {keys.PROBE_TAG} of the experiment"):
+            with _noting_failure(stays, f"the tag {keys.PROBE_TAG} of the experiment"):
                 client.delete_experiment_tag(experiment.experiment_id, keys.PROBE_TAG)
         with explained(store, "given an artifact"):
             _try_artifact(store, experiment, stays)
     return Written(experiment=experiment.name, location=experiment.artifact_location, stays=stays)
 
 
-def spooled() -> Spooled:
-    """What lies in the spool now."""
-    root = rundir.spool_root()
-    folders = [path for path in root.glob("*/") if not path.is_symlink()] if root.is_dir() else []
-    whole = []
-    with contextlib.suppress(UsageError):
-        whole = rundir.find(root)  # also the points of a sweep, which lie deeper
-    waiting = [path for path in whole if not _is_logged(path)]
-    unfinished = [path for path in folders if path not in whole and rundir.holds_measurements(path) and _free(path)]
-    size = sum(file.stat().st_size for path in waiting for file in path.rglob("*") if file.is_file())
-    return Spooled(waiting=waiting, waiting_bytes=size, unfinished=unfinished)
-
-
-def _is_logged(folder: Path) -> bool:
-    try:
-        return any(entry.complete for entry in rundir.logged(folder))
-    except ProftrackError:  # what it says of itself cannot be read: `sync` will tell
-        return False
-
-
-def _free(folder: Path) -> bool:
-    """Whether no run is at work in it."""
-    try:
-        with rundir.locked(folder):
-            return True
-    except (StoreError, OSError):
-        return False
-
-
 @contextlib.contextmanager
 def _experiment(store: Store, client: MlflowClient) -> Iterator[Experiment]:
     name, chosen_id = stores.chosen_experiment()
     with explained(store, "asked for its experiment"):
-        found = client.get_experiment_by_name(name) if name else client.get_experiment(chosen_id) if chosen_id else None
-    if found is not None:
-        yield found
+        chosen = (
+            client.get_experiment_by_name(name) if name else client.get_experiment(chosen_id) if chosen_id else None
+        )
+    if chosen is not None:
+        yield chosen
         return
     with explained(store, "given a new experiment"):
-        made = stores.make_experiment(store, client, f"proftrack doctor {uuid.uuid4().hex[:12]}")
+        temporary = stores.make_experiment(store, client, f"proftrack doctor {uuid.uuid4().hex[:12]}")
     try:
-        yield made
+        yield temporary
     finally:
         with explained(store, "asked to delete an experiment"):
-            client.delete_experiment(made.experiment_id)
+            client.delete_experiment(temporary.experiment_id)
         if store.artifact_root:
             with contextlib.suppress(OSError):
-                Path(made.artifact_location).rmdir()
+                Path(temporary.artifact_location).rmdir()
 
 
 def _try_artifact(store: Store, experiment: Experiment, stays: list[str]) -> None:
@@ -150,15 +112,15 @@ def _try_artifact(store: Store, experiment: Experiment, stays: list[str]) -> Non
         listed = {item.path: item.file_size for item in repository.list_artifacts()}
         if listed.get("probe.txt", -1) not in (file.stat().st_size, None):
             raise StoreError(
-                f"{store.public}: an artifact was taken and is not there afterwards", "see the server's log"
+                f"{store.public}: an artifact was accepted but is missing afterwards", "see the server's log"
             )
-    with _left(stays, f"{PROBE_FOLDER}/probe.txt among the artifacts"):
+    with _noting_failure(stays, f"{PROBE_FOLDER}/probe.txt among the artifacts"):
         repository.delete_artifacts()
 
 
 @contextlib.contextmanager
-def _left(stays: list[str], what: str) -> Iterator[None]:
-    """Removing takes more rights than writing: what cannot be removed is said, and written over the next time."""
+def _noting_failure(stays: list[str], what: str) -> Iterator[None]:
+    """Removing requires more permissions than writing: note what stays; the next check overwrites it."""
     try:
         yield
     except Exception:

@@ -1,6 +1,6 @@
-"""An experiment's past: its comparable runs, out of the store, with the changes between them.
+"""An experiment's history: its comparable runs from the store, with the changes between them.
 
-proftrack.history("matmul_add")                  a DataFrame, one row a run
+proftrack.history("matmul_add")                  a DataFrame, one row per run
 proftrack.history("matmul_add").attrs["changes"] what changed, and where
 """
 
@@ -31,31 +31,31 @@ def history(
 ) -> pd.DataFrame:
     """All FINISHED runs of an experiment in the store that MLflow would use here, as a DataFrame.
 
-    One row a run, in the order of the commits (of time, where the repository at hand does not know them all). Columns:
-    series (number; only runs of one series may be compared), run_id, name, started (UTC), commit, branch, dirty,
-    fingerprint, regime, gate, change (whether `metric` or a count changed there), and the metrics in their own units.
-    `attrs["changes"]` lists the changes as dictionaries. `branch` keeps the runs of one branch; `dirty` adds those with
-    uncommitted changes.
+    One row per run, in the order of the commits (of time, if the current repository does not have all of them).
+    Columns: series (number; only runs of one series can be compared), run_id, name, started (UTC), commit, branch,
+    dirty, fingerprint, regime, gate, change (whether `metric` or a count changed there), and the metrics in their own
+    units. `attrs["changes"]` lists the changes as dictionaries. `branch` keeps the runs of one branch; `dirty` adds
+    those with uncommitted changes.
 
-    Raises NotFoundError where there are no runs, UsageError for a metric that there is not, StoreError.
+    Raises NotFoundError if there are no runs, UsageError for an unknown metric, StoreError.
     """
     import pandas as pd
 
-    found = collect(Runs.connect(), experiment, metric, branch=branch, dirty=dirty)
-    frame: pd.DataFrame = pd.DataFrame(list(rows(found)))
+    past = collect(Runs.connect(), experiment, metric, branch=branch, dirty=dirty)
+    frame: pd.DataFrame = pd.DataFrame(list(rows(past)))
     frame["started"] = pd.to_datetime(frame["started"], unit="ms", utc=True)
-    frame.attrs["changes"] = [msgspec.to_builtins(change) for series in found.series for change in series.changes]
+    frame.attrs["changes"] = [msgspec.to_builtins(change) for series in past.series for change in series.changes]
     return frame
 
 
-def rows(found: History) -> list[dict[str, Any]]:
-    """One dictionary a run, all with the same keys; `started` in epoch milliseconds."""
+def rows(history: History) -> list[dict[str, Any]]:
+    """One dictionary per run, all with the same keys; `started` in epoch milliseconds."""
     names = [
-        name for name in keys.METRICS if any(name in run.metrics for series in found.series for run in series.runs)
+        name for name in keys.METRICS if any(name in run.metrics for series in history.series for run in series.runs)
     ]
     out = []
-    for number, series in enumerate(found.series):
-        new = {change.after.run_id for change in series.changes}
+    for number, series in enumerate(history.series):
+        changed_at = {change.after.run_id for change in series.changes}
         for run in series.runs:
             row: dict[str, Any] = {
                 "series": number,
@@ -68,7 +68,7 @@ def rows(found: History) -> list[dict[str, Any]]:
                 "fingerprint": series.fingerprint,
                 "regime": run.regime,
                 "gate": run.gate,
-                "change": run.run_id in new,
+                "change": run.run_id in changed_at,
             }
             out.append({**row, **{name: run.metrics.get(name) for name in names}})
     return out
@@ -83,36 +83,37 @@ def collect(
     dirty: bool = False,
     environments: bool = False,
 ) -> History:
-    """The series of an experiment, the one with most runs first, with their changes.
+    """The series of an experiment with their changes, the one with the most runs first.
 
-    `environments`: also fetch the records beside each change, to say what else differs. Raises as `history` does.
+    `environments`: also fetch the records on both sides of each change, to show what else differs. Raises as `history`
+    does.
     """
     if metric not in keys.METRICS:
         raise UsageError(
             f"--metric {metric}: no such metric", f"metrics: {', '.join(keys.METRICS)}{meant(metric, keys.METRICS)}"
         )
-    found = [run for run in cache.runs_of(runs, experiment) if run.fingerprint]
+    past = [run for run in cache.runs_of(runs, experiment) if run.fingerprint]
     if branch is not None:
-        found = [run for run in found if run.branch == branch]
-    if not found:
+        past = [run for run in past if run.branch == branch]
+    if not past:
         where = f" on branch {branch}" if branch is not None else ""
         raise NotFoundError(
             f"{runs.store.public}: no FINISHED run of {experiment}{where}",
             f"run `proftrack run {experiment}`, or set MLFLOW_TRACKING_URI to the store that holds its runs",
         )
-    order = _order(found) if not dirty else None
-    series = [_series(experiment, group, order, metric, dirty=dirty) for group in _grouped(found)]
+    order = _commit_order(past) if not dirty else None
+    series = [_series(experiment, group, order, metric, dirty=dirty) for group in _grouped(past)]
     series = [each for each in series if each.runs]
     if not series:
         raise NotFoundError(
-            f"{runs.store.public}: all {len(found)} runs of {experiment} were made with uncommitted changes (untracked "
-            "files are such), so that their commits do not say what ran",
-            "--dirty takes them in by time",
+            f"{runs.store.public}: all {len(past)} runs of {experiment} were made with uncommitted changes (untracked "
+            "files count), so their commits do not say what ran",
+            "pass --dirty to include them, ordered by time",
         )
     series.sort(key=lambda each: (-len(each.runs), each.title))
-    by_id = {run.run_id: run for run in found}
+    by_id = {run.run_id: run for run in past}
     series = [_explained(runs, each, by_id, environments=environments) for each in series]
-    left_out = [run for run in found if run.dirty and not dirty]
+    left_out = [run for run in past if run.dirty and not dirty]
     return History(
         experiment=experiment,
         metric=metric,
@@ -123,13 +124,15 @@ def collect(
     )
 
 
-def _grouped(found: list[StoredRun]) -> list[tuple[dict[str, str], list[StoredRun]]]:
-    """Runs of one fingerprint and the same parameters, with what tells them from others of that fingerprint."""
-    kinds: dict[str, list[StoredRun]] = defaultdict(list)
-    for run in found:
-        kinds[run.fingerprint].append(run)
+def _grouped(past: list[StoredRun]) -> list[tuple[dict[str, str], list[StoredRun]]]:
+    """Groups of runs with the same fingerprint and parameters, each with the parameters that set it apart from the
+    other groups of that fingerprint.
+    """
+    by_fingerprint: dict[str, list[StoredRun]] = defaultdict(list)
+    for run in past:
+        by_fingerprint[run.fingerprint].append(run)
     out: list[tuple[dict[str, str], list[StoredRun]]] = []
-    for alike in kinds.values():
+    for alike in by_fingerprint.values():
         names = sorted({name for run in alike for name in run.workload_params})
         varying = [name for name in names if len({run.workload_params.get(name) for run in alike}) > 1]
         groups: dict[tuple[str | None, ...], list[StoredRun]] = defaultdict(list)
@@ -140,11 +143,11 @@ def _grouped(found: list[StoredRun]) -> list[tuple[dict[str, str], list[StoredRu
     return out
 
 
-def _order(found: list[StoredRun]) -> dict[str, int] | None:
-    """Positions of the runs' commits in the repository at hand; None where it does not know all of them."""
-    commits = {run.commit for run in found if run.commit}
+def _commit_order(past: list[StoredRun]) -> dict[str, int] | None:
+    """Positions of the runs' commits in the current repository; None if it does not have all of them."""
+    commits = {run.commit for run in past if run.commit}
     order = git.commit_order(Path.cwd(), commits) if commits else {}
-    return order if commits and len(order) == len(commits) and all(run.commit for run in found) else None
+    return order if commits and len(order) == len(commits) and all(run.commit for run in past) else None
 
 
 def _series(
@@ -155,16 +158,16 @@ def _series(
     *,
     dirty: bool,
 ) -> Series:
-    variant, found = group
-    if metric == keys.STEP_TIME_US:  # T, which every run of one fingerprint takes the same way
-        metric = metric_of(found[0].params.get("timing.mode"))
-    kept = [run for run in found if dirty or not run.dirty]
+    variant, alike = group
+    if metric == keys.STEP_TIME_US:  # T, measured the same way in all runs of one fingerprint
+        metric = metric_of(alike[0].params.get("timing.mode"))
+    kept = [run for run in alike if dirty or not run.dirty]
     if order is not None:
         kept.sort(key=lambda run: (order[run.commit or ""], run.started_ms))
     points = [_point(run) for run in kept]
     return Series(
         experiment=experiment,
-        fingerprint=found[0].fingerprint,
+        fingerprint=alike[0].fingerprint,
         variant=variant,
         metric=metric,
         runs=points,
@@ -188,7 +191,7 @@ def _point(run: StoredRun) -> RunPoint:
 
 
 def _explained(runs: Runs, series: Series, by_id: dict[str, StoredRun], *, environments: bool) -> Series:
-    """The series with commits, and what else differs, beside each of its changes."""
+    """The series with the commits of each change and, if `environments`, what else differs."""
     changes = [
         msgspec.structs.replace(
             change,
@@ -201,9 +204,9 @@ def _explained(runs: Runs, series: Series, by_id: dict[str, StoredRun], *, envir
 
 
 def _environment(runs: Runs, by_id: dict[str, StoredRun], change: Change) -> list[Different] | None:
-    """Software and machine of the runs beside a change; None where a record cannot be had."""
+    """What differs in software and machine across a change; None if a record cannot be read."""
     try:
         before, after = (runs.record(by_id[run.run_id]) for run in (change.before, change.after))
     except ProftrackError:
         return None
-    return [each for each in changed(before, after) if each.name not in ("commit", "branch")]
+    return [fact for fact in changed(before, after) if fact.name not in ("commit", "branch")]

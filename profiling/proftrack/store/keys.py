@@ -1,7 +1,6 @@
-"""Every name under which something is kept in MLflow: tags, metrics, params and artifacts, each written here only.
+"""Every name that proftrack uses in MLflow: tags, metrics, params and artifacts, each defined only here.
 
-They are a contract (docs/mlflow.md lists them, a test compares the two): people, dashboards and older runs rely on
-them.
+They are a contract: people, dashboards and older runs rely on them. docs/mlflow.md lists them; a test compares the two.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from proftrack.record.timing import metric_of
 from proftrack.rundir import layout
 
-# ---- tags of a run: what it says ------------------------------------------------------------------------------------
+# ---- tags of a run: its result --------------------------------------------------------------------------------------
 
 REGIME_TAG = "regime"
 CAUSE_TAG = "regime.cause"
@@ -20,27 +19,27 @@ COMMIT_TAG = "git.commit"
 BRANCH_TAG = "git.branch"
 DIRTY_TAG = "git.dirty"
 UNTRACKED_TAG = "git.untracked_only"
-"""Of a dirty tree: whether untracked files alone make it so."""
+"""Whether a dirty tree is dirty only because of untracked files."""
 EXPERIMENT_TAG = "proftrack.experiment"
 VERSION_TAG = "proftrack.version"
 FINGERPRINT_TAG = "proftrack.fingerprint"
-"""Equal where two runs may be compared."""
+"""Two runs with the same fingerprint may be compared."""
 
 # ---- tags of a run: its life ----------------------------------------------------------------------------------------
 
 RECORD_TAG = "proftrack.record"
-"""Identity of the record that a run holds: a folder is logged once, wherever it was copied."""
+"""Identity of the record that a run holds, so that a folder is logged once, wherever it was copied."""
 CHANGED_TAG = "proftrack.changed"
-"""When proftrack last wrote to a run, UTC: `2026-11-29T20:05:06Z`. New runs are searched by it, see store/cache."""
+"""When proftrack last wrote to a run, UTC: `2026-11-29T20:05:06Z`. store/cache searches new runs by it."""
 LEFT_OUT_TAG = "proftrack.left_out"
-"""Files that the run does not have because there was no space for them."""
+"""Files that the run lacks because there was no space for them."""
 REQUEST_TAG = "proftrack.request"
-"""Of the request that made the run: one that was repeated because its answer got lost made another run."""
+"""Id of the request that created the run: a request repeated because its answer was lost creates a second run."""
 DUPLICATE_TAG = "proftrack.duplicate_of"
 ENDED_BY_TAG = "proftrack.ended_by"
 ERROR_TAG = "proftrack.error"
 HOST_TAG, PID_TAG, PROCESS_TAG = "proftrack.host", "proftrack.pid", "proftrack.process"
-"""The process that keeps the run, see store/ownership."""
+"""The process that owns the run, see store/ownership."""
 BASELINE_TAG = "proftrack.baseline"
 TRACES_DROPPED_TAG = "proftrack.traces_dropped"
 
@@ -59,12 +58,12 @@ GATE_TIME_TAG = "gate.time"
 KIND_TAG = "proftrack.kind"
 """On the parent run: sweep or variants."""
 GROUP_TAG = "proftrack.group"
-"""On the parent run: the identity of its group, which is that of its folder."""
+"""On the parent run: the id of its group, the same as in its folder."""
 GROUP_KEY_TAG = "proftrack.group_key"
-"""On parent and children: what they were measured under."""
+"""On parent and children: the key of the conditions they were measured under."""
 GROUP_POINTS_TAG = "proftrack.group_points"
 GROUP_LOGGED_TAG = "proftrack.group_logged"
-"""On a parent run that `sync` has ended with everything in it: the hash of the group.json that it was made of."""
+"""On a parent run that `sync` completed: the hash of the group.json it was made from."""
 PART_TAG = "proftrack.part"
 """On a child: which part of its group it is."""
 WINNER_TAG = "proftrack.winner"
@@ -80,9 +79,9 @@ SOURCE_NAME_TAG, SOURCE_TYPE_TAG = "mlflow.source.name", "mlflow.source.type"
 SOURCE_COMMIT_TAG, SOURCE_BRANCH_TAG = "mlflow.source.git.commit", "mlflow.source.git.branch"
 SOURCE_REMOTE_TAG, SOURCE_DIRTY_TAG = "mlflow.source.git.repoURL", "mlflow.source.git.dirty"
 TABLES_TAG = "mlflow.loggedArtifacts"
-"""Which artifacts are tables: the UI's comparison of tables finds them by it."""
+"""Lists which artifacts are tables, for the UI's comparison of tables."""
 MLFLOW_URL_TAGS = ("mlflow.source.", "mlflow.project.", "mlflow.git")
-"""Beginnings of the tags in which `mlflow run` records URLs."""
+"""Prefixes of the tags in which `mlflow run` records URLs."""
 
 # ---- tags of an MLflow experiment -----------------------------------------------------------------------------------
 
@@ -97,7 +96,7 @@ VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
 EXPERIMENT_PARAM = "experiment"
 TIMING_MODE_PARAM = "timing.mode"
 SCHEDULE_PARAMS, TIMING_PARAMS = "schedule.", "timing."
-"""Beginnings of the params that are not the workload's own."""
+"""Prefixes of the params that are not the workload's own."""
 
 # ---- metrics --------------------------------------------------------------------------------------------------------
 
@@ -154,11 +153,11 @@ METRICS = (
     PEAK_MEMORY_BYTES,
     RECORDED_STEPS,
 )
-"""In the order in which they are logged and shown."""
+"""In the order of logging and display."""
 
 
 def compared_metrics(mode: str | None) -> dict[str, str]:
-    """What a comparison calls T and B -> the metric that holds it in a run of this timing.mode."""
+    """A comparison's names of T and B -> the metric that holds each in a run of this timing.mode."""
     return {STEP_TIME_US: metric_of(mode), GPU_BUSY_PER_STEP_US: GPU_BUSY_PER_STEP_US}
 
 

@@ -1,4 +1,7 @@
-"""Steps in the life of an MLflow run, each through a client of its store; each raises StoreError."""
+"""The steps in the life of an MLflow run: create, reopen, end, settle duplicates, close runs of dead processes.
+
+Each works through a client of the store and raises StoreError.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +35,20 @@ def create(
     *,
     start_ms: int | None = None,
 ) -> StoredRun:
-    """A new run, RUNNING. Raises StoreError."""
-    own = {keys.USER_TAG: process.user(), keys.SOURCE_NAME_TAG: "proftrack", keys.SOURCE_TYPE_TAG: "LOCAL"}
-    own[keys.REQUEST_TAG] = uuid.uuid4().hex
+    """Create a run; it is RUNNING. Raises StoreError."""
+    defaults = {
+        keys.USER_TAG: process.user(),
+        keys.SOURCE_NAME_TAG: "proftrack",
+        keys.SOURCE_TYPE_TAG: "LOCAL",
+        keys.REQUEST_TAG: uuid.uuid4().hex,
+    }
+    all_tags = bounded({**defaults, **tags})
     with explained(store, "given a new run"), quiet():
-        return from_mlflow(
-            client.create_run(experiment_id, start_time=start_ms, tags=bounded({**own, **tags}), run_name=scrub(name))
-        )
+        return from_mlflow(client.create_run(experiment_id, start_time=start_ms, tags=all_tags, run_name=scrub(name)))
 
 
 def reopen(store: Store, client: MlflowClient, run: StoredRun, tags: Mapping[str, str]) -> StoredRun:
-    """A run that exists, RUNNING again, without the tags of its earlier end. Raises StoreError."""
+    """Set an existing run to RUNNING again and remove the tags of its earlier end. Raises StoreError."""
     with explained(store, "given the run's status"), quiet():
         if run.status != "RUNNING":
             client.update_run(run.run_id, status="RUNNING")
@@ -53,9 +59,9 @@ def reopen(store: Store, client: MlflowClient, run: StoredRun, tags: Mapping[str
 
 
 def without_credentials(run: StoredRun) -> dict[str, str]:
-    """Tags to write over those of a run in which MLflow has put a URL with a password or token in it.
+    """Replacements for those of a run's tags in which MLflow has put a URL with a password or token.
 
-    `mlflow run` records the address of Git's remote, and that of a project on a server, as they are (3.17).
+    `mlflow run` records the address of Git's remote, and that of a project on a server, unchanged (3.17).
     """
     return {
         name: clean
@@ -65,32 +71,32 @@ def without_credentials(run: StoredRun) -> dict[str, str]:
 
 
 def end_run(store: Store, client: MlflowClient, run_id: str, status: str, tags: Mapping[str, str]) -> None:
-    """Tags first, then the status: who sees that the run has ended sees why. Raises StoreError."""
+    """Write the tags, then the status, so that a run seen as ended also shows why. Raises StoreError."""
     with explained(store, "given the run's status"), quiet():
         set_tags(client, run_id, tags)
         client.set_terminated(run_id, status)
 
 
 def settle(store: Store, client: MlflowClient, run_id: str) -> str:
-    """Make a record that is in the store be there once. Returns the run that holds it: `run_id`, or an earlier one.
+    """Make sure that the run's record is in the store only once. Returns the run that keeps it: `run_id` or another.
 
-    Two ways lead to a second run: a server that made one and could not say so, and was asked again; and two copies of a
-    folder that were logged at once. Of whole runs the one with the lowest id stays, so that both sides of a race decide
-    alike. Others are deleted, or where this user may not do that, marked as FAILED with proftrack.duplicate_of.
-    A repeated request is one of this very process; a parent run holds no record and is never a duplicate by one.
-    Raises StoreError.
+    A second run arises in two ways: the server created a run but its answer was lost, so the request was repeated; or
+    two copies of a folder were logged at the same time. Of the FINISHED runs the one with the lowest id stays, so that
+    both sides of a race decide alike. The others are deleted or, if this user lacks the permission, marked as FAILED
+    with proftrack.duplicate_of. Only this process's own requests count as repeated; a parent run holds no record, so it
+    is never the duplicate of one. Raises StoreError.
     """
     with explained(store, "searched for duplicates"), quiet():
         run = from_mlflow(client.get_run(run_id))
-        others = {each.run_id: each for each in [*_same_record(store, client, run), *_same_request(store, client, run)]}
-        others.pop(run_id, None)
-        kept: str = min([run_id, *(each for each, found in others.items() if found.status == "FINISHED")])
+        twins = {twin.run_id: twin for twin in [*_same_record(store, client, run), *_same_request(store, client, run)]}
+        twins.pop(run_id, None)
+        kept: str = min([run_id, *(twin_id for twin_id, twin in twins.items() if twin.status == "FINISHED")])
         here = process.this_process()
-        for each in [run_id, *others]:
-            owner = ownership.of(others[each].tags) if each in others else None
-            # Another process's run that is not whole yet is that one's to settle.
-            if each != kept and not (owner and owner != here and others[each].status == "RUNNING"):
-                _drop(client, each, kept)
+        for each_id in [run_id, *twins]:
+            owner = ownership.of(twins[each_id].tags) if each_id in twins else None
+            # A run that another process is still writing is for that process to settle.
+            if each_id != kept and not (owner and owner != here and twins[each_id].status == "RUNNING"):
+                _drop(client, each_id, kept)
     return kept
 
 
@@ -115,14 +121,14 @@ def _drop(client: MlflowClient, run_id: str, kept: str) -> None:
 
     set_tags(client, run_id, {keys.DUPLICATE_TAG: kept})
     client.set_terminated(run_id, "FAILED")
-    with contextlib.suppress(MlflowException):  # deleting takes the permission MANAGE
+    with contextlib.suppress(MlflowException):  # deleting requires the permission MANAGE
         client.delete_run(run_id)
 
 
 def close_dead_runs(store: Store, client: MlflowClient) -> list[str]:
-    """End as FAILED what dead processes of this machine left RUNNING; a live process's run never. Returns the run ids.
+    """End as FAILED the runs that dead processes of this machine left RUNNING. Returns their ids.
 
-    A store that refuses is no reason not to profile.
+    Never ends the run of a live process. Errors of the store are ignored: they are no reason not to profile.
     """
     closed: list[str] = []
     with contextlib.suppress(StoreError):
@@ -140,6 +146,6 @@ def dead_runs(store: Store, client: MlflowClient) -> list[StoredRun]:
 
 
 def describe(error: BaseException) -> str:
-    """An error as one line for a tag, with its type where the message was not written for users."""
+    """An error as one line for a tag, with its type if the message was not written for users."""
     line = first_line(error)
     return line if isinstance(error, ProftrackError) else f"{type(error).__name__}: {line}"

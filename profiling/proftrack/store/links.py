@@ -1,7 +1,7 @@
-"""Where a run is: its report, the store, its traces, and how to look at them. Local paths are absolute.
+"""The lines printed about a run: its report, store and traces, and how to open them. Local paths are absolute.
 
-A line is a label of eight columns and what it is about. Paths, addresses and commands are never broken; a long command
-goes on with a backslash, ready to be pasted.
+Each line is a label of eight columns and a value. Paths and addresses are never broken; a long command is continued
+with backslashes, ready to be pasted.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from proftrack.store import columns, compat, keys
 from proftrack.store.address import Store, public
 
 SHORT_ID = 8
-"""Digits of a run id that commands take for the whole."""
+"""Digits of a run id that commands accept in place of the full id."""
 _BELOW = " " * 8
 
 
 def lines(store: Store, experiment_id: str, run_id: str, artifact_uri: str, *, profile: bool = True) -> list[str]:
-    """Lines about a logged run, no credentials in them; `profile` says that it holds a report and traces of its own."""
+    """Lines about a logged run, without credentials; `profile`: whether it holds a report and traces of its own."""
     artifacts = _shown(artifact_uri)
-    found = [*_report(artifacts, run_id)] if profile else []
-    found += [f"Store   {store.public}", f"Run     {run_id}"]
-    found += [f"Traces  {artifacts}/{keys.TRACES}"] if profile else []
+    out = [*_report(artifacts, run_id)] if profile else []
+    out += [f"Store   {store.public}", f"Run     {run_id}"]
+    out += [f"Traces  {artifacts}/{keys.TRACES}"] if profile else []
     command = store.open_command()
     if command is not None:
         first, *rest = _continued(command)
-        found += [f"Open    {first}", *(f"{_BELOW}  {part}" for part in rest)]
-        found.append(f"{_BELOW}then {store.run_url(experiment_id, run_id)}")
+        out += [f"Open    {first}", *(f"{_BELOW}  {part}" for part in rest)]
+        out.append(f"{_BELOW}then {store.run_url(experiment_id, run_id)}")
     elif store.is_server:
-        found.append(f"Open    {store.run_url(experiment_id, run_id)}")
+        out.append(f"Open    {store.run_url(experiment_id, run_id)}")
     if command is not None or store.is_server:
-        found.append(f"Compare {columns.address(store, experiment_id)}")
-    return found
+        out.append(f"Compare {columns.address(store, experiment_id)}")
+    return out
 
 
 def kept(folder: Path, *, profile: bool = True) -> list[str]:
-    """The same for a folder that was not logged."""
+    """Lines about a folder that was not logged."""
     quoted = shlex.quote(str(folder))
     report = [f"Report  {folder / keys.REPORT}"] if (folder / keys.REPORT).is_file() else []
     commands = [*report, *_commands(quoted)] if profile else []
@@ -44,7 +44,7 @@ def kept(folder: Path, *, profile: bool = True) -> list[str]:
 
 
 def _report(artifacts: str, run_id: str) -> list[str]:
-    """Where report.html is, if this machine has it, and the commands that show the run."""
+    """The path of report.html, if it is on this machine, and the commands that show the run."""
     report = Path(artifacts) / keys.REPORT
     short = run_id[:SHORT_ID]
     if report.is_file():
@@ -60,7 +60,7 @@ def _commands(run: str) -> list[str]:
 
 
 def _continued(command: str) -> list[str]:
-    """A shell command, a line an option."""
+    """A shell command, one line per option."""
     parts: list[list[str]] = [[]]
     for word in shlex.split(command):
         if word.startswith("--"):
@@ -71,5 +71,5 @@ def _continued(command: str) -> list[str]:
 
 
 def _shown(artifact_uri: str) -> str:
-    """The folder where there is one: a URI is percent-encoded and cannot be pasted into a shell."""
+    """The local folder, if it is one: a URI is percent-encoded and cannot be pasted into a shell."""
     return str(compat.local_folder(artifact_uri) or public(artifact_uri).rstrip("/"))

@@ -1,4 +1,4 @@
-"""Which process a run belongs to, as tags of the run: a later start can tell whether that process lives."""
+"""The process that owns a run, stored in the run's tags, so that a later start can tell whether it is still alive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from proftrack.store.runs import StoredRun
 
 
 def tags() -> dict[str, str]:
-    """The tags of a run that this process keeps."""
+    """The tags of a run that this process owns."""
     return {**tags_of(this_process()), keys.VERSION_TAG: __version__}
 
 
@@ -30,7 +30,7 @@ def tags_of(process: Process) -> dict[str, str]:
 
 
 def of(tags: Mapping[str, str]) -> Process | None:
-    """The process that a run's tags name; None where they are absent or unreadable."""
+    """The process that a run's tags name; None if they are absent or unreadable."""
     try:
         fields = msgspec.json.decode(tags[keys.PROCESS_TAG], type=dict[str, str])
         return msgspec.convert({**fields, "host": tags[keys.HOST_TAG], "pid": int(tags[keys.PID_TAG])}, Process)
@@ -39,21 +39,21 @@ def of(tags: Mapping[str, str]) -> Process | None:
 
 
 def is_abandoned(run: StoredRun) -> bool:
-    """Whether the process that keeps a run, or kept it, surely is gone; in doubt it lives."""
+    """Whether the run's process is certainly dead; if in doubt, it counts as alive."""
     owner = of(run.tags)
     return owner is not None and process.is_dead(owner, this_process())
 
 
 def is_free(run: StoredRun) -> bool:
-    """Whether nobody is at work on a run, as far as can be seen from here: it is over, or was abandoned."""
+    """Whether no process is working on a run, as far as this machine can tell: it has ended, or was abandoned."""
     return run.status != "RUNNING" or is_abandoned(run)
 
 
-def refuse_at_work(run: StoredRun, folder: Path, what: str) -> None:
-    """Raise StoreError where another process surely is logging `what` of `folder` as this run."""
+def refuse_if_logging(run: StoredRun, folder: Path, what: str) -> None:
+    """Raise StoreError if another process is certainly logging `what` of `folder` to this run."""
     owner, here = of(run.tags), this_process()
     if run.status == "RUNNING" and owner and owner != here and process.is_alive(owner, here):
         raise StoreError(
-            f"{folder}: process {owner.pid} is logging the same {what} now, as run {run.run_id}",
-            "wait until that has ended",
+            f"{folder}: process {owner.pid} is already logging the same {what}, as run {run.run_id}",
+            "wait until it has finished",
         )

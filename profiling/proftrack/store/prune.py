@@ -1,4 +1,4 @@
-"""Old traces out of the store. Records, tables, reports and events stay; so does everything of a baseline."""
+"""Delete old traces from the store. Records, tables, reports and events stay, and so does everything of a baseline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HOURS = {"h": 1, "d": 24, "w": 24 * 7, "m": 24 * 30, "y": 24 * 365}
 
 
 class Pruned(Struct, frozen=True, kw_only=True):
-    """A run whose traces are dropped, or would be."""
+    """A run with traces to delete."""
 
     run: StoredRun
     files: int
@@ -27,7 +27,7 @@ class Pruned(Struct, frozen=True, kw_only=True):
 
 
 def age_ms(text: str) -> int:
-    """`90d`, `12h`, `4w`, `6m` (of 30 days), `1y` in milliseconds. Raises UsageError for anything else."""
+    """An age such as `90d`, `12h`, `4w`, `6m` (of 30 days), `1y`, in milliseconds. Raises UsageError for other text."""
     match = _AGE.fullmatch(text.strip().lower())
     if match is None:
         raise UsageError(f"{text}: not an age", "write it as 90d, 12h, 4w, 6m (of 30 days) or 1y")
@@ -35,7 +35,7 @@ def age_ms(text: str) -> int:
 
 
 def old_traces(runs: Runs, age: int, *, experiment: str | None = None, now_ms: int | None = None) -> Iterator[Pruned]:
-    """Runs that ended more than `age` milliseconds ago and hold traces; baselines and running ones never."""
+    """Runs that ended more than `age` milliseconds ago and hold traces; never baselines or running ones."""
     limit = (now_ms if now_ms is not None else time.time_ns() // 1_000_000) - age
     tags = {keys.EXPERIMENT_TAG: experiment} if experiment is not None else {}
     more = f"attributes.start_time < {limit} and attributes.status != 'RUNNING' and tags.`{keys.VERSION_TAG}` LIKE '%'"
@@ -50,10 +50,7 @@ def old_traces(runs: Runs, age: int, *, experiment: str | None = None, now_ms: i
 
 
 def drop(runs: Runs, pruned: Pruned) -> None:
-    """Remove the traces of one run and note it on the run; nothing is done to one that became a baseline meanwhile.
-
-    Raises StoreError.
-    """
+    """Delete the traces of one run and tag the run, unless it has become a baseline meanwhile. Raises StoreError."""
     run = runs.get(pruned.run.run_id)
     if run.is_baseline:
         return

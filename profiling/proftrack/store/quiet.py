@@ -1,4 +1,4 @@
-"""MLflow without its noise, for one thread: others, such as a training's, see and log what they always do."""
+"""Silence MLflow for one thread; other threads, such as a training's, see and log what they always do."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _waited: list[bool] = []
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """MLflow without progress bars, links and logged tracebacks, for what this thread does in the block.
+    """Keep MLflow from showing progress bars, links and logged tracebacks for what this thread does in the block.
 
-    Loggers and handlers keep their levels. Those of MLflow and alembic get a filter, once, which holds records back in
-    such a block only.
+    Loggers and handlers keep their levels. Those of MLflow and alembic get a filter, once, that only holds records back
+    within such a block.
     """
     _put_filters()
     silent = {compat.PROGRESS_VARIABLE: False, compat.NO_URLS_VARIABLE: True}
@@ -35,17 +35,17 @@ def quiet() -> Iterator[None]:
 
 
 def _put_filters() -> None:
-    """A logger's filters see its own records alone, not those of the loggers below: so each gets the filter."""
+    """Add the filter to each logger, since a logger's filters see only its own records, not those of its children."""
     for name in list(logging.Logger.manager.loggerDict):
         if _is_noisy(name):
             logging.getLogger(name).addFilter(_unless_quiet)
     for handler in logging.getLogger("mlflow").handlers:
-        handler.addFilter(_unless_quiet)  # records of loggers that are made in the block
+        handler.addFilter(_unless_quiet)  # for loggers created later, in the block
     logging.getLogger(_RETRIES).addFilter(_retries_once)
 
 
 def _unless_quiet(record: logging.LogRecord) -> bool:
-    # A handler may be shared with loggers of others.
+    # A handler may be shared with loggers of other libraries.
     return record.levelno >= logging.CRITICAL or not _quiet.get() or not _is_noisy(record.name)
 
 
@@ -54,7 +54,7 @@ def _is_noisy(logger: str) -> bool:
 
 
 def _retries_once(record: logging.LogRecord) -> bool:
-    """Keeps urllib3's warnings back, one for each time that it tries again; the first becomes a line of ours."""
+    """Hold back urllib3's warnings, one for each retry; the first becomes a line of ours."""
     if record.levelno < logging.WARNING or not _quiet.get():
         return True
     if record.getMessage().startswith("Retrying") and not _waited:

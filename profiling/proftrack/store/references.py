@@ -1,7 +1,7 @@
-"""What a user may name something by, and what that is.
+"""References: the ways a user can name a run, and what each stands for.
 
 a path               a run folder, a record.json or a trace         needs no store
-8 to 32 hex digits   the run of the store whose id is, or begins with, these, if there is one
+8 to 32 hex digits   the run of the store whose id is, or begins with, these digits, if there is one
 anything else        a git ref (branch, tag, commit): the runs of that commit, in fresh processes
 """
 
@@ -34,30 +34,30 @@ _FORMS = "name an MLflow run id, a run folder, a record.json or a trace (.json, 
 
 
 class Readable(NamedTuple):
-    """A record, and its events where they are at hand."""
+    """A record, and its events if they are available."""
 
     record: Record
     tables: list[EventTable]
 
 
 class Repeats(Struct, frozen=True, kw_only=True):
-    """Runs of the same code, and the one of them that stands for all: its step time is the middle one."""
+    """Runs of the same code, and the one that represents them: the run with the middle step time."""
 
     chosen: StoredRun
     runs: list[StoredRun]
 
     def values(self, metric: str) -> list[float]:
-        """A metric of all of them."""
+        """The metric's value in each run that has it."""
         return [run.metrics[metric] for run in self.runs if metric in run.metrics]
 
 
 class Named(Struct, frozen=True, kw_only=True):
-    """What is compared: a subject, and its run where it is one of the store."""
+    """One side of a comparison: a subject, and its run if it is in the store."""
 
     subject: Subject
     run: StoredRun | None = None
     note: str = ""
-    """Why it is this one, where the user may have expected another."""
+    """Why this run was chosen, if the user may have expected another."""
 
     @property
     def like(self) -> StoredRun | None:
@@ -66,14 +66,14 @@ class Named(Struct, frozen=True, kw_only=True):
 
 
 class References:
-    """Finds what references name. Connects to the store when the first of them needs it: two files need none."""
+    """Finds what references name. Connects to the store only when a reference needs it: two files need none."""
 
     def __init__(self) -> None:
         self._runs: Runs | None = None
 
     @property
     def runs(self) -> Runs:
-        """The runs of the store. Raises StoreError where there is no store."""
+        """The runs of the store. Raises StoreError if there is no store."""
         if self._runs is None:
             self._runs = Runs.connect()
         return self._runs
@@ -81,8 +81,8 @@ class References:
     def read(self, reference: str) -> Readable:
         """The record that a reference names, with its events; a trace is analyzed.
 
-        A record's events are the events.parquet beside it. Of a run in the store the record and the events are fetched,
-        never the trace. Raises UsageError where it names nothing, and what reading it raises.
+        A record's events are the events.parquet beside it. For a run in the store the record and the events are
+        fetched, never the trace. Raises UsageError if the reference names nothing, and what reading it raises.
         """
         path = Path(reference)
         kind = kind_of(reference)
@@ -98,10 +98,10 @@ class References:
             return _read_record(record)
 
     def trace(self, reference: str, cycle: int | None, kept: ExitStack) -> Path:
-        """The trace file that a reference names; one of the store is fetched and removed when `kept` closes.
+        """The trace file that a reference names; one from the store is fetched, and removed when `kept` closes.
 
-        Of several cycles the one of that number, from 1 on; the first where none is asked for. Raises UsageError where
-        there is none, and what fetching it raises.
+        `cycle` counts from 1; None means the first. Raises UsageError if there is no such trace, and what fetching it
+        raises.
         """
         path = Path(reference)
         kind = kind_of(reference)
@@ -109,7 +109,7 @@ class References:
             return path
         if kind != "name":
             folder = (path if kind == "folder" else path.parent) / keys.TRACES
-            return _of_cycle(sorted(each for each in folder.glob("*") if each.is_file()), cycle, reference)
+            return _of_cycle(sorted(file for file in folder.glob("*") if file.is_file()), cycle, reference)
         run = self._run_of(reference)
         name = _of_cycle(sorted(map(Path, self.runs.names(run, keys.TRACES))), cycle, reference)
         below = kept.enter_context(tempfile.TemporaryDirectory(prefix="proftrack-"))
@@ -123,10 +123,10 @@ class References:
         experiment: str | None = None,
         like: StoredRun | None = None,
     ) -> Named:
-        """What a reference names, to be compared: also the runs of a commit.
+        """The side of a comparison that a reference names, which may also be the runs of a commit.
 
-        `step_time_us` is that of a trace; `experiment` and `like` (the other side of the comparison) narrow what a
-        commit stands for. Raises NotFoundError where it names nothing, UsageError where a commit has runs of several
+        `step_time_us` is for a trace; `experiment` and `like` (the other side of the comparison) select among the runs
+        of a commit. Raises NotFoundError if the reference names nothing, UsageError if a commit has runs of several
         kinds, and what reading it raises.
         """
         kind = kind_of(reference)
@@ -135,30 +135,30 @@ class References:
         if reference.endswith((".json", ".gz")) or ("/" in reference and reference.startswith((".", "/"))):
             raise NotFoundError(no_such_file(Path(reference)))
         if not may_be_run_id(reference):
-            _commit(reference)  # at once where there is none: connecting to the store takes seconds
+            _commit(reference)  # fail at once if there is none: connecting to the store takes seconds
         return subject_of(self.runs, by_name(self.runs, reference, experiment=experiment, like=like), reference)
 
     def is_single(self, reference: str) -> bool:
-        """Whether a reference names one thing (a path or a run), not a commit that may have several runs."""
+        """Whether a reference names a single run (by path or id), not a commit that may have several."""
         if kind_of(reference) != "name" or is_run_id(reference):
             return True
         return may_be_run_id(reference) and self.runs.beginning(reference) is not None
 
     def repeats(self, references: Collection[str]) -> list[Named]:
-        """Several of these, and of folders that hold several run folders each of them."""
-        found: list[Named] = []
+        """What several references name; a folder of run folders stands for all of them."""
+        out: list[Named] = []
         for reference in references:
             if kind_of(reference) == "folder" and not (Path(reference) / keys.RECORD).is_file():
                 from proftrack import rundir
 
-                found += [_subject_at(str(folder), "folder") for folder in rundir.find(Path(reference))]
+                out += [_subject_at(str(folder), "folder") for folder in rundir.find(Path(reference))]
             else:
-                found.append(self.subject(reference))
-        return found
+                out.append(self.subject(reference))
+        return out
 
     def _run_of(self, reference: str) -> StoredRun:
         if not may_be_run_id(reference):
-            raise UsageError(f"{reference}: no such file, and no run id", f"{_FORMS}")
+            raise UsageError(f"{reference}: no such file, and not a run id", _FORMS)
         return self.runs.get(reference)
 
 
@@ -168,7 +168,7 @@ Kind = Literal["folder", "record", "trace", "name"]
 
 
 def kind_of(reference: str) -> Kind:
-    """What lies at a reference's path; "name" where nothing does: then it is a run's id, or a git ref."""
+    """The kind of file at a reference's path; "name" if there is none: then it is a run id, or a git ref."""
     path = Path(reference)
     if path.is_dir():
         return "folder"
@@ -184,10 +184,10 @@ def is_record(path: Path) -> bool:
 
 
 def record_in(folder: str) -> Path:
-    """The record of a run folder. Raises UsageError where it holds none."""
+    """The record of a run folder. Raises UsageError if it holds none."""
     path = Path(folder) / keys.RECORD
     if not path.is_file():
-        raise UsageError(f"{folder}: no run folder (no {keys.RECORD} in it)", f"{_FORMS}")
+        raise UsageError(f"{folder}: not a run folder (no {keys.RECORD} in it)", _FORMS)
     return path
 
 
@@ -201,37 +201,37 @@ def _read_record(path: Path) -> Readable:
 def _analyzed(path: Path, step_time_us: float | None = None) -> Readable:
     from proftrack.analysis.pipeline import analyze_trace
 
-    found = analyze_trace(path, step_time_us=step_time_us)
-    return Readable(found.record, found.tables)
+    analysis = analyze_trace(path, step_time_us=step_time_us)
+    return Readable(analysis.record, analysis.tables)
 
 
 def _subject_at(reference: str, kind: Kind, step_time_us: float | None = None) -> Named:
     if kind == "trace":
         record = _analyzed(Path(reference), step_time_us).record
     elif step_time_us is not None:
-        raise UsageError(f"{reference}: a record has its own step time", "--step-time-us is for traces")
+        raise UsageError(f"{reference}: a record has its own step time", "use --step-time-us for traces only")
     else:
         record = records.load(record_in(reference) if kind == "folder" else Path(reference))
     return Named(subject=Subject(record=record, label=reference))
 
 
-def _of_cycle(found: list[Path], cycle: int | None, reference: str) -> Path:
-    if not found:
-        raise UsageError(f"{reference}: holds no trace", f"{_FORMS}")
+def _of_cycle(traces: list[Path], cycle: int | None, reference: str) -> Path:
+    if not traces:
+        raise UsageError(f"{reference}: holds no trace", _FORMS)
     number = 1 if cycle is None else cycle
-    if number > len(found):
-        raise UsageError(f"--cycle {number}: {reference} has {len(found)}")
-    return found[number - 1]
+    if number > len(traces):
+        raise UsageError(f"--cycle {number}: {reference} has {len(traces)}")
+    return traces[number - 1]
 
 
 # ---- runs of the store ----------------------------------------------------------------------------------------------
 
 
 def by_name(runs: Runs, name: str, *, experiment: str | None = None, like: StoredRun | None = None) -> Repeats:
-    """The run of an id (or of its first digits), or those of a commit.
+    """The run with an id (or its first digits), or the runs of a commit.
 
-    `experiment` and `like` (the other side of the comparison) narrow what a commit stands for. Raises NotFoundError
-    where there is none, UsageError where a commit has runs of several kinds.
+    `experiment` and `like` (the other side of the comparison) select among the runs of a commit. Raises NotFoundError
+    if there is none, UsageError if a commit has runs of several kinds.
     """
     run = runs.get(name) if is_run_id(name) else runs.beginning(name)
     if run is not None:
@@ -249,7 +249,7 @@ def by_name(runs: Runs, name: str, *, experiment: str | None = None, like: Store
 
 
 def subject_of(runs: Runs, repeats: Repeats, label: str) -> Named:
-    """A run of the store with the repeats of its code, to be compared. Raises what reading its record raises."""
+    """A run of the store with its repeats, as a side of a comparison. Raises what reading its record raises."""
     record = runs.record(repeats.chosen)
     metrics = keys.compared_metrics(record.timing.mode if record.timing else None)
     values = {name: repeats.values(metric) for name, metric in metrics.items()}
@@ -257,35 +257,37 @@ def subject_of(runs: Runs, repeats: Repeats, label: str) -> Named:
     return Named(subject=subject, run=repeats.chosen)
 
 
-def repeats_of(found: Sequence[StoredRun]) -> Repeats:
-    """Runs of the same code, and the one whose step time is the middle one: of the newest ones, an odd number."""
-    newest = sorted(found, key=lambda run: run.started_ms)[1 - len(found) % 2 :]
+def repeats_of(runs: Sequence[StoredRun]) -> Repeats:
+    """Runs of the same code, and the one with the middle step time; of an even number the oldest is left out."""
+    newest = sorted(runs, key=lambda run: run.started_ms)[1 - len(runs) % 2 :]
     ordered = sorted(newest, key=lambda run: run.step_time_us or 0.0)
     return Repeats(chosen=ordered[len(ordered) // 2], runs=newest)
 
 
 def _commit(name: str) -> str:
-    """The commit of a ref in the repository at hand; a hash stands for itself where there is none."""
+    """The commit of a ref in the current repository; a hash that the repository does not have stands for itself."""
     commit = resolve_commit(Path.cwd(), name)
     if commit is None and _HASH.fullmatch(name):
         return name
     if commit is None:
-        raise NotFoundError(f"{name}: no file, no run id, and no git ref of the repository in {Path.cwd()}")
+        raise NotFoundError(f"{name}: not a file, not a run id, and not a git ref of the repository in {Path.cwd()}")
     return commit
 
 
-def _alike(found: Sequence[StoredRun], experiment: str | None, like: StoredRun | None) -> list[StoredRun]:
+def _alike(runs: Sequence[StoredRun], experiment: str | None, like: StoredRun | None) -> list[StoredRun]:
     if experiment is not None:
-        found = [run for run in found if run.experiment == experiment]
+        runs = [run for run in runs if run.experiment == experiment]
     if like is not None:
-        same = [run for run in found if run.fingerprint == like.fingerprint]
-        found = [run for run in same if run.workload_params == like.workload_params] or same or list(found)
-    return list(found)
+        same = [run for run in runs if run.fingerprint == like.fingerprint]
+        runs = [run for run in same if run.workload_params == like.workload_params] or same or list(runs)
+    return list(runs)
 
 
-def _one_kind(name: str, found: list[StoredRun]) -> Repeats:
-    kinds = {(run.fingerprint, *sorted(run.workload_params.items())): run for run in found}
+def _one_kind(name: str, runs: list[StoredRun]) -> Repeats:
+    kinds = {(run.fingerprint, *sorted(run.workload_params.items())): run for run in runs}
     if len(kinds) > 1:
         shown = "; ".join(f"{run.name} ({run.run_id})" for run in list(kinds.values())[:_SHOWN])
-        raise UsageError(f"{name}: has runs of {len(kinds)} kinds, name one by its id or --experiment: {shown}")
-    return repeats_of(found)
+        raise UsageError(
+            f"{name}: has runs of {len(kinds)} kinds ({shown})", "name one by its id, or pass --experiment"
+        )
+    return repeats_of(runs)

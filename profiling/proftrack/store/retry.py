@@ -1,8 +1,8 @@
-"""How long is waited for a store that does not answer.
+"""How long to wait for a store that does not answer.
 
-That is MLflow's own setting, MLFLOW_HTTP_REQUEST_MAX_RETRIES (7 unless set: about four minutes). Its client of a server
-tries again where that can help: no connection, a broken one, no answer in time, HTTP 408, 429 and 5xx; never after a
-refusal (another 4xx). `Patient` does the same on a database without a server. Whatever the user has set stays.
+MLflow's own setting decides: MLFLOW_HTTP_REQUEST_MAX_RETRIES (7 unless set: about four minutes). MLflow's client of a
+server retries when that can help: no connection, a broken one, no answer in time, HTTP 408, 429 and 5xx; never after a
+refusal (any other 4xx). `Patient` does the same for a database without a server. The user's own settings are respected.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _TIMEOUT_S = 120
 _SLOWEST_BYTES_PER_S = 1_000_000
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
-# What a database says when trying again may help; a missing table or a full disk is nothing of the kind.
-_PASSING = re.compile(
+# Database errors after which a retry may help; a missing table or a full disk is not among them.
+_TRANSIENT = re.compile(
     r"locked|connection|closed|terminat|timeout|timed out|deadlock|serializ|starting up|shutting down|recovery mode",
     re.I,
 )
@@ -33,26 +33,26 @@ _PASSING = re.compile(
 
 @contextlib.contextmanager
 def quick_retries() -> Iterator[None]:
-    """Give up on a store that does not answer after seconds, not minutes."""
+    """Give up on a store that does not answer within seconds, not minutes."""
     with _unless_chosen(**{RETRIES_VARIABLE: _PROBE_RETRIES, TIMEOUT_VARIABLE: _PROBE_TIMEOUT_S}):
         yield
 
 
 @contextlib.contextmanager
 def time_for(size: int) -> Iterator[None]:
-    """Wait for the answer to an upload of `size` bytes for as long as a slow server may need.
+    """Wait for the answer to an upload of `size` bytes as long as a slow server may need.
 
-    The server answers when it has passed the file on to where artifacts lie; MLflow's 120 s are short for a large one.
+    The server answers only after passing the file on to its artifact store; MLflow's 120 s are short for a large file.
     """
     with _unless_chosen(**{TIMEOUT_VARIABLE: _TIMEOUT_S + size // _SLOWEST_BYTES_PER_S}):
         yield
 
 
 class Patient:
-    """An MlflowClient on a database: calls that fail for a passing reason are made again after a pause.
+    """An MlflowClient on a database: calls that fail for a transient reason are retried after a pause.
 
-    Passing is a lost connection, a restarting server, a lock held too long (MLflow says TEMPORARILY_UNAVAILABLE to
-    these, and to other errors of databases too).
+    Transient are a lost connection, a restarting server and a lock held too long. MLflow reports
+    TEMPORARILY_UNAVAILABLE for these, but for other database errors too.
     """
 
     def __init__(self, client: Any) -> None:
@@ -73,10 +73,10 @@ def _again(call: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 return call(*arguments, **named)
             except MlflowException as error:
-                if left <= 0 or error.error_code != "TEMPORARILY_UNAVAILABLE" or not _PASSING.search(str(error)):
+                if left <= 0 or error.error_code != "TEMPORARILY_UNAVAILABLE" or not _TRANSIENT.search(str(error)):
                     raise
             left -= 1
-            # Jitter: writers that failed together must not come back together.
+            # Jitter: writers that failed together must not retry together.
             time.sleep(pause * random.uniform(1.0, 1.5))
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 

@@ -1,7 +1,7 @@
-"""Runs of a store, as plain structs: the one place that searches for them, reads them and tags them.
+"""Runs of a store, as plain structs: the only place that searches, reads and tags them.
 
-Only what MLflow's search gives is fetched, and of a run's artifacts record.json (and events.parquet where it is asked
-for), never its traces: a run is compared on a machine that has nothing but the store.
+It fetches what MLflow's search returns and, of a run's artifacts, record.json (and events.parquet on request), never
+traces: a run can be compared on a machine that has nothing but access to the store.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class StoredRun(Struct, frozen=True, kw_only=True):
 
     @property
     def experiment(self) -> str:
-        """Its experiment file's name."""
+        """The name of its experiment file."""
         return self.tags.get(keys.EXPERIMENT_TAG, "")
 
     @property
     def fingerprint(self) -> str:
-        """Equal where two runs may be compared."""
+        """Two runs with the same fingerprint may be compared."""
         return self.tags.get(keys.FINGERPRINT_TAG, "")
 
     @property
@@ -72,12 +72,12 @@ class StoredRun(Struct, frozen=True, kw_only=True):
 
     @property
     def dirty(self) -> bool:
-        """Whether the code was not what its commit says."""
+        """Whether the code had uncommitted changes."""
         return self.tags.get(keys.DIRTY_TAG) == "true"
 
     @property
     def untracked_only(self) -> bool:
-        """Whether it is dirty for untracked files alone."""
+        """Whether it is dirty only because of untracked files."""
         return self.tags.get(keys.UNTRACKED_TAG) == "true"
 
     @property
@@ -92,70 +92,73 @@ class StoredRun(Struct, frozen=True, kw_only=True):
 
     @property
     def code(self) -> str | None:
-        """What two runs have in common that ran the same code: the commit. None where that is not certain."""
+        """Identifies the code that ran: the commit. None if the tree had uncommitted changes."""
         return self.commit if not self.dirty else None
 
     @property
     def step_time_us(self) -> float | None:
-        """T, the step time that its timing.mode chooses."""
+        """T, the step time selected by its timing.mode."""
         return self.metrics.get(metric_of(self.params.get(keys.TIMING_MODE_PARAM)))
 
     @property
     def workload_params(self) -> dict[str, str]:
-        """The workload's parameters, variants among them."""
-        declared = (keys.SCHEDULE_PARAMS, keys.TIMING_PARAMS)
-        own = (name for name in self.params if name != keys.EXPERIMENT_PARAM and not name.startswith(declared))
-        return {name: self.params[name] for name in own}
+        """The workload's parameters, including variants."""
+        others = (keys.SCHEDULE_PARAMS, keys.TIMING_PARAMS)
+        return {
+            name: value
+            for name, value in self.params.items()
+            if name != keys.EXPERIMENT_PARAM and not name.startswith(others)
+        }
 
 
 class Runs:
-    """The runs of one store. Every method raises StoreError where the store cannot be read or written."""
+    """The runs of one store. Every method raises StoreError if the store cannot be read or written."""
 
     def __init__(self, store: Store, client: MlflowClient) -> None:
         self.store, self.client = store, client
 
     @classmethod
     def connect(cls) -> Runs:
-        """The runs of the store that MLflow would use here. Raises StoreError; a missing store is not made."""
+        """The runs of the store that MLflow would use here. Raises StoreError, also if the store does not exist."""
         store = stores.resolve()
         if store.database is not None and not store.database.is_file():
             raise StoreError(
                 f"{store.public}: no such store",
-                f"set {TRACKING_VARIABLE} to the one that holds the runs, or work in the folder that they were made in",
+                f"set {TRACKING_VARIABLE} to the one that holds the runs, or work in the folder where they were made",
             )
         return cls(store, stores.connect(store, create=False))
 
     def get(self, run_id: str) -> StoredRun:
-        """One run by its id, or by eight digits or more that no other id begins with.
+        """One run by its id, or by the first eight or more digits of its id.
 
-        Raises NotFoundError where there is none, or it was deleted, UsageError where several begin so.
+        Raises NotFoundError if there is none, or it was deleted; UsageError if several ids begin with these digits.
         """
         from mlflow.exceptions import MlflowException
 
-        if not is_run_id(run_id):
-            begun = self.beginning(run_id)
-            if begun is None:
-                raise NotFoundError(f"{self.store.public}: no run whose id begins with {run_id}")
-            return begun
         run: StoredRun | None = None
+        if not is_run_id(run_id):
+            run = self.beginning(run_id)
+            if run is None:
+                raise NotFoundError(f"{self.store.public}: no run whose id begins with {run_id}")
+            return run
         with explained(self.store, "read"), quiet(), quick_retries():
             try:
                 run = from_mlflow(self.client.get_run(run_id))
             except MlflowException as error:
-                # A server with users refuses (403) what is not there just as what is not this user's.
+                # A server with users answers 403 both for a missing run and for one that this user may not read.
                 if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "PERMISSION_DENIED"):
                     raise
         if run is None or run.deleted:
             raise NotFoundError(
                 f"{self.store.public}: no run {run_id} that can be read here",
-                "is MLFLOW_TRACKING_URI the store that holds it, and may this user read it?",
+                "check that MLFLOW_TRACKING_URI is the store that holds it, and that this user may read it",
             )
         return run
 
     def beginning(self, digits: str) -> StoredRun | None:
-        """The run whose id begins with these digits (eight or more); None where there is none.
+        """The run whose id begins with these digits (eight or more); None if there is none.
 
-        Raises UsageError where there are several.
+        Raises UsageError if there are several.
         """
         if not may_be_run_id(digits):
             return None
@@ -163,7 +166,7 @@ class Runs:
         found = self.search(finished=False, more=begins)
         if len(found) > 1:
             ids = ", ".join(run.run_id for run in found[:5])
-            raise UsageError(f"{digits}: {len(found)} run ids begin so ({ids})", "give more digits")
+            raise UsageError(f"{digits}: {len(found)} run ids begin with these digits ({ids})", "give more digits")
         return found[0] if found else None
 
     def search(
@@ -176,39 +179,38 @@ class Runs:
     ) -> list[StoredRun]:
         """Runs with exactly these tags, oldest first, each record once.
 
-        `finished`: only whole ones. `more`: a further condition in MLflow's filter language. `experiment_ids`: in these
-        MLflow experiments; None: in all that this user may read.
+        `finished`: only FINISHED runs. `more`: a further condition in MLflow's filter language. `experiment_ids`: only
+        in these MLflow experiments; None means all that this user may read.
         """
         conditions = ["attributes.status = 'FINISHED'"] if finished else []
         conditions += [more] if more else []
         with quick_retries():
-            found = search(self.store, self.client, tags, *conditions, experiment_ids=experiment_ids)
-        return list(once(found))
+            return list(once(search(self.store, self.client, tags, *conditions, experiment_ids=experiment_ids)))
 
     def deleted(self, tags: Mapping[str, str] = {}) -> set[str]:
-        """Ids of deleted runs with these tags that could be restored still."""
+        """Ids of the deleted runs with these tags that can still be restored."""
         with quick_retries():
             return {run.run_id for run in search(self.store, self.client, tags, deleted=True)}
 
     def experiments(self) -> dict[str, int]:
-        """The MLflow experiments that this user may read: id, and when each was made (epoch milliseconds)."""
+        """The MLflow experiments that this user may read: id -> creation time (epoch milliseconds)."""
         with explained(self.store, "searched"), quiet(), quick_retries():
             return {str(each.experiment_id): int(each.creation_time or 0) for each in _experiments(self.client)}
 
     def record(self, run: StoredRun) -> Record:
-        """The run's record.json. Raises NotFoundError for a run that has none."""
+        """The run's record.json. Raises NotFoundError if it has none."""
         with tempfile.TemporaryDirectory(prefix="proftrack-") as folder:
             return records.load(self.download(run, keys.RECORD, Path(folder)))
 
     def names(self, run: StoredRun, below: str | None = None) -> list[str]:
-        """The files of a run, or of one folder of it, by their paths."""
+        """The paths of a run's files, at the top or in one folder."""
         with explained(self.store, f"asked for the files of run {run.run_id}"), quiet(), quick_retries():
             return [item.path for item in self.client.list_artifacts(run.run_id, below) if not item.is_dir]
 
     def download(self, run: StoredRun, name: str, folder: Path) -> Path:
-        """One artifact (record.json, trace/...) into `folder`. Raises NotFoundError where the run has none."""
+        """Download one artifact (record.json, trace/...) into `folder`. Raises NotFoundError if the run lacks it."""
         if name not in self.names(run, name.rpartition("/")[0] or None):
-            raise NotFoundError(f"run {run.run_id}: holds no {name}", "it was not logged by proftrack, or not whole")
+            raise NotFoundError(f"run {run.run_id}: has no {name}; it was not logged by proftrack, or not completely")
         with explained(self.store, f"asked for {name} of run {run.run_id}"), quiet():
             return Path(self.client.download_artifacts(run.run_id, name, str(folder)))
 
@@ -218,14 +220,14 @@ class Runs:
             set_tags(self.client, run.run_id, {**tags, keys.CHANGED_TAG: now()})
 
     def untag(self, run: StoredRun, name: str) -> None:
-        """Take a tag from a run; nothing happens where it has none."""
+        """Remove a tag from a run that has it."""
         if name in run.tags:
             with explained(self.store, "given tags"), quiet(), quick_retries():
                 self.client.delete_tag(run.run_id, name)
                 set_tags(self.client, run.run_id, {keys.CHANGED_TAG: now()})
 
     def log_file(self, run: StoredRun, path: Path, folder: str) -> None:
-        """Put a file among a run's artifacts."""
+        """Log a file as an artifact of a run."""
         stores.check_artifact_location(self.store, run.artifact_uri, f"run {run.run_id}")
         with explained(self.store, "written to"), quiet():
             self.client.log_artifact(run.run_id, str(path), folder)
@@ -241,23 +243,23 @@ def search(
 ) -> list[StoredRun]:
     """Runs with exactly these tags that meet the conditions (in MLflow's filter language), oldest first.
 
-    In these MLflow experiments; None: in all that this user may read. `deleted`: the deleted ones instead.
-    Raises StoreError.
+    `experiment_ids`: only in these MLflow experiments; None means all that this user may read. `deleted`: deleted runs
+    instead. Raises StoreError.
     """
     from mlflow.entities import ViewType
 
-    wanted = [*filter(None, (_equals(name, value) for name, value in tags.items())), *conditions]
+    conditions = (*filter(None, (_equals(name, value) for name, value in tags.items())), *conditions)
     view = ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY
     with explained(store, "searched"), quiet():
-        found = list(_pages(client, " and ".join(wanted), experiment_ids, view))
-    # A value that a filter cannot hold is looked at here.
-    return [run for run in found if tags.items() <= run.tags.items()]
+        runs = list(_pages(client, " and ".join(conditions), experiment_ids, view))
+    # Compare again here: a filter cannot express every value.
+    return [run for run in runs if tags.items() <= run.tags.items()]
 
 
 def _pages(
     client: MlflowClient, condition: str, experiment_ids: Sequence[str] | None, view: int
 ) -> Iterator[StoredRun]:
-    ids = [each.experiment_id for each in _experiments(client)] if experiment_ids is None else experiment_ids
+    ids = [one.experiment_id for one in _experiments(client)] if experiment_ids is None else experiment_ids
     token: str | None = None
     while ids:
         page = client.search_runs(
@@ -271,14 +273,14 @@ def _pages(
 
 def _experiments(client: MlflowClient) -> list[Experiment]:
     """All MLflow experiments that this user may read."""
-    found: list[Experiment] = []
+    experiments: list[Experiment] = []
     token: str | None = None
     while True:
         page = client.search_experiments(max_results=_PAGE, page_token=token)
-        found += page
+        experiments += page
         token = page.token
         if not token:
-            return found
+            return experiments
 
 
 def set_tags(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> None:
@@ -289,22 +291,22 @@ def set_tags(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> None
 
 
 def now() -> str:
-    """The value of keys.CHANGED_TAG for a run that is written to now."""
+    """The current time as tags have it, UTC: `2026-11-29T20:05:06Z`."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def is_run_id(text: str) -> bool:
-    """Whether a text has the form of MLflow's run ids."""
+    """Whether a text has the form of an MLflow run id."""
     return _RUN_ID.fullmatch(text) is not None
 
 
 def may_be_run_id(text: str) -> bool:
-    """Whether a text can be the beginning of a run id, or all of it."""
+    """Whether a text can be a run id, or the beginning of one."""
     return _BEGINNING.fullmatch(text) is not None
 
 
 def once(runs: Iterable[StoredRun]) -> Iterator[StoredRun]:
-    """Each record once: a run that was logged twice is one measurement."""
+    """The runs, each record once: a run that was logged twice is one measurement."""
     seen: set[str] = set()
     for run in runs:
         identity = run.tags.get(keys.RECORD_TAG, run.run_id)
@@ -314,7 +316,7 @@ def once(runs: Iterable[StoredRun]) -> Iterator[StoredRun]:
 
 
 def _equals(tag: str, value: str) -> str | None:
-    """`tags.x = 'value'` in MLflow's filter language; None for a value that it cannot express."""
+    """`tags.x = 'value'` in MLflow's filter language; None for a value that the language cannot express."""
     if "'" not in value:
         return f"tags.`{tag}` = '{value}'"
     return f'tags.`{tag}` = "{value}"' if '"' not in value else None
@@ -339,7 +341,7 @@ def from_mlflow(run: Run) -> StoredRun:
 
 
 def from_record(record: Record) -> StoredRun | None:
-    """A record that is in no store, as a run of it would look to a search; None for that of a bare trace."""
+    """A record outside the store, as the run that a search would return for it; None for a bare trace."""
     if record.run is None:
         return None
     return StoredRun(

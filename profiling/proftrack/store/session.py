@@ -1,14 +1,14 @@
-"""One MLflow run, from its start to its last status.
+"""One MLflow run, from its start to its final status.
 
-    under `mlflow run` (MLFLOW_RUN_ID)     that run; its parent has the last word, from our exit code
-    a run of the caller's is active        a child of it; the caller's stays active
-    alone                                  a run of its own
+    under `mlflow run` (MLFLOW_RUN_ID)     that run; `mlflow run` sets its final status from our exit code
+    the caller has an active run           a child of it; the caller's run stays active
+    otherwise                              a new run
 
     FINISHED   only after `complete()`: everything is in the store
     FAILED     an exception, or the block ended without `complete()`
-    KILLED     SIGTERM, SIGINT, SIGHUP or the end of `mlflow run`; tag proftrack.ended_by says which
+    KILLED     SIGTERM, SIGINT, SIGHUP or the end of `mlflow run`; the tag proftrack.ended_by says which
 
-Everything goes through a client of the store: MLflow's global state (tracking URI, active run, experiment) is read and
+Everything goes through a client of the store. MLflow's global state (tracking URI, active run, experiment) is read but
 never changed.
 """
 
@@ -37,7 +37,7 @@ RUN_ID_VARIABLE = "MLFLOW_RUN_ID"
 
 
 class Session:
-    """An open run. Made by `Opening.open`; `upload` writes into it."""
+    """An open run, made by `Opening.open`. `upload` writes into it."""
 
     def __init__(self, store: Store, client: MlflowClient, run: StoredRun) -> None:
         self.store = store
@@ -47,22 +47,23 @@ class Session:
         self.artifact_uri = run.artifact_uri
         self.is_project = run.tags.get(keys.SOURCE_TYPE_TAG) == "PROJECT"
         self.named: str | None = None
-        """The name that we gave the run before it was measured."""
+        """The provisional name that we gave the run before measuring."""
         self._complete = False
         self._why_not = "ended without a result"
 
     def fail(self, reason: str) -> None:
-        """Say why the run will end as FAILED, where nothing is raised that would."""
+        """End the run as FAILED for this reason, although no exception is raised."""
         self._complete, self._why_not = False, reason
 
     def complete(self) -> None:
-        """Say that everything is in the store: only then does the run end as FINISHED."""
+        """Confirm that everything is in the store; without this the run ends as FAILED."""
         self._complete = True
 
     def end(self, error: BaseException | None, end_ms: int | None = None) -> None:
-        """Give the run its last status; where it finishes, its end is `end_ms` (epoch milliseconds), or now.
+        """Set the run's final status. A FINISHED run ends at `end_ms` (epoch milliseconds), or now.
 
-        Raises StoreError where that of a complete run cannot be written; after an error, the error is what matters.
+        Raises StoreError if the status of a complete run cannot be written. After an error, a failed write is ignored:
+        the error matters more.
         """
         if error is None and self._complete:
             with explained(self.store, "given the run's status"), quiet():
@@ -81,29 +82,29 @@ class Session:
 
 
 class Opening(NamedTuple):
-    """A run that is about to be opened: the store can be used, and nothing is made or changed in it yet."""
+    """A run about to be opened: the store is usable, and nothing in it has been created or changed yet."""
 
     store: Store
     client: MlflowClient
     obtain: Callable[[], StoredRun]
-    """Makes the run, or makes a given one RUNNING. Raises StoreError."""
+    """Creates the run, or sets an existing one to RUNNING. Raises StoreError."""
     named: str | None = None
-    """The name of a run of ours, before it is measured."""
+    """The provisional name of a run that we create."""
     is_project: bool = False
-    """Whether `mlflow run` waits for us and has made the run."""
+    """Whether `mlflow run` created the run and is waiting for us."""
 
     def open(self) -> Session:
-        """Open the run; the caller ends it with `Session.end`. Raises StoreError."""
+        """Open the run; the caller must end it with `Session.end`. Raises StoreError."""
         session = Session(self.store, self.client, self.obtain())
         session.named = self.named
         return session
 
 
 def opening(experiment: str, name: str) -> Opening:
-    """The MLflow run of what this process profiles now; the head of this file says which run that is.
+    """The MLflow run for this process's profile; the top of this file says which run that is.
 
-    `experiment` names the MLflow experiment where MLflow has not chosen one, `name` a run of our own. What dead
-    processes left RUNNING is closed. Raises StoreError where the store cannot be used.
+    `experiment` names the MLflow experiment unless MLflow has chosen one; `name` is for a run that we create. Also
+    closes runs that dead processes left RUNNING. Raises StoreError if the store cannot be used.
     """
     store = stores.resolve()
     run_id = os.environ.get(RUN_ID_VARIABLE)
@@ -120,10 +121,10 @@ def opening(experiment: str, name: str) -> Opening:
 
 
 def opening_beside(experiment: str, name: str, *, parent_run_id: str | None = None) -> Opening:
-    """A run for a part of the caller's program.
+    """A new run for a part of the caller's program.
 
-    It is a child of `parent_run_id`, else of the run that is open (in this process, or by `mlflow run`), else one of
-    its own. Nothing of the caller's changes. Raises StoreError.
+    It is a child of `parent_run_id`, else of the open run (in this process, or from `mlflow run`), else it stands
+    alone. The caller's run is not changed. Raises StoreError.
     """
     store = stores.resolve()
     client = stores.connect(store)
@@ -134,11 +135,11 @@ def opening_beside(experiment: str, name: str, *, parent_run_id: str | None = No
 
 
 @contextlib.contextmanager
-def keep(found: Opening, *, watched: process.Watched | None = None, end_ms: int | None = None) -> Iterator[Session]:
-    """Open a run, keep it for the block, and end it whatever happens in the block.
+def keep(opening: Opening, *, watched: process.Watched | None = None, end_ms: int | None = None) -> Iterator[Session]:
+    """Keep a run open for the block, and end it whatever happens there.
 
-    `watched`: what else the run depends on; see `guarded`. `end_ms`: end time of a run that finishes, where that is not
-    now (epoch milliseconds).
+    `watched`: what else the run depends on; see `guarded`. `end_ms`: end time of a FINISHED run if it is not now (epoch
+    milliseconds).
     """
     session: Session | None = None
 
@@ -148,12 +149,12 @@ def keep(found: Opening, *, watched: process.Watched | None = None, end_ms: int 
 
     with guarded(end, watched) as interrupts:
         with interrupts.shield():
-            session = found.open()
+            session = opening.open()
         yield session
 
 
 def end_for_another(run_id: str, reason: str) -> None:
-    """End as FAILED the run of another process that is dead. A store that refuses has a next start that closes it."""
+    """End a dead process's run as FAILED. If the store refuses, the next start closes the run instead."""
     with contextlib.suppress(StoreError), quick_retries():
         store = stores.resolve()
         client = stores.connect(store, create=False)
@@ -164,9 +165,9 @@ def end_for_another(run_id: str, reason: str) -> None:
 
 
 def note_refusal(error: ProftrackError) -> None:
-    """Under `mlflow run`, tag the waiting run with why nothing was started; its parent makes it FAILED.
+    """Under `mlflow run`, tag the waiting run with the reason nothing was started; `mlflow run` then sets it to FAILED.
 
-    Nothing is raised: the refusal itself is what the user must see.
+    Raises nothing: the user must see the refusal itself.
     """
     run_id = os.environ.get(RUN_ID_VARIABLE)
     if run_id:
@@ -178,14 +179,14 @@ def note_refusal(error: ProftrackError) -> None:
 
 
 def _connect_for(store: Store, run_id: str | None) -> MlflowClient:
-    """Connect; a store that must hold `run_id` is not made anew where it is missing."""
+    """Connect to the store. If it must hold `run_id`, a missing store is an error, not a reason to create one."""
     if run_id and store.database is not None and not store.database.is_file():
-        raise StoreError(_lost_run(store, run_id))
+        raise _lost_run(store, run_id)
     return stores.connect(store)
 
 
 def _given_run(store: Store, client: MlflowClient, run_id: str) -> StoredRun:
-    """The run that MLFLOW_RUN_ID names, fit to be written to."""
+    """The run that MLFLOW_RUN_ID names, checked to be writable."""
     from mlflow.exceptions import MlflowException
 
     with explained(store, "read"), quiet():
@@ -194,31 +195,31 @@ def _given_run(store: Store, client: MlflowClient, run_id: str) -> StoredRun:
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
-            raise StoreError(_lost_run(store, run_id)) from error
+            raise _lost_run(store, run_id) from error
     if run.deleted:
         raise StoreError(f"{store.public}: run {run_id} is deleted", f"unset {RUN_ID_VARIABLE}, or restore the run")
     if keys.RECORD_TAG in run.tags:
         raise StoreError(
-            f"{store.public}: run {run_id} holds a profile already", f"unset {RUN_ID_VARIABLE} for a new run"
+            f"{store.public}: run {run_id} already holds a profile", f"unset {RUN_ID_VARIABLE} to get a new run"
         )
     stores.check_artifact_location(store, run.artifact_uri, f"run {run_id}")
     return run
 
 
-def _lost_run(store: Store, run_id: str) -> str:
-    text = f"{store.given}: no run {run_id} ({RUN_ID_VARIABLE}) in this store"
+def _lost_run(store: Store, run_id: str) -> StoreError:
+    problem = f"{store.given}: no run {run_id} ({RUN_ID_VARIABLE}) in this store"
     if store.database is not None and not store.given.startswith("sqlite:////"):
-        return (
-            f"{text}; a relative URI means another file in another working directory (here {store.database}): set "
-            f"{TRACKING_VARIABLE}=sqlite:////absolute/path/mlflow.db"
+        return StoreError(
+            f"{problem}: a relative URI means another file in another working directory (here {store.database})",
+            f"set {TRACKING_VARIABLE}=sqlite:////absolute/path/mlflow.db",
         )
-    return f"{text}; set {TRACKING_VARIABLE} to the store of `mlflow run`, or unset {RUN_ID_VARIABLE}"
+    return StoreError(problem, f"set {TRACKING_VARIABLE} to the store of `mlflow run`, or unset {RUN_ID_VARIABLE}")
 
 
 def _place(
     store: Store, client: MlflowClient, experiment: str, tags: dict[str, str], parent_run_id: str | None = None
 ) -> tuple[str, dict[str, str]]:
-    """Experiment id and tags of a new run: a child where the caller has a run open, in that run's experiment."""
+    """Experiment id and tags of a new run. If the caller has an open run, it becomes a child in that experiment."""
     import mlflow
 
     active = mlflow.active_run()

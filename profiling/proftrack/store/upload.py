@@ -1,7 +1,7 @@
-"""A run folder into an open MLflow run.
+"""Log a run folder into an open MLflow run.
 
-Everything here may be done twice: artifacts are written over, a metric's point is the same point, a param that is there
-stays. So what was logged half is finished by logging it again.
+Everything here is safe to repeat: artifacts are overwritten, a metric's point is the same point, an existing param
+stays. So a partly logged run is completed by logging it again.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 def begin(session: Session, folder: Path) -> None:
-    """Note in the folder which run it is for, so that `sync` goes on with that run whatever happens next.
+    """Note in the folder which run it belongs to, so that `sync` resumes that run whatever happens next.
 
-    Raises StoreError where the run's artifacts cannot be reached: a bucket's driver or key is missing, the server
-    serves none. That is better known before minutes are spent.
+    Raises StoreError if the run's artifacts cannot be reached, for example because a bucket's driver or key is missing
+    or the server serves no artifacts. It is better to know that before spending minutes on measuring.
     """
     entry = rundir.Logged(store=session.store.public, run_id=session.run_id, complete=False)
     rundir.note_logged(folder, entry)
@@ -38,23 +38,23 @@ def begin(session: Session, folder: Path) -> None:
 
 
 def log_folder(session: Session, folder: Path) -> Record:
-    """Log a whole run folder, look that it has arrived, and mark the session complete.
+    """Log a complete run folder, check that everything has arrived, and mark the session complete.
 
-    Raises StoreError where the store refuses, ProftrackError where the folder is not whole.
+    Raises StoreError if the store refuses, ProftrackError if the folder is not complete.
     """
     record = rundir.load(folder)
     files = rundir.artifacts(folder)
     begin(session, folder)
     with explained(session.store, "written to"), quiet():
-        # First of all, so that a crash half-way leaves a run that `sync` finds again.
+        # This comes first, so that after a crash half-way `sync` finds the run again.
         set_tags(session.client, session.run_id, {keys.RECORD_TAG: rundir.identity(folder)})
         _upload(session, folder, files)
-        # A server that ends in mid-upload, or a proxy before it, can keep a part of a file and call it a whole one.
-        _upload(session, folder, _not_whole(session, folder, files))
-        if missing := _not_whole(session, folder, files):
+        # A server that stops in mid-upload, or a proxy in front of it, can keep part of a file as if it were whole.
+        _upload(session, folder, _incomplete(session, folder, files))
+        if missing := _incomplete(session, folder, files):
             raise StoreError(
-                f"{session.store.public}: {missing[0]} of run {session.run_id} did not arrive whole, twice",
-                "look at the server's log and the space where it keeps artifacts, then: proftrack sync",
+                f"{session.store.public}: {missing[0]} of run {session.run_id} arrived incomplete, twice",
+                "check the server's log and the free space where it keeps artifacts, then run: proftrack sync",
             )
         _log_figures(session, record)
     columns.prepare(session.store, session.client, session.experiment_id, record)
@@ -63,7 +63,7 @@ def log_folder(session: Session, folder: Path) -> Record:
 
 
 def mark_logged(session: Session, folder: Path) -> None:
-    """Note in the folder that the run has ended with everything in it."""
+    """Note in the folder that its run is complete."""
     rundir.note_logged(folder, rundir.Logged(store=session.store.public, run_id=session.run_id, complete=True))
 
 
@@ -73,14 +73,14 @@ def _upload(session: Session, folder: Path, files: list[Path]) -> None:
             session.client.log_artifact(session.run_id, str(folder / relative), _artifact_folder(relative))
 
 
-def _not_whole(session: Session, folder: Path, files: list[Path]) -> list[Path]:
-    """The files that the store has not, or not all of; its own list tells."""
-    there: dict[str, int | None] = {}
+def _incomplete(session: Session, folder: Path, files: list[Path]) -> list[Path]:
+    """The files that the store lacks, or has with another size, by its own listing."""
+    stored: dict[str, int | None] = {}
     for below in {_artifact_folder(relative) for relative in files}:
-        there |= {item.path: item.file_size for item in session.client.list_artifacts(session.run_id, below)}
-    # Some artifact stores tell no sizes.
+        stored |= {item.path: item.file_size for item in session.client.list_artifacts(session.run_id, below)}
     sizes = {path: (folder / path).stat().st_size for path in files}
-    return [path for path in files if there.get(path.as_posix(), -1) not in (sizes[path], None)]
+    # Some artifact stores do not report sizes.
+    return [path for path in files if stored.get(path.as_posix(), -1) not in (sizes[path], None)]
 
 
 def _artifact_folder(relative: Path) -> str | None:
@@ -92,25 +92,25 @@ def _log_figures(session: Session, record: Record) -> None:
 
     client, run_id = session.client, session.run_id
     run = client.get_run(run_id)
-    # Params are immutable, and `mlflow run` has logged those that MLproject declares, as they were given.
+    # Params are immutable, and `mlflow run` has already logged those that MLproject declares, as given.
     params = [Param(name, value) for name, value in fields.params(record).items() if name not in run.data.params]
-    # The run's own time, not now: the same point again is no second point.
+    # The run's own time, not now: logging the point again does not add a second one.
     timestamp = record.run.ended_ns // 1_000_000 if record.run else 0
     metrics = [Metric(point.key, point.value, timestamp, point.step) for point in fields.metrics(record)]
     client.log_batch(run_id, metrics=metrics, params=params, synchronous=True)
-    own = {keys.CHANGED_TAG: now()}
+    tags = {**_source_tags(session, run, record), **fields.tags(record), keys.CHANGED_TAG: now()}
     if record.source.left_out:
-        own[keys.LEFT_OUT_TAG] = ", ".join(record.source.left_out)
-    set_tags(client, run_id, {**_source_tags(session, run, record), **fields.tags(record), **own})
+        tags[keys.LEFT_OUT_TAG] = ", ".join(record.source.left_out)
+    set_tags(client, run_id, tags)
     client.set_tag(run_id, keys.TABLES_TAG, _tables(run))
     client.set_tag(run_id, keys.NOTE_TAG, note(record))
-    ours = session.named is not None and run.info.run_name == session.named
-    if ours or (session.is_project and compat.is_generated(run.info.run_name)):
+    provisional = session.named is not None and run.info.run_name == session.named
+    if provisional or (session.is_project and compat.is_generated(run.info.run_name)):
         client.update_run(run_id, name=fields.run_name(record))
 
 
 def _source_tags(session: Session, run: Run, record: Record) -> dict[str, str]:
-    """MLflow's source tags; those that `mlflow run` has set stay, with `dirty` beside a commit that is the same."""
+    """MLflow's source tags. Those set by `mlflow run` stay; `dirty` is added if the commit is the same."""
     tags = fields.source_tags(record)
     if not session.is_project:
         return tags
@@ -119,10 +119,10 @@ def _source_tags(session: Session, run: Run, record: Record) -> dict[str, str]:
 
 
 def _tables(run: Run) -> str:
-    """What MLflow's log_table keeps: which artifacts are tables. Those of the caller's own stay."""
+    """The tag in which MLflow's log_table lists which artifacts are tables; the caller's own tables stay listed."""
     try:
-        known = list(json.loads(run.data.tags.get(keys.TABLES_TAG, "[]")))
+        listed = list(json.loads(run.data.tags.get(keys.TABLES_TAG, "[]")))
     except (ValueError, TypeError):
-        known = []
+        listed = []
     ours = [{"path": path, "type": "table"} for path in rundir.TABLES]
-    return json.dumps([*known, *(table for table in ours if table not in known)])
+    return json.dumps([*listed, *(table for table in ours if table not in listed)])
