@@ -24,7 +24,7 @@ from proftrack.frontends.batch import worker
 from proftrack.frontends.sweep import crossover, measuring, plan, result, shown, stages
 from proftrack.frontends.sweep.result import Point
 from proftrack.record import Record
-from proftrack.record.gpu_state import GpuState
+from proftrack.record.environment import GpuState
 from proftrack.report import terminal
 from proftrack.rundir import batch as groups
 from proftrack.store import connect
