@@ -56,9 +56,11 @@ def run(words: list[str], folder: Path) -> float:
 
 def points(folder: Path) -> dict[int, tuple[float, float, str]]:
     """T, B and the regime of each n."""
+    import msgspec
+
     from proftrack.frontends.sweep import result
 
-    sweep = result.load(folder / "sweep.json")
+    sweep = msgspec.json.decode((folder / "sweep.json").read_bytes(), type=result.Sweep)
     return {p.values["n"]: (p.step_time_us or 0.0, p.busy_us or 0.0, p.regime) for p in sweep.points}
 
 

@@ -30,7 +30,7 @@ def main() -> None:
 
     from proftrack.report import html
     from proftrack.report.events import details
-    from proftrack.report.pages.run import report
+    from proftrack.report.pages.full import report
     from proftrack.store.references import References
 
     asked.output.mkdir(parents=True, exist_ok=True)

@@ -32,8 +32,7 @@ from proftrack.frontends.variants.measure import Measured
 from proftrack.record import Record
 from proftrack.record.ceilings import Ceilings, StepWork
 from proftrack.record.compilation import Compilation, OutputCheck
-from proftrack.record.environment import DeviceFacts, Environment, Git
-from proftrack.record.gpu_state import GpuState
+from proftrack.record.environment import DeviceFacts, Environment, Git, GpuState
 from proftrack.record.timing import Load, Timing
 from proftrack.recorder import keep
 from proftrack.report import markdown

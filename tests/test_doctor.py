@@ -24,7 +24,7 @@ from proftrack import doctor, process, rundir
 from proftrack.capture import profiler_check as probing
 from proftrack.capture.profiler_check import Probe
 from proftrack.record.ceilings import Ceilings
-from proftrack.store import connect, health, keys, ownership
+from proftrack.store import connect, health, keys, lifecycle
 
 KNOWN = Ceilings(device="A CPU", flops_per_s={"float32": 2e11}, bytes_per_s=3e10, measured_ns=1_700_000_000_000_000_000)
 
@@ -217,8 +217,8 @@ def test_runs_of_dead_processes(store_uri: str, profiler: Callable[..., None]) -
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait()
     dead = msgspec.structs.replace(here, pid=child.pid, started="1")
-    left = client.create_run("0", tags=ownership.tags_of(dead)).info.run_id
-    alive = client.create_run("0", tags=ownership.tags_of(here)).info.run_id
+    left = client.create_run("0", tags=lifecycle.owner_tags_of(dead)).info.run_id
+    alive = client.create_run("0", tags=lifecycle.owner_tags_of(here)).info.run_id
     (check,) = findings()["runs"]
     assert (check.status, left in check.text) == ("warning", True)
     assert "--repair" in (check.remedy or "")

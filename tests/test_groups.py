@@ -22,7 +22,7 @@ from proftrack.frontends.sweep import measuring
 from proftrack.recorder import Batch
 from proftrack.rundir import batch as groups
 from proftrack.rundir.batch import Group, Part
-from proftrack.store import connect, keys, lifecycle, ownership, sync
+from proftrack.store import connect, keys, lifecycle, sync
 
 PARENT_TAG = "mlflow.parentRunId"
 
@@ -178,7 +178,7 @@ def test_whose_parent_run_is_gone_on_with(
     group = group_folder(tmp_path / "kept")
     found = connect.resolve()
     client = connect.connect(found)
-    own = {**ownership.tags(), keys.GROUP_TAG: group.id, keys.GROUP_KEY_TAG: group.key}
+    own = {**lifecycle.owner_tags(), keys.GROUP_TAG: group.id, keys.GROUP_KEY_TAG: group.key}
     begun = lifecycle.create(found, client, "0", "begun", {**own, **tags}).run_id
     client.update_run(begun, status=status)
     assert call("sync", str(tmp_path / "kept")) == 0

@@ -19,7 +19,7 @@ from stores import Repository, call, flat, log
 import proftrack
 from proftrack.errors import NotFoundError, UsageError
 from proftrack.record import Record
-from proftrack.report import spreadsheet
+from proftrack.report.pages import history as history_page
 from proftrack.store.runs import Runs
 
 EXTRA_LAUNCH, SLOWER = 4, 8
@@ -131,7 +131,7 @@ def test_csv(here: Past, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_cell_is_a_formula() -> None:
-    text = spreadsheet.as_csv([{"name": "=HYPERLINK(1)", "branch": "+x", "commit": "@y", "n": -1.5, "z": "\t=2"}])
+    text = history_page.as_csv([{"name": "=HYPERLINK(1)", "branch": "+x", "commit": "@y", "n": -1.5, "z": "\t=2"}])
     assert text == "name,branch,commit,n,z\n'=HYPERLINK(1),'+x,'@y,-1.5,'=2\n"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from proftrack import process
 from proftrack.process import Process
-from proftrack.store import ownership
+from proftrack.store import lifecycle
 
 HERE = Process(host="a", pid=os.getpid(), started="100", boot="boot-1", namespace="pid:[1]", machine="m")
 
@@ -28,8 +28,8 @@ def test_this_process_lives() -> None:
 
 def test_tags_round_trip() -> None:
     here = process.this_process()
-    assert ownership.of(ownership.tags_of(here)) == here
-    assert set(ownership.tags_of(here)) == {"proftrack.host", "proftrack.pid", "proftrack.process"}
+    assert lifecycle.owner_of(lifecycle.owner_tags_of(here)) == here
+    assert set(lifecycle.owner_tags_of(here)) == {"proftrack.host", "proftrack.pid", "proftrack.process"}
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_tags_round_trip() -> None:
     ],
 )
 def test_tags_that_say_nothing(tags: dict[str, str]) -> None:
-    assert ownership.of(tags) is None
+    assert lifecycle.owner_of(tags) is None
 
 
 def test_a_process_that_has_ended_is_dead() -> None:

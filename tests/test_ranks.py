@@ -19,8 +19,8 @@ from proftrack import record as records
 from proftrack.capture import lockstep, timing
 from proftrack.errors import CaptureError, WorkloadError
 from proftrack.experiment import TimingOptions
-from proftrack.frontends.distributed import team as teams
-from proftrack.frontends.distributed.team import Team, join_team
+from proftrack.frontends import distributed as teams
+from proftrack.frontends.distributed import Team, join_team
 from proftrack.record.timing import Timing
 from proftrack.signals import Interrupted
 from proftrack.store import connect

@@ -12,7 +12,7 @@ from proftrack import record as records
 from proftrack.errors import ProftrackError
 from proftrack.measures.quality import FLAGS
 from proftrack.record.figures import FlagCode, KernelKind, Limit
-from proftrack.record.verdict import GPU_REGIMES, REGIMES, HostRegime
+from proftrack.record.verdict import GPU_REGIMES, HostRegime, Regime
 from proftrack.verdict.evidence import CAUSE_TEXT, LIMIT_TEXT
 
 
@@ -47,5 +47,5 @@ def test_each_word_has_its_sentence() -> None:
     assert set(FLAGS) == set(get_args(FlagCode))
     assert set(LIMIT_TEXT) == set(get_args(Limit))
     assert len(CAUSE_TEXT) == 8
-    assert (*get_args(HostRegime), *GPU_REGIMES, "inconclusive") == REGIMES
+    assert (*get_args(HostRegime), *GPU_REGIMES, "inconclusive") == get_args(Regime)
     assert len(set(get_args(KernelKind))) == len(get_args(KernelKind))

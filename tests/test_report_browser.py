@@ -15,7 +15,7 @@ from traces import TraceBuilder
 from proftrack.analysis.pipeline import analyze_trace
 from proftrack.report.events import details
 from proftrack.report.html import LARGEST_BYTES, render
-from proftrack.report.pages import run
+from proftrack.report.pages import full
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +68,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], str]:
         if trace not in made:
             found = analyze_trace(trace)
             page = folder / f"{len(made)}.html"
-            document = run.report(found.record, details(found.tables, found.record.kernels))
+            document = full.report(found.record, details(found.tables, found.record.kernels))
             page.write_text(render(document), encoding="utf-8")
             assert page.stat().st_size < LARGEST_BYTES
             made[trace] = page.as_uri()

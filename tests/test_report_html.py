@@ -26,7 +26,7 @@ from proftrack.recorder import write as run_folder
 from proftrack.report import artifacts, plots
 from proftrack.report.events import details
 from proftrack.report.html import LARGEST_BYTES, render
-from proftrack.report.pages.run import report
+from proftrack.report.pages.full import report
 from proftrack.store.references import References
 from proftrack.trace.parquet import read_events, write_events
 from proftrack.trace.table import EventTable

@@ -17,7 +17,7 @@ from proftrack.analysis.pipeline import analyze_trace
 from proftrack.record import Record
 from proftrack.record.figures import Flag, Kernel, Op
 from proftrack.report import html, markdown, terminal
-from proftrack.report.pages import run
+from proftrack.report.pages import full, run
 from proftrack.report.pages.note import note
 from proftrack.report.pages.times import bars as time_bars
 from proftrack.report.pages.times import schedule
@@ -187,7 +187,7 @@ def test_the_letters_are_explained_once_per_page(monkeypatch: pytest.MonkeyPatch
         shown(record, monkeypatch, None),
         terminal.text(run.result(record)),
         markdown.render(run.summary(record)),
-        html.render(run.report(record, None)),
+        html.render(full.report(record, None)),
         note(record),
     ]
     assert [" ".join(page.split()).count(legend) for page in pages] == [1] * 5
@@ -228,7 +228,7 @@ def test_a_schedule_of_many_cycles_is_not_endless() -> None:
 
 
 def test_a_record_without_events_says_so() -> None:
-    page = html.render(run.report(make_record(), None))
+    page = html.render(full.report(make_record(), None))
     assert "Only the record is available" in page
     assert 'id="lanes"' not in page
 

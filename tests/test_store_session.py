@@ -19,7 +19,7 @@ from proftrack import process, rundir
 from proftrack.errors import ProftrackError, StoreError, WorkloadError
 from proftrack.record import Record
 from proftrack.signals import Interrupted
-from proftrack.store import connect, lifecycle, ownership, session, sync, upload
+from proftrack.store import connect, lifecycle, session, sync, upload
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -209,9 +209,9 @@ def test_what_a_dead_process_left_running_is_closed(client: MlflowClient) -> Non
         child.wait()
     dead = msgspec.structs.replace(here, pid=child.pid, started="1")
     elsewhere = msgspec.structs.replace(dead, host="another-host")
-    left = client.create_run("0", tags=ownership.tags_of(dead)).info.run_id
-    alive = client.create_run("0", tags=ownership.tags_of(here)).info.run_id
-    remote = client.create_run("0", tags=ownership.tags_of(elsewhere)).info.run_id
+    left = client.create_run("0", tags=lifecycle.owner_tags_of(dead)).info.run_id
+    alive = client.create_run("0", tags=lifecycle.owner_tags_of(here)).info.run_id
+    remote = client.create_run("0", tags=lifecycle.owner_tags_of(elsewhere)).info.run_id
     foreign = client.create_run("0").info.run_id
     assert lifecycle.close_dead_runs(connect.resolve(), client) == [left]
     found = client.get_run(left)

@@ -24,12 +24,16 @@ from proftrack.frontends.batch import worker
 from proftrack.frontends.sweep import crossover, measuring, plan, result, shown, stages
 from proftrack.frontends.sweep.result import Point
 from proftrack.record import Record
-from proftrack.record.gpu_state import GpuState
+from proftrack.record.environment import GpuState
 from proftrack.report import terminal
 from proftrack.rundir import batch as groups
 from proftrack.store import connect
 
 pytest.importorskip("torch")
+
+
+def sweep_in(folder: Path) -> result.Sweep:
+    return msgspec.json.decode((folder / "sweep.json").read_bytes(), type=result.Sweep)
 
 
 @pytest.fixture
@@ -273,7 +277,7 @@ def test_a_sweep_into_a_folder(
     assert call(*arguments) == 0
     # 8: B = 1 of 9 us. 64: 8 of 9. Half at 36: bisected at 24, then at 40 (u = 5/9), then at 32 (4/9).
     assert values(measured) == ["8", "64", "24", "40", "32"]
-    sweep = result.load(folder / "sweep.json")
+    sweep = sweep_in(folder)
     assert [(p.values["n"], p.busy_us, p.step_time_us) for p in sweep.ordered()] == [
         (8, 1.0, 9.0),
         (24, 3.0, 9.0),
@@ -326,7 +330,7 @@ def test_an_interrupted_sweep_goes_on_with_what_is_missing(
     measured.clear()
     assert call(*arguments, "-P", "n=8,64,512,1024") == 0
     assert values(measured) == ["512", "1024"]
-    assert [p.source for p in result.load(folder / "sweep.json").ordered()] == [
+    assert [p.source for p in sweep_in(folder).ordered()] == [
         "earlier",
         "earlier",
         "measured",
@@ -383,7 +387,7 @@ def test_inconclusive_points_are_named_with_why_and_what_to_do(
     arguments = ["sweep", "small", "-P", "n=8,64", "--find-crossover", "--no-mlflow", "--output", str(folder)]
     assert call(*arguments) == 0
     assert values(measured) == ["8", "64", "24"]
-    sweep = result.load(folder / "sweep.json")
+    sweep = sweep_in(folder)
     assert sweep.crossover is None
     assert [(point.label, point.doubts) for point in sweep.ordered()] == [
         ("n=8", []),
@@ -634,7 +638,7 @@ def test_real_points_share_processes(project: Path, tmp_path: Path, capsys: pyte
         "proftrack: 1 of 3 points failed; n=2: the process ended with exit code 11: a core dump"
     )
     assert "On the CPU there is no GPU time to measure" in " ".join(shown.out.split())
-    sweep = result.load(folder / "sweep.json")
+    sweep = sweep_in(folder)
     assert [(point.values["n"], point.error is None) for point in sweep.ordered()] == [(1, True), (2, False), (3, True)]
     kept = {part.key: part for part in groups.load(folder).parts}
     first, third = (

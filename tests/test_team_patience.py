@@ -16,7 +16,7 @@ import pytest
 from proftrack import process, rundir
 from proftrack.errors import StoreError
 from proftrack.record import Record
-from proftrack.store import compat, connect, keys, ownership, retry, sync
+from proftrack.store import compat, connect, keys, lifecycle, retry, sync
 from proftrack.store.retry import RETRIES_VARIABLE, TIMEOUT_VARIABLE, Patient, quick_retries, time_for
 
 
@@ -130,7 +130,7 @@ def test_a_record_that_a_living_process_logs_now_is_left_to_it(
     here = process.this_process()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         living = msgspec.structs.replace(here, pid=child.pid, started=process._start_mark(child.pid) or "")
-        tags = {**ownership.tags_of(living), keys.RECORD_TAG: rundir.identity(folder)}
+        tags = {**lifecycle.owner_tags_of(living), keys.RECORD_TAG: rundir.identity(folder)}
         run_id = client.create_run("0", tags=tags).info.run_id
         message = f"process {child.pid} is already logging the same record, as run {run_id}"
         with pytest.raises(StoreError, match=message):

@@ -475,7 +475,7 @@ def test_measured_side_by_side_on_the_cpu(project: Path, tmp_path: Path, capsys:
     folder = tmp_path / "kept"
     arguments = ["--variants", "eager,twice,wrong,cuda-graph", "--set", "unlucky:n=13", "--set", "much:times=60"]
     assert call("variants", "small", *arguments, "--no-mlflow", "--output", str(folder)) == 1
-    found = result.load(folder / "variants.json")
+    found = msgspec.json.decode((folder / "variants.json").read_bytes(), type=result.Variants)
     assert [(e.name, e.status) for e in found.entries] == [
         ("eager", "measured"),
         ("twice", "measured"),
@@ -624,7 +624,7 @@ def test_a_cuda_graph_on_the_gpu(tmp_path: Path, run_folder: Callable[..., Path]
     folder = tmp_path / "kept"
     arguments = ["--variants", "eager,compile,cuda-graph", "--no-mlflow", "--output", str(folder)]
     assert call("variants", "matmul_add", "-P", "n=64", *arguments) == 0
-    found = result.load(folder / "variants.json")
+    found = msgspec.json.decode((folder / "variants.json").read_bytes(), type=result.Variants)
     eager, _, graph = found.entries
     assert [e.status for e in found.entries] == ["measured"] * 3
     assert graph.versus_first is not None and graph.versus_first.word == "faster"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from proftrack.record.gpu_state import GpuState
+from proftrack.record.environment import GpuState
 
 # Bits of nvmlClocksEventReasons (NVML API reference). Idle, application clocks and display settings are not faults.
 _REASONS = {

@@ -32,7 +32,7 @@ from proftrack.capture.result import Capture, Cycle
 from proftrack.capture.run import trace_folder
 from proftrack.capture.timing import BLOCKS, STEPS_PER_BLOCK, timing_of
 from proftrack.experiment import Experiment
-from proftrack.record.gpu_state import GpuState
+from proftrack.record.environment import GpuState
 from proftrack.record.timing import Timing
 
 FEWEST_STEPS = 10

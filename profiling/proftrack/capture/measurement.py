@@ -34,7 +34,7 @@ from proftrack.errors import BudgetError, CaptureError, WorkloadError
 from proftrack.experiment import Experiment, workload
 from proftrack.experiment.workload import Step
 from proftrack.record.ceilings import Ceilings, StepWork
-from proftrack.record.gpu_state import GpuState
+from proftrack.record.environment import GpuState
 from proftrack.record.timing import Timing
 
 OnOverrun = Callable[[BudgetError], Any]

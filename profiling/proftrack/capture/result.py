@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from proftrack.experiment import Experiment
 from proftrack.record.ceilings import Ceilings, StepWork
-from proftrack.record.gpu_state import GpuState
+from proftrack.record.environment import GpuState
 from proftrack.record.timing import Timing
 
 

@@ -162,7 +162,7 @@ def _show_kernel(ranks: list[Analysis], part_of_name: str) -> None:
     from proftrack.measures.view import view
     from proftrack.report import terminal
     from proftrack.report.chains import chains_of_cycles
-    from proftrack.report.pages.kernel import page
+    from proftrack.report.pages.full import launches
     from proftrack.text import brief
 
     shown = 0
@@ -171,7 +171,7 @@ def _show_kernel(ranks: list[Analysis], part_of_name: str) -> None:
         shown += len(kernels)
         if kernels:
             chains = chains_of_cycles((view(table) for table in rank.tables), kernels)
-            terminal.show(page(chains, kernels, rank.rank if len(ranks) > 1 else None))
+            terminal.show(launches(chains, kernels, rank.rank if len(ranks) > 1 else None))
     if not shown:
         largest = sorted((k for rank in ranks for k in rank.record.kernels), key=lambda k: -k.total_us)
         names = ", ".join(brief(name, 80) for name in list(dict.fromkeys(k.name for k in largest))[:3])

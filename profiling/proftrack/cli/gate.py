@@ -51,7 +51,7 @@ def command(
     tag: bool,
 ) -> None:
     """Check a run against its baseline: exit 0 pass, 3 fail, 4 inconclusive. Prints Markdown for a pull request."""
-    from proftrack.report.pages.gate import page
+    from proftrack.report.pages.comparison import gate_page
     from proftrack.store import gating
     from proftrack.store.references import References
 
@@ -66,7 +66,7 @@ def command(
         noise_floor=noise_floor,
     )
     form = out.form_of(form, output, "text" if output is None and sys.stdout.isatty() else "markdown")
-    out.show(page(gate), form, gate, output)
+    out.show(gate_page(gate), form, gate, output)
     if tag and named.run is not None:
         references.runs.tag(named.run, gating.tags(gate))
     sys.exit(EXIT_CODES[gate.outcome])

@@ -67,10 +67,9 @@ def _write(collected: History, form: str, output: str | None) -> None:
             raise UsageError("--format png needs a file", "name one with -o history.png")
         history.write_png(collected, Path(output))
     elif form == "csv":
-        from proftrack.report.spreadsheet import as_csv
         from proftrack.store.history import rows
 
-        out.write(as_csv(rows(collected)), output)
+        out.write(history.as_csv(rows(collected)), output)
     else:
         out.show(history.page(collected), form, collected, output)
 

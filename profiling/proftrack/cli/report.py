@@ -65,8 +65,9 @@ def _document(readable: Readable, form: str) -> Document:
     record = readable.record
     if form == "html":
         from proftrack.report.events import details
+        from proftrack.report.pages import full
 
-        return run.report(record, details(readable.tables, record.kernels))
+        return full.report(record, details(readable.tables, record.kernels))
     return run.summary(record) if form == "markdown" else run.overview(record)
 
 

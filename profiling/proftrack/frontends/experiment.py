@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from proftrack.frontends.distributed.team import Team, join_team
+from proftrack.frontends.distributed import Team, join_team
 from proftrack.recorder import Plan, Recorded, record, refusals_noted, take_part
 from proftrack.signals import abort
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from proftrack.capture.loop import LoopCapture
     from proftrack.capture.result import Capture
     from proftrack.experiment import Experiment
-    from proftrack.frontends.distributed.team import Team
+    from proftrack.frontends.distributed import Team
     from proftrack.record.figures import Flag
     from proftrack.record.verdict import Verdict
     from proftrack.recorder import RankRecording, RunRecording
@@ -121,7 +121,7 @@ class Profile:
 
     def _begin(self, *, first_is_over: bool) -> None:
         from proftrack.capture.loop import LoopCapture
-        from proftrack.frontends.distributed.team import join_team
+        from proftrack.frontends.distributed import join_team
         from proftrack.recorder import Plan, begin_beside
         from proftrack.report.progress import Silent
 

@@ -5,8 +5,7 @@ figures       the figures measured from a trace
 timing        steps timed without the profiler
 ceilings      the device's attainable rates, and the least work of a step
 compilation   what torch.compile did, and whether a variant gives the same results
-gpu_state     clocks, throttling and other users of the GPU
-environment   machine, software, code
+environment   machine, software, code; clocks and other users of the GPU
 verdict       the regime and its evidence
 ranks         the comparison of several ranks
 saved         writes and reads record.json

@@ -28,6 +28,19 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
     compute_capability: str | None = None
 
 
+class GpuState(Struct, frozen=True, kw_only=True):
+    """The GPU's state right after timed steps. Values are None if NVML does not report them."""
+
+    sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    power_watts: float | None = None
+    temperature_c: int | None = None
+    throttled_by: list[str] = []
+    other_processes: int | None = None
+    """Other compute processes on this GPU."""
+
+
 class Environment(Struct, frozen=True, kw_only=True):
     """Recorded with each run; contains only environment variables on the allow-list."""
 

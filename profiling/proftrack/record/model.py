@@ -11,7 +11,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from proftrack.record.ceilings import Ceilings, StepWork
-from proftrack.record.environment import Environment
+from proftrack.record.environment import Environment, GpuState
 from proftrack.record.figures import (
     CpuWork,
     Device,
@@ -27,7 +27,6 @@ from proftrack.record.figures import (
     Totals,
     Window,
 )
-from proftrack.record.gpu_state import GpuState
 from proftrack.record.timing import Timing
 from proftrack.record.verdict import Verdict
 

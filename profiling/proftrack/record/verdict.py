@@ -12,7 +12,6 @@ HostRegime = Literal["input-bound", "sync-bound", "host-bound", "overhead-bound"
 GpuRegime = Literal["compute-bound", "memory-bound", "latency-bound", "transfer-bound", "communication-bound"]
 Regime = Literal[HostRegime, GpuRegime, "inconclusive"]
 """What limits a step."""
-REGIMES: tuple[Regime, ...] = get_args(Regime)
 GPU_REGIMES: tuple[GpuRegime, ...] = get_args(GpuRegime)
 
 Cause = Literal[IdleCause, KernelKind, Limit, "python"]

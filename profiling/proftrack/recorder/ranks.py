@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Peers(process.Watched, Protocol):
-    """What a run needs from the other ranks; see `proftrack.frontends.distributed.team.Team`."""
+    """What a run needs from the other ranks; see `proftrack.frontends.distributed.Team`."""
 
     rank: int
     size: int

@@ -11,13 +11,11 @@ figures       the charts of a record
 curves        the charts of a sweep
 svg           a chart as SVG
 plots         charts as PNG
-breakdown     where time went, as parts of a total
 events        the parts of a report that need the events themselves
 timeline      the timeline of the busiest step
 chains        who launched the large kernels, and what the host waited for
 queue         launch delay and queue depth over the window
 artifacts     report.html and plots/*.png of a run folder
 key_averages  tables/key_averages.txt, as torch writes it
-spreadsheet   rows as CSV
 progress      progress of a capture
 """

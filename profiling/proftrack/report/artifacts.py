@@ -11,7 +11,7 @@ import msgspec
 from proftrack.record import Record
 from proftrack.report import figures, html, plots
 from proftrack.report.events import EventDetails, details
-from proftrack.report.pages import run
+from proftrack.report.pages import full
 from proftrack.report.pages.environment import title
 from proftrack.report.timeline import picture
 from proftrack.rundir.layout import PLOTS, REPORT
@@ -29,7 +29,7 @@ def write(record: Record, tables: list[EventTable], folder: Path, *, without: Co
     try:
         events = details(tables, record.kernels)
         if REPORT not in without:
-            (folder / REPORT).write_text(html.render(run.report(record, events)), encoding="utf-8")
+            (folder / REPORT).write_text(html.render(full.report(record, events)), encoding="utf-8")
         if PLOTS not in without and plots.available():
             pictures(record, events, folder / PLOTS)
     except OSError:

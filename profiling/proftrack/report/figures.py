@@ -6,7 +6,6 @@ import numpy as np
 
 from proftrack.record import Record
 from proftrack.record.figures import Kernel
-from proftrack.report.breakdown import idle_parts, split_parts
 from proftrack.report.charts import (
     HEIGHT,
     Axis,
@@ -23,6 +22,7 @@ from proftrack.report.charts import (
     round_ticks,
 )
 from proftrack.report.document import Share
+from proftrack.report.pages.times import idle_parts, split_parts
 from proftrack.report.queue import BINS, Floats, Queue
 from proftrack.text import brief, duration, number, percent, plain, scaled
 

@@ -93,7 +93,7 @@ def _engine() -> Environment:
         plain=plain,
         code=_with_code,
         percent=percent,
-        drawing=svg.draw,
+        drawing=svg.Drawing,
         lanes_data=_lanes_data,
     )
     engine.globals["SUB"] = SUB

@@ -11,8 +11,7 @@
            logged.json                 the stores this folder was logged to; for proftrack only, not an artifact
 
     layout    these names, defined once
-    spool     where new folders are created, and where runs without --output keep theirs
-    lock      one process at a time per folder
+    spool     creates, locks and removes folders; where runs without --output keep theirs
     read      which folders are complete, and which of their files belong in a store
     logged    which stores a folder was logged to
     parts     what each rank leaves for rank 0
@@ -22,7 +21,6 @@
 """
 
 from proftrack.rundir.layout import RECORD, TABLES
-from proftrack.rundir.lock import locked
 from proftrack.rundir.logged import Logged, logged, note_logged
 from proftrack.rundir.read import artifacts, find, holds_measurements, identity, load, read_bounded
 from proftrack.rundir.spool import (
@@ -30,6 +28,7 @@ from proftrack.rundir.spool import (
     SPOOL_VARIABLE,
     discard,
     free_space,
+    locked,
     new_folder,
     spool_root,
     spooled,

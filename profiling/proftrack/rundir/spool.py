@@ -1,4 +1,4 @@
-"""Where new run folders are created: at the path given, else below the spool.
+"""Creates run folders, at the path given or else below the spool; locks and removes them.
 
 A run without --output uses a folder below the spool, which is removed once everything in it is logged.
 """
@@ -10,14 +10,14 @@ import os
 import re
 import shutil
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from msgspec import Struct
 
-from proftrack import names
+from proftrack import files, names
 from proftrack.errors import ProftrackError, StoreError, UsageError
 from proftrack.rundir.layout import GITIGNORE, LOCK
-from proftrack.rundir.lock import locked
 from proftrack.rundir.logged import logged
 from proftrack.rundir.read import find, holds_measurements
 
@@ -137,3 +137,14 @@ def discard(folder: Path) -> None:
         if {path.name for path in root.iterdir()} <= {GITIGNORE}:
             (root / GITIGNORE).unlink(missing_ok=True)
             root.rmdir()
+
+
+def locked(folder: Path) -> AbstractContextManager[None]:
+    """Lock a folder for the block. Raises StoreError if another process has locked it.
+
+    Whoever measures into a run folder, logs it or removes it locks it meanwhile. If the file system has no locks, or
+    the folder is read-only, nothing is locked: the record's identity in the store is the second guard.
+    """
+    return files.locked(
+        folder / LOCK, held=StoreError(f"{folder}: another process is using it", "wait until that process has ended")
+    )

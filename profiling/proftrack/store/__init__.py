@@ -10,8 +10,7 @@ connect      chooses the store, creates it safely, finds its experiments
 fields       record -> params, metrics and tags
 runs         search, read and tag the runs of a store
 cache        an experiment's runs, cached on this machine
-ownership    the process that owns a run, stored in the run's tags
-lifecycle    create, reopen and end runs; settle duplicates; close runs of dead processes
+lifecycle    create, reopen and end runs; which process owns one; settle duplicates; close runs of dead processes
 session      one MLflow run from its start to its final status
 upload       log a run folder into an MLflow run
 columns      the columns of an experiment's page in MLflow

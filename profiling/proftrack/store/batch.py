@@ -19,7 +19,7 @@ from proftrack.redact import scrub
 from proftrack.rundir import batch
 from proftrack.rundir.batch import Group, Part
 from proftrack.rundir.layout import BATCH
-from proftrack.store import compat, keys, lifecycle, ownership, session, sync
+from proftrack.store import compat, keys, lifecycle, session, sync
 from proftrack.store import connect as stores
 from proftrack.store.address import Store
 from proftrack.store.errors import explained
@@ -58,7 +58,7 @@ def opening(group: Group, *, fresh: bool) -> Opening:
     # What an interrupted process left in another folder still belongs to this run.
     if batch.is_id(group_id := earlier.tags.get(keys.GROUP_TAG, "")):
         group.id = group_id
-    return Opening(store, client, lambda: lifecycle.reopen(store, client, earlier, ownership.tags()))
+    return Opening(store, client, lambda: lifecycle.reopen(store, client, earlier, lifecycle.owner_tags()))
 
 
 def begin(opened: Session, group: Group) -> None:
@@ -73,7 +73,7 @@ def begin(opened: Session, group: Group) -> None:
 def _earlier(store: Store, client: MlflowClient, group: Group) -> StoredRun | None:
     """The newest parent run with the same points and key that no process works on, as far as this machine can tell."""
     same_key = search(store, client, {keys.GROUP_KEY_TAG: group.key, keys.KIND_TAG: group.kind})
-    free = [run for run in same_key if ownership.is_free(run) and _is_parent_of(run, group)]
+    free = [run for run in same_key if lifecycle.is_free(run) and _is_parent_of(run, group)]
     return max(free, key=lambda run: run.started_ms, default=None)
 
 
@@ -163,7 +163,7 @@ def _sync_group(store: Store, client: MlflowClient, folder: Path, moved: Mapping
         return [*outcomes, _outcome(opened, folder, "known", whole=_has_files(opened, group, folder))]
 
     def obtain() -> StoredRun:
-        tags = {**ownership.tags(), **_own_tags(group)}
+        tags = {**lifecycle.owner_tags(), **_own_tags(group)}
         if parent is not None:
             return lifecycle.reopen(store, client, parent, tags)
         experiment_id = stores.experiment_for(store, client, group.experiment)
@@ -205,9 +205,9 @@ def _find_parent(store: Store, client: MlflowClient, folder: Path, group: Group)
         return parents[0]
     here = process.this_process()
     for run in parents:
-        ownership.refuse_if_logging(run, folder, "group")
+        lifecycle.refuse_if_logging(run, folder, "group")
         owner = (run.tags.get(keys.HOST_TAG), run.tags.get(keys.USER_TAG))
-        if ownership.is_free(run) and owner in {(group.host, group.user), (here.host, process.user())}:
+        if lifecycle.is_free(run) and owner in {(group.host, group.user), (here.host, process.user())}:
             return run
     return None
 

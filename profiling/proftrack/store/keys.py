@@ -39,7 +39,7 @@ DUPLICATE_TAG = "proftrack.duplicate_of"
 ENDED_BY_TAG = "proftrack.ended_by"
 ERROR_TAG = "proftrack.error"
 HOST_TAG, PID_TAG, PROCESS_TAG = "proftrack.host", "proftrack.pid", "proftrack.process"
-"""The process that owns the run, see store/ownership."""
+"""The process that owns the run, see store/lifecycle."""
 BASELINE_TAG = "proftrack.baseline"
 TRACES_DROPPED_TAG = "proftrack.traces_dropped"
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proftrack import process
+import msgspec
+
+from proftrack import __version__, process
 from proftrack.errors import ProftrackError, StoreError
+from proftrack.process import Process
 from proftrack.redact import scrub
-from proftrack.store import keys, ownership
+from proftrack.store import keys
 from proftrack.store.address import Store
 from proftrack.store.errors import explained, first_line
 from proftrack.store.fields import bounded
@@ -93,7 +97,7 @@ def settle(store: Store, client: MlflowClient, run_id: str) -> str:
         kept: str = min([run_id, *(twin_id for twin_id, twin in twins.items() if twin.status == "FINISHED")])
         here = process.this_process()
         for each_id in [run_id, *twins]:
-            owner = ownership.of(twins[each_id].tags) if each_id in twins else None
+            owner = owner_of(twins[each_id].tags) if each_id in twins else None
             # A run that another process is still writing is for that process to settle.
             if each_id != kept and not (owner and owner != here and twins[each_id].status == "RUNNING"):
                 _drop(client, each_id, kept)
@@ -113,7 +117,7 @@ def _same_request(store: Store, client: MlflowClient, run: StoredRun) -> list[St
         return []
     same = search(store, client, {keys.REQUEST_TAG: request}, experiment_ids=[run.experiment_id])
     here = process.this_process()
-    return [each for each in same if ownership.of(each.tags) == here]
+    return [each for each in same if owner_of(each.tags) == here]
 
 
 def _drop(client: MlflowClient, run_id: str, kept: str) -> None:
@@ -142,10 +146,58 @@ def dead_runs(store: Store, client: MlflowClient) -> list[StoredRun]:
     """Runs that dead processes of this machine left RUNNING. Raises StoreError."""
     host = process.this_process().host
     running = search(store, client, {keys.HOST_TAG: host}, "attributes.status = 'RUNNING'")
-    return [run for run in running if ownership.is_abandoned(run)]
+    return [run for run in running if is_abandoned(run)]
 
 
 def describe(error: BaseException) -> str:
     """An error as one line for a tag, with its type if the message was not written for users."""
     line = first_line(error)
     return line if isinstance(error, ProftrackError) else f"{type(error).__name__}: {line}"
+
+
+# ---- the owner: the process of a run, kept in its tags, so that a later start can tell whether it is still alive -----
+
+
+def owner_tags() -> dict[str, str]:
+    """The tags of a run that this process owns."""
+    return {**owner_tags_of(process.this_process()), keys.VERSION_TAG: __version__}
+
+
+def owner_tags_of(owner: Process) -> dict[str, str]:
+    """The tags that `owner_of` reads back."""
+    rest = {name: getattr(owner, name) for name in ("started", "boot", "namespace", "machine")}
+    return {
+        keys.HOST_TAG: owner.host,
+        keys.PID_TAG: str(owner.pid),
+        keys.PROCESS_TAG: msgspec.json.encode(rest).decode(),
+    }
+
+
+def owner_of(tags: Mapping[str, str]) -> Process | None:
+    """The process that a run's tags name; None if they are absent or unreadable."""
+    try:
+        fields = msgspec.json.decode(tags[keys.PROCESS_TAG], type=dict[str, str])
+        return msgspec.convert({**fields, "host": tags[keys.HOST_TAG], "pid": int(tags[keys.PID_TAG])}, Process)
+    except (KeyError, ValueError, msgspec.MsgspecError):
+        return None
+
+
+def is_abandoned(run: StoredRun) -> bool:
+    """Whether the run's process is certainly dead; if in doubt, it counts as alive."""
+    owner = owner_of(run.tags)
+    return owner is not None and process.is_dead(owner, process.this_process())
+
+
+def is_free(run: StoredRun) -> bool:
+    """Whether no process is working on a run, as far as this machine can tell: it has ended, or was abandoned."""
+    return run.status != "RUNNING" or is_abandoned(run)
+
+
+def refuse_if_logging(run: StoredRun, folder: Path, what: str) -> None:
+    """Raise StoreError if another process is certainly logging `what` of `folder` to this run."""
+    owner, here = owner_of(run.tags), process.this_process()
+    if run.status == "RUNNING" and owner and owner != here and process.is_alive(owner, here):
+        raise StoreError(
+            f"{folder}: process {owner.pid} is already logging the same {what}, as run {run.run_id}",
+            "wait until it has finished",
+        )

@@ -23,7 +23,7 @@ from proftrack import process
 from proftrack.errors import ProftrackError, StoreError
 from proftrack.signals import Interrupted, guarded
 from proftrack.store import connect as stores
-from proftrack.store import keys, lifecycle, ownership
+from proftrack.store import keys, lifecycle
 from proftrack.store.address import TRACKING_VARIABLE, Store
 from proftrack.store.errors import explained
 from proftrack.store.quiet import quiet
@@ -110,7 +110,7 @@ def opening(experiment: str, name: str) -> Opening:
     run_id = os.environ.get(RUN_ID_VARIABLE)
     client = _connect_for(store, run_id)
     lifecycle.close_dead_runs(store, client)
-    tags = {**ownership.tags(), keys.EXPERIMENT_TAG: experiment}
+    tags = {**lifecycle.owner_tags(), keys.EXPERIMENT_TAG: experiment}
     if run_id:
         run = _given_run(store, client, run_id)
         tags |= lifecycle.without_credentials(run)
@@ -129,7 +129,7 @@ def opening_beside(experiment: str, name: str, *, parent_run_id: str | None = No
     store = stores.resolve()
     client = stores.connect(store)
     lifecycle.close_dead_runs(store, client)
-    tags = {**ownership.tags(), keys.EXPERIMENT_TAG: experiment}
+    tags = {**lifecycle.owner_tags(), keys.EXPERIMENT_TAG: experiment}
     experiment_id, tags = _place(store, client, experiment, tags, parent_run_id)
     return Opening(store, client, lambda: lifecycle.create(store, client, experiment_id, name, tags))
 

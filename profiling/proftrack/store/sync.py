@@ -16,7 +16,7 @@ from msgspec import Struct
 from proftrack import rundir
 from proftrack.errors import StoreError
 from proftrack.record import Record
-from proftrack.store import fields, keys, lifecycle, ownership, session, upload
+from proftrack.store import fields, keys, lifecycle, session, upload
 from proftrack.store.address import Store
 from proftrack.store.connect import experiment_for
 from proftrack.store.quiet import quiet
@@ -69,7 +69,7 @@ def _find(store: Store, client: MlflowClient, folder: Path) -> StoredRun | None:
     runs.sort(key=lambda run: (run.status != "FINISHED", run.run_id))
     if not runs:
         return _opened_for(store, client, folder)
-    ownership.refuse_if_logging(runs[0], folder, "record")
+    lifecycle.refuse_if_logging(runs[0], folder, "record")
     return runs[0]
 
 
@@ -81,7 +81,7 @@ def _opened_for(store: Store, client: MlflowClient, folder: Path) -> StoredRun |
         if entry.store == store.public and re.fullmatch(r"[0-9a-f]{32}", entry.run_id):
             with contextlib.suppress(MlflowException), quiet():
                 run = from_mlflow(client.get_run(entry.run_id))
-                over = run.status == "FAILED" or ownership.is_abandoned(run)
+                over = run.status == "FAILED" or lifecycle.is_abandoned(run)
                 if over and not run.deleted and keys.RECORD_TAG not in run.tags:
                     return run
     return None
@@ -106,7 +106,7 @@ def _log(
     """Log into a new run, or resume `earlier`. Logging twice is harmless, so what `earlier` holds does not matter."""
     facts = record.run
     assert facts is not None  # rundir.load refuses a record without them
-    tags = {**ownership.tags(), keys.EXPERIMENT_TAG: facts.experiment, **(within.tags if within else {})}
+    tags = {**lifecycle.owner_tags(), keys.EXPERIMENT_TAG: facts.experiment, **(within.tags if within else {})}
 
     def obtain() -> StoredRun:
         if earlier is not None:

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from proftrack.measures import Measures
 from proftrack.record.ceilings import Ceilings, StepWork
-from proftrack.record.gpu_state import GpuState
+from proftrack.record.environment import GpuState
 from proftrack.record.timing import Timing
 from proftrack.verdict.thresholds import Thresholds
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 from msgspec import Struct
 
 from proftrack.frontends.batch.result import Figures
@@ -83,8 +81,3 @@ class Sweep(Struct, kw_only=True):
 def is_number(value: Any) -> bool:
     """Whether a parameter's value is a number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def load(path: Path) -> Sweep:
-    """Read sweep.json. Raises OSError, msgspec.MsgspecError."""
-    return msgspec.json.decode(path.read_bytes(), type=Sweep)

@@ -27,8 +27,7 @@ from proftrack.capture.result import Capture
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment import Experiment, workload
 from proftrack.frontends.batch.worker import Spent, end_call, is_out_of_memory
-from proftrack.record.environment import Environment
-from proftrack.record.gpu_state import GpuState
+from proftrack.record.environment import Environment, GpuState
 from proftrack.report import plots
 from proftrack.report.progress import Lines
 

@@ -24,7 +24,6 @@ from proftrack.experiment.model import on_one_line
 from proftrack.frontends.batch.group import as_text
 from proftrack.text import meant
 
-DEFAULT = "eager,compile,cuda-graph"
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 CUDA_GRAPH = "cuda-graph"
 _COMPILE, _NOT_COMPILED = "compile", "none"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 from msgspec import Struct
 
 from proftrack.frontends.batch.result import Figures
@@ -100,8 +98,3 @@ class Variants(Struct, kw_only=True):
     def measured(self) -> list[Entry]:
         """The variants that were measured, in order."""
         return [entry for entry in self.entries if entry.status == "measured"]
-
-
-def load(path: Path) -> Variants:
-    """Read variants.json. Raises OSError, msgspec.MsgspecError."""
-    return msgspec.json.decode(path.read_bytes(), type=Variants)

@@ -1,13 +1,16 @@
-"""A comparison as a page: the headline, the times, what explains the change, what else differs."""
+"""A comparison as a page: the headline, the times, what explains the change, what else differs; and a gate on it."""
 
 from __future__ import annotations
 
+from proftrack.compare.gate import NOISE, Check, Gate
 from proftrack.compare.results import CommitRange, Comparison, Count, Different, Row, Side, TimeChange
 from proftrack.report.document import Block, Document, Items, Lead, Table, Tone
 from proftrack.report.pages.times import legend
-from proftrack.text import brief, changes, counted, duration, moment, number
+from proftrack.text import brief, changes, counted, difference, duration, figure, moment, number
 
 _TONES: dict[str, Tone] = {"improved": "good", "regressed": "bad", "inconclusive": "unclear", "no difference": "plain"}
+_OUTCOMES: dict[str, Tone] = {"pass": "good", "fail": "bad", "inconclusive": "unclear"}
+_MARKS = {"pass": "pass", "fail": "FAIL", "inconclusive": "?"}
 _NAMES = {"step_time_us": "T  step time", "gpu_busy_per_step_us": "B  GPU busy"}
 _PARTS = {"gpu": "GPU", "idle": "idle", "host": "host", "profiler": "profiler"}
 _LEAST = 0.0005
@@ -189,3 +192,27 @@ def _commits(span: CommitRange | None) -> list[Block]:
     more = [f"and {span.more} more"] if span.more else []
     summary = f": {span.summary}" if span.summary else ""
     return [Items(f"Commits {head}{summary}", [*lines, *more] or ["none: the candidate's commit is not a later one"])]
+
+
+# ---- a gate ----------------------------------------------------------------------------------------------------------
+
+
+def gate_page(gate: Gate) -> Document:
+    """A gate for CI: the outcome, the limits, and the comparison behind it."""
+    compared = [f"candidate: {gate.candidate}", f"baseline: {gate.baseline or 'none'}", f"policy: {gate.policy}"]
+    rows = [_limit(check) for check in gate.checks]
+    limits = Table(
+        "Limits", ("", "metric", "limit", "reason", "baseline", "candidate"), rows, numbers=4, folded=False, below=3
+    )
+    comparison = page(gate.comparison).blocks if gate.comparison else []
+    lead = Lead(f"{gate.outcome.upper()}: {gate.reason}", _OUTCOMES[gate.outcome])
+    return Document(f"proftrack gate: {gate.outcome}", [lead, Items("Checked", compared), limits, *comparison])
+
+
+def _limit(check: Check) -> tuple[str, ...]:
+    mark = _MARKS[check.outcome] if check.counted else "not counted"
+    return (mark, check.name, check.limit, check.reason, _value_of(check, check.before), _value_of(check, check.after))
+
+
+def _value_of(check: Check, value: float | None) -> str:
+    return difference(value) if check.name == NOISE and value is not None else figure(check.name, value)

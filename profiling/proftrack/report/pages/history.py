@@ -1,11 +1,15 @@
-"""A history as a page and as plots: the changes in each series, then its runs."""
+"""A history as a page, as plots and as CSV: the changes in each series, then its runs."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from proftrack.compare.history import NEWEST, Change, History, RunPoint, Series, levels, newest
 from proftrack.compare.results import CommitRange, Different
@@ -19,6 +23,7 @@ from proftrack.text import counted, figure, moment
 _HASH = 10
 _SHOWN, _LABELS = 5, 8
 _MOST_PLOTS = 6
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _GATE = {"pass": "pass", "fail": "FAIL", "inconclusive": "?"}
 
 
@@ -193,3 +198,27 @@ def _hint(run: RunPoint, metric: str, value: float) -> str:
 def _change_line(series: Series, change: Change, high: float) -> Line:
     at = next(i for i, run in enumerate(series.runs) if run.run_id == change.after.run_id) - 0.5
     return Line(style="change", points=[(at, 0.0), (at, high)], hint=f"{_between(change)}: {_sentence(change)}")
+
+
+# ---- CSV, for a spreadsheet ------------------------------------------------------------------------------------------
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows as CSV: text that looks like a formula is quoted, times are ISO 8601."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(rows[0].keys())
+    for row in rows:
+        writer.writerow([_cell(name, value) for name, value in row.items()])
+    return out.getvalue()
+
+
+def _cell(name: str, value: Any) -> Any:
+    if value is None:
+        return ""
+    if name == "started":
+        return datetime.fromtimestamp(value / 1000, timezone.utc).isoformat(timespec="seconds")
+    if isinstance(value, str):
+        text = " ".join(value.split())
+        return f"'{text}" if value.startswith(_FORMULA) or text.startswith(_FORMULA) else text
+    return str(value).lower() if isinstance(value, bool) else value

@@ -1,4 +1,4 @@
-"""The times of a step, how much of each could be saved, and what each step was used for."""
+"""The times of a step, what each step was used for, and where the window's time went."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 
 from proftrack.record import Record
-from proftrack.report.document import Bar, Span
+from proftrack.report.document import Bar, Share, Span
 from proftrack.text import counted, duration, factor, percent, scaled
+from proftrack.verdict.evidence import CAUSE_TEXT
 
 
 def bars(record: Record) -> list[Bar]:
@@ -137,3 +138,39 @@ def _timed(record: Record) -> list[Span]:
 def _recorded(numbers: list[int]) -> Span:
     shown = ", ".join(f"#{n}" for n in numbers) if len(numbers) <= 8 else f"#{numbers[0]} to #{numbers[-1]}"
     return Span(kind="recorded", label=shown or "none", detail="recorded: counted in the tables")
+
+
+# ---- the window, as parts of a total ---------------------------------------------------------------------------------
+
+
+def split_parts(record: Record) -> list[Share]:
+    """The window, split into exclusive parts."""
+    split = record.split
+    if split is None:
+        return []
+    return _parts(
+        [
+            ("compute", "compute", split.compute_us),
+            ("communication", "exposed communication", split.exposed_communication_us),
+            ("transfer", "exposed copies", split.exposed_copy_us),
+            ("idle", "idle", split.idle_us),
+        ]
+    )
+
+
+def idle_parts(record: Record) -> list[Share]:
+    """Idle time per step, by cause."""
+    causes = sorted(record.idle.by_cause_us_per_step.items(), key=lambda kv: -kv[1])
+    return _parts([(f"idle-{cause}", f"{cause}: {CAUSE_TEXT.get(cause, '')}", us) for cause, us in causes])
+
+
+def _parts(rows: list[tuple[str, str, float]]) -> list[Share]:
+    total = sum(us for _, _, us in rows)
+    parts, start = [], 0.0
+    for style, label, us in rows:
+        if us > 0:
+            share = 100 * us / total
+            short = label.partition(":")[0]
+            parts.append(Share(style=style, label=label, short=short, value=duration(us), start=start, share=share))
+            start += share
+    return parts
