@@ -132,6 +132,13 @@ def test_more_kernels_than_are_shown(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "more kernel" not in call(capsys, path, "--kernel", "gemm_0")[1]
 
 
+def test_rows_that_are_not_shown_are_counted_to_the_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = trace(names=tuple(f"gemm_{i:03}" for i in range(120))).write(tmp_path / "t.json")
+    assert "and 115 more rows: proftrack report shows 100, and record.json all" in call(capsys, path)[1]
+    path = trace(names=tuple(f"gemm_{i:03}" for i in range(12))).write(tmp_path / "t.json")
+    assert "and 7 more rows: proftrack report shows all" in call(capsys, path)[1]
+
+
 def test_every_block_says_its_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, shown, _ = call(capsys, ranks(tmp_path / "ranks"), "--kernel", "gemm")
     assert [line.split(":")[0].strip() for line in shown.splitlines() if " us in " in line] == ["rank 0", "rank 1"]

@@ -1,4 +1,4 @@
-"""Names and values that reach MLflow. The names are a contract (DESIGN section 7)."""
+"""Names and values that reach MLflow. The names are a contract (docs/mlflow.md)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from proftrack.report.markdown import escape
 from proftrack.report.pages.note import NOTE_CHARS, note
 from proftrack.store import fields, keys
 
-METRICS_OF_THE_DESIGN = """
+METRICS = """
     self_cpu_time_total_us self_cuda_time_total_us self_cpu_time_per_step_us self_cuda_time_per_step_us step_time_us
     step_latency_us step_time_p95_us step_time_profiled_us first_step_time_us profiler_overhead_ratio gpu_busy_fraction
     gpu_busy_fraction_profiled gpu_busy_per_step_us gpu_idle_per_step_us
     cpu_work_per_step_us cpu_work_fraction kernels_per_step launches_per_step
     roofline_time_us tflops gbytes_per_s mfu mbu peak_memory_bytes recorded_steps
 """
-TAGS_OF_THE_DESIGN = """
+TAGS = """
     regime regime.cause regime.confidence regime.basis device.name git.commit git.branch git.dirty
     proftrack.experiment proftrack.version proftrack.fingerprint
 """
-CONTRACT_METRICS = set(METRICS_OF_THE_DESIGN.split())
-CONTRACT_TAGS = set(TAGS_OF_THE_DESIGN.split())
+CONTRACT_METRICS = set(METRICS.split())
+CONTRACT_TAGS = set(TAGS.split())
 
 
 def values(record: Record) -> dict[str, list[tuple[int, float]]]:

@@ -1,5 +1,17 @@
 """The command line: a command is a module, and one line in COMMANDS.
 
+    run, sweep, variants      commands that measure
+    analyze, report, open     commands about one run or trace
+    compare, gate, history    commands about several runs
+    baseline, prune, sync     commands that change the store
+    doctor                    the command that checks what is needed
+    options                   options that commands share, and options that only the experiment knows
+    output                    pages to stdout or to a file, in the form that was asked for
+    ending                    what is printed when a measurement ends, or is cut short
+    catalog                   `run --list`
+    handover, browser         a trace handed to Perfetto's UI in the user's browser
+    store                     `python -m proftrack.cli.store`, which `make` calls
+
 Commands are imported when called: `--help` stays quick, and only the commands that need torch, mlflow or pandas
 import them.
 """

@@ -111,6 +111,8 @@ class Table(Struct, frozen=True):
     """Number of leading columns that name a row; if a terminal splits the table, each part starts with them."""
     sortable: bool = False
     """Whether a click on a column's head sorts the table in HTML."""
+    cut: int = 0
+    """Number of rows that exist beyond `rows`."""
 
     @property
     def columns(self) -> list[Column]:

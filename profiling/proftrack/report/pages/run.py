@@ -30,7 +30,7 @@ from proftrack.text import counted, duration, percent
 TOP, SUMMARY_ROWS = 5, 10
 _GAPS, _DEVICES = 3, 8
 _TONES: dict[str, Tone] = {"high": "good", "medium": "unclear", "low": "bad"}
-_ALL = "and {}: proftrack report shows all"
+_ALL = "and {}: proftrack report shows {shown}"
 _KERNEL_COLUMNS = ("GPU work", "share", "total", "calls", "mean", "limit")
 _OP_COLUMNS = ("operator, region or call", "share", "self CPU", "calls", "self CUDA")
 

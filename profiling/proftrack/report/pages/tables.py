@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -34,28 +33,29 @@ def _name(name: str, limit: int = _NAME) -> Cell:
     return Cell(text=shown, hint=plain(name, 3 * limit) if len(name) > limit else "")
 
 
-def _table(title: str, columns: list[Column], rows: list[list[Cell]], rest: str) -> Table:
-    return Table(title, columns, rows, note=rest, most=ROWS, folded=False, sortable=True)
+def _table(title: str, columns: list[Column], rows: list[list[Cell]], count: int, share: float | None = None) -> Table:
+    """A table of the first of `count` rows; `share` is the part of the time that the others take."""
+    cut = count - len(rows)
+    left = f", {percent(share)} of the time" if share is not None else ""
+    note = f"{counted(cut, 'more row')}{left}, in record.json." if cut else ""
+    return Table(title, columns, rows, note=note, most=ROWS, folded=False, sortable=True, cut=cut)
 
 
 def first(table: Table, most: int, more: str, wanted: Sequence[str] = ()) -> Table:
-    """The first rows of a table, with the columns of these labels; `more` is the note for the remaining rows."""
+    """The first rows of a table, with the columns of these labels.
+
+    `more` is the note for the remaining rows: {} stands for how many there are, {shown} for what the full report shows.
+    """
     labels = [column.label for column in table.columns]
     at = [labels.index(label) for label in wanted if label in labels] or range(len(labels))
-    left = len(table.rows) - most
+    left = len(table.rows) + table.cut - most
+    shown = f"{len(table.rows)}, and record.json all" if table.cut else "all"
     return msgspec.structs.replace(
         table,
         heads=[table.heads[i] for i in at],
         rows=[[row[i] for i in at] for row in table.rows[:most]],
-        note=more.format(counted(left, "more row")) if left > 0 else "",
+        note=more.format(counted(left, "more row"), shown=shown) if left > 0 else "",
     )
-
-
-def _rest(rows: list[Any], share: float | None) -> str:
-    if len(rows) <= ROWS:
-        return ""
-    left = f", {percent(share)} of the time" if share is not None else ""
-    return f"{counted(len(rows) - ROWS, 'more row')}{left}, in record.json."
 
 
 def kernels(record: Record, title: str = "") -> Table:
@@ -91,7 +91,7 @@ def kernels(record: Record, title: str = "") -> Table:
         for rank, k in enumerate(all_kernels[:ROWS], start=1)
     ]
     left = sum(k.total_us for k in all_kernels[ROWS:]) / total if total else None
-    return _table(title, columns, rows, _rest(all_kernels, left))
+    return _table(title, columns, rows, len(all_kernels), left)
 
 
 def _over(us: float, roofline_us: float | None) -> Cell:
@@ -128,7 +128,7 @@ def operators(record: Record, title: str = "") -> Table:
         for op in ops[:ROWS]
     ]
     left = sum(op.self_cpu_time_us for op in ops[ROWS:]) / cpu if cpu else None
-    return _table(title, columns, rows, _rest(ops, left))
+    return _table(title, columns, rows, len(ops), left)
 
 
 def steps(record: Record, title: str = "") -> Table:
@@ -156,7 +156,7 @@ def steps(record: Record, title: str = "") -> Table:
         for s in record.per_step[:ROWS]
     ]
     shown = len(columns) if gpu else 3
-    return _table(title, columns[:shown], [row[:shown] for row in rows], _rest(record.per_step, None))
+    return _table(title, columns[:shown], [row[:shown] for row in rows], len(record.per_step))
 
 
 def regions(regions_: list[Region], what: str, title: str = "") -> Table:
@@ -174,4 +174,4 @@ def regions(regions_: list[Region], what: str, title: str = "") -> Table:
         for r in regions_[:ROWS]
     ]
     shown = len(columns) if gpu else 3
-    return _table(title, columns[:shown], [row[:shown] for row in rows], _rest(regions_, None))
+    return _table(title, columns[:shown], [row[:shown] for row in rows], len(regions_))
