@@ -46,6 +46,6 @@ for version in ${PYTHONS:-3.10 3.13}; do
   echo "Python $version:"
   PYTHONPATH=profiling "$venv/bin/python" -m pytest -q -p no:cacheprovider \
     --numprocesses auto --dist loadfile --no-loadscope-reorder \
-    tests/test_{depth,experiment,analyze_cli,joint,verdict_judge,verdict_rules}.py tests/test_events_*.py \
+    tests/test_{depth,experiment,analyze_cli,analysis_ranks,verdict_judge,verdict_rules}.py tests/test_trace_*.py \
     tests/test_measures_!(costs).py tests/test_compare_{changepoints,real,timing,why}.py tests/test_report_{lanes,text}.py
 done

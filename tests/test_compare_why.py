@@ -80,7 +80,7 @@ def test_without_a_gpu_the_parts_are_the_operators() -> None:
     record = _analyzed(host, step_time_us=50)
     assert {p.name: round(p.us, 6) for p in parts_of(record, 50)} == {
         "aten::mm": 30.0,
-        "ProfilerStep (Python outside of operators)": 20.0,
+        "Python outside of operators": 20.0,
     }
 
 

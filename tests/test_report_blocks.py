@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import html as html_entities
+import logging
 import re
+import threading
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -214,3 +217,33 @@ def test_curves_leave_gaps_where_nothing_is_known(tmp_path: Path) -> None:
     page = html.render(Document("", [Figure(times), Figure(fractions)]))
     assert page.count("<svg") >= 2
     assert html_entities.unescape(page).count("T step time") == 1
+
+
+def test_drawing_leaves_other_threads_their_warnings_and_settings() -> None:
+    """A profiled loop draws inside a training: what other threads set meanwhile stays."""
+    matplotlib = pytest.importorskip("matplotlib")
+    logger = logging.getLogger("matplotlib")
+    level, width = logger.level, matplotlib.rcParams["lines.linewidth"]
+    entered, leave = threading.Event(), threading.Event()
+
+    def draw() -> None:
+        with plots.quiet():
+            entered.set()
+            leave.wait(60)
+
+    drawing = threading.Thread(target=draw)
+    try:
+        with warnings.catch_warnings():
+            drawing.start()
+            assert entered.wait(60)
+            warnings.filterwarnings("ignore", "of the training")
+            logger.setLevel(logging.DEBUG)
+            matplotlib.rcParams["lines.linewidth"] = 7.0
+            leave.set()
+            drawing.join()
+            assert any(rule[1] is not None and rule[1].match("of the training") for rule in warnings.filters)
+            assert (logger.level, matplotlib.rcParams["lines.linewidth"]) == (logging.DEBUG, 7.0)
+    finally:
+        leave.set()
+        logger.setLevel(level)
+        matplotlib.rcParams["lines.linewidth"] = width

@@ -161,7 +161,8 @@ def _compared(
     """Findings from comparing the ranks with complete traces."""
     out = []
     if spread is not None:
-        out.append(f"Step times of the {timed} ranks differ by up to {difference(spread)}.")
+        up_to = "up to " if timed > 2 else ""
+        out.append(f"Step times of the {timed} ranks differ by {up_to}{difference(spread)}.")
     if waited_for is not None:
         others = [r for r in ranks if r.rank != waited_for and r.waiting_us]
         worst = max(others, key=lambda r: r.waiting_us or 0.0)

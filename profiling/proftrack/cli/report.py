@@ -11,6 +11,7 @@ import click
 from proftrack.cli import browser
 from proftrack.cli import output as out
 from proftrack.errors import UsageError
+from proftrack.rundir.layout import REPORT
 from proftrack.store.references import Readable, References
 
 if TYPE_CHECKING:
@@ -74,4 +75,4 @@ def _document(readable: Readable, form: str) -> Document:
 def _target(output: str | None, open_it: bool) -> Path:
     """The file that was named, else report.html: in a temporary folder if it is only to be shown, else here."""
     folder = Path(tempfile.mkdtemp(prefix="proftrack-")) if output is None and open_it else Path()
-    return (folder / (output or "report.html")).absolute()
+    return (folder / (output or REPORT)).absolute()

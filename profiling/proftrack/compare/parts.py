@@ -19,7 +19,7 @@ from proftrack.record import Record
 from proftrack.record.figures import Site
 
 PROFILER = "B above T: kernels ran slower under the profiler"
-STEP = "ProfilerStep (Python outside of operators)"
+STEP = "Python outside of operators"
 
 
 class Part(Struct, frozen=True, kw_only=True):

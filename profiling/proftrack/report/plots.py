@@ -10,6 +10,7 @@ import importlib.util
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,9 @@ _POINTS = _SCALE * 72 / DPI
 """Printer's points in a unit of a chart."""
 _MARGIN_PX, _KEY_ROW_PX, _KEY_COLUMNS = 40, 22, 2
 _KEY_BELOW_PX = 44
-_SMALL, _WORDS = 7.5, 8.0
+_SMALL, _WORDS, _LABELS = 7.5, 8.0, 9.0
+_ABOUT_PICTURES = (r"Glyph \d+ .*missing from", "constrained_layout not applied")
+_drawing: ContextVar[bool] = ContextVar("proftrack_drawing", default=False)
 
 
 def available() -> bool:
@@ -52,24 +55,33 @@ def write(charts: Sequence[Chart], path: Path) -> None:
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure, creating its folder. Raises OSError if the file cannot be written."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # a dollar in a name is no formula
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Draw names in a trace literally, not as mathematics, and silence warnings about missing glyphs."""
-    import matplotlib
+    """Silence matplotlib about fonts and layout for what this thread draws in the block.
 
-    logger = logging.getLogger("matplotlib")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    Charts may be drawn inside a training, whose threads keep their warnings, loggers and rcParams. What stays are a
+    filter on the logger of fonts that lets other threads through, and two warning filters for messages about a picture.
+    """
+    for message in _ABOUT_PICTURES:
+        warnings.filterwarnings("ignore", message, UserWarning)
+    logging.getLogger("matplotlib.font_manager").addFilter(_unless_drawing)
+    token = _drawing.set(True)
     try:
-        with warnings.catch_warnings(), matplotlib.rc_context({"text.parse_math": False, "font.size": 9}):
-            warnings.simplefilter("ignore")
-            yield
+        yield
     finally:
-        logger.setLevel(level)
+        _drawing.reset(token)
+
+
+def _unless_drawing(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.CRITICAL or not _drawing.get()
 
 
 def new_figure(height_px: float) -> Figure:
@@ -113,8 +125,8 @@ def _axes(axes: Axes, chart: Chart) -> None:
         limits(axis.low, axis.high)
         line.set_ticks([tick.value for tick in axis.ticks], [plain(tick.label, 24) for tick in axis.ticks])
         line.set_ticks([], minor=True)
-    axes.set_xlabel(plain(chart.x.label, 60))
-    axes.set_ylabel(plain(chart.y.label, 60))
+    axes.set_xlabel(plain(chart.x.label, 60), fontsize=_LABELS)
+    axes.set_ylabel(plain(chart.y.label, 60), fontsize=_LABELS)
     axes.tick_params(labelsize=_WORDS, length=3)
     axes.grid(axis="y", color=palette.GRID, linewidth=0.6)
     axes.set_axisbelow(True)

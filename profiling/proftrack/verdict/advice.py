@@ -240,6 +240,6 @@ _CPU: dict[str, tuple[str, ...]] = {
     ),
     "inconclusive": (
         "Address the caveats: close other programs and measure again, or measure longer (--min-seconds 2); "
-        "docs/faq.md says what each caveat calls for.",
+        "docs/faq.md says what to do about common caveats.",
     ),
 }

@@ -119,7 +119,7 @@ def start(request: Start) -> Started:
     return Started(_bench(request.device, calibrate=request.calibrate).device.is_gpu)
 
 
-def start_writing(request: Start) -> Started:
+def start_writing(_request: Start) -> Started:
     """Load what writing a run folder needs, which does not include torch."""
     importlib.import_module("proftrack.analysis.pipeline")
     importlib.import_module("proftrack.recorder.write")
