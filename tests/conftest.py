@@ -21,6 +21,7 @@ from run_folders import make_record, write_folder
 from team import alice, direct, postgres, proxy, team_server
 
 from proftrack.record import Record
+from proftrack.threads import usable_cpus
 
 __all__ = ["alice", "direct", "postgres", "proxy", "shared_server", "team_server"]
 
@@ -41,24 +42,19 @@ LONG = (
 )
 
 
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 # A shell has its background jobs ignore Ctrl-C, and what they start inherits that; tests send it to themselves.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if WORKERS > 1:
     # Before torch, numpy and what they start: threads of several workers on the same cores wait for each other.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // WORKERS)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(usable_cpus()) // WORKERS)))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """What `-n auto` means here."""
-    return max(1, min(cores(), MOST_WORKERS, psutil.virtual_memory().total // (GIB_A_WORKER << 30)))
+    return max(1, min(len(usable_cpus()), MOST_WORKERS, psutil.virtual_memory().total // (GIB_A_WORKER << 30)))
 
 
 def group(nodeid: str) -> str:

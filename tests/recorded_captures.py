@@ -17,6 +17,7 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 from points_by_hand import by_hand
+from run_points import run_point
 
 import proftrack.capture.environment
 import proftrack.capture.run
@@ -25,7 +26,7 @@ import proftrack.frontends.variants.measure
 import proftrack.git
 from proftrack import experiment as experiments
 from proftrack.capture.result import Capture, Cycle
-from proftrack.compare.history import History, RunPoint, Series
+from proftrack.compare.history import History, Series
 from proftrack.errors import ProftrackError
 from proftrack.experiment import Experiment
 from proftrack.frontends.variants.measure import Measured
@@ -261,20 +262,7 @@ def replace_variants(monkeypatch: pytest.MonkeyPatch, of: dict[str, Recorded | s
 
 def long_history() -> list[str]:
     """Lines of the history page of 1,001 runs in one series, one more than a picture shows."""
-    points = [
-        RunPoint(
-            run_id=f"{i:032x}",
-            name="matmul_add n=64",
-            started_ms=i,
-            commit=f"{i:040x}",
-            branch="main",
-            dirty=False,
-            regime="overhead-bound",
-            gate="",
-            metrics={"step_time_us": 100.0},
-        )
-        for i in range(1001)
-    ]
+    points = [run_point(number, step_time_us=100.0) for number in range(1001)]
     series = Series(experiment="matmul_add", fingerprint="f00d", variant={}, runs=points)
     history = History(experiment="matmul_add", metric="step_time_us", series=[series], ordered_by="commits")
     return [line.strip() for line in markdown.render(history_page.page(history)).splitlines()]

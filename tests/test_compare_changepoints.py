@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from run_points import run_point
 
 from proftrack.compare.changepoints import find, find_exact, stretches
-from proftrack.compare.history import RunPoint, Series, detect, levels
+from proftrack.compare.history import Series, detect, levels
 
 
 def series(levels_: list[tuple[int, float]], noise: float = 0.01, seed: int = 0) -> list[float]:
@@ -113,24 +114,10 @@ def test_every_change_of_a_count() -> None:
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 
-def run(number: int, **metrics: float) -> RunPoint:
-    return RunPoint(
-        run_id=f"{number:032x}",
-        name="x",
-        started_ms=number,
-        commit=f"{number:040x}",
-        branch="main",
-        dirty=False,
-        regime="",
-        gate="",
-        metrics=metrics,
-    )
-
-
 def test_runs_without_the_metric_are_passed_over() -> None:
     times = series([(6, 100), (6, 150)])
-    runs = [run(2 * i, step_time_us=time) for i, time in enumerate(times)]
-    runs[3:3] = [run(99, launches_per_step=2.0)]
+    runs = [run_point(2 * i, step_time_us=time) for i, time in enumerate(times)]
+    runs[3:3] = [run_point(99, launches_per_step=2.0)]
     (change,) = detect(runs, "step_time_us")
     assert (change.before.run_id, change.after.run_id) == (runs[6].run_id, runs[7].run_id)
     assert levels(Series(experiment="x", fingerprint="f", variant={}, runs=runs, changes=[change])) == [
@@ -142,9 +129,9 @@ def test_runs_without_the_metric_are_passed_over() -> None:
 def test_a_count_that_varies_by_itself_is_treated_as_noisy() -> None:
     """cuDNN's choice of algorithms changes launches from run to run: no code did."""
     generator = np.random.default_rng(1)
-    runs = [run(i, launches_per_step=float(1500 + generator.integers(0, 9))) for i in range(20)]
+    runs = [run_point(i, launches_per_step=float(1500 + generator.integers(0, 9))) for i in range(20)]
     assert detect(runs, "step_time_us") == []
-    runs += [run(20 + i, launches_per_step=float(1700 + generator.integers(0, 9))) for i in range(10)]
+    runs += [run_point(20 + i, launches_per_step=float(1700 + generator.integers(0, 9))) for i in range(10)]
     (change,) = detect(runs, "step_time_us")
     assert (change.exact, change.after.run_id) == (False, runs[20].run_id)
 
@@ -154,7 +141,7 @@ def test_of_very_many_runs_a_picture_shows_the_newest(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(compared, "NEWEST", 12)
     times = series([(6, 50), (6, 100), (6, 150)])
-    runs = [run(i, step_time_us=time, launches_per_step=2.0 if i < 3 else 3.0) for i, time in enumerate(times)]
+    runs = [run_point(i, step_time_us=time, launches_per_step=2.0 if i < 3 else 3.0) for i, time in enumerate(times)]
     found = detect(runs, "step_time_us")
     assert [(change.metric, change.after.run_id) for change in found] == [
         ("launches_per_step", runs[3].run_id),

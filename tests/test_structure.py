@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md says of the code's structure is so: the stages with what they import, and the walks."""
+"""The code is structured as CONTRIBUTING.md says: the stages, what each imports, and the two walks."""
 
 from __future__ import annotations
 

@@ -617,7 +617,7 @@ def test_a_compiled_step_is_counted_and_costs_more_to_set_up(project: Path, tmp_
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore")  # of the compiler's, which an older torch raises while it compiles
+@pytest.mark.filterwarnings("ignore")  # older versions of torch warn while they compile
 def test_a_cuda_graph_on_the_gpu(tmp_path: Path, run_folder: Callable[..., Path]) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from proftrack.record import Record
 from proftrack.report import markdown
 from proftrack.report.document import Block, Column, Document, Items, Lead, Paragraph, Table
-from proftrack.report.pages.times import legend
+from proftrack.report.pages.times import legend_of
 from proftrack.text import duration, percent, plain
 
 NOTE_CHARS = 7_900
@@ -39,14 +39,13 @@ def _times(record: Record) -> Table:
     times = record.times
     profiled = "" if record.verdict.basis == "unprofiled" else " (profiled)"
     rows = [
-        (f"step time T{profiled}", record.step_time_us),
-        ("GPU busy B", times.gpu_busy_per_step_us),
-        ("roofline R", times.roofline_time_us),
+        ("T", f"step time T{profiled}", record.step_time_us),
+        ("B", "GPU busy B", times.gpu_busy_per_step_us),
+        ("R", "roofline R", times.roofline_time_us),
     ]
-    known = [(letter, name, us) for letter, (name, us) in zip("TBR", rows, strict=True) if us is not None]
-    fraction = [] if record.verdict.gpu_busy_fraction is None else ["u"]
-    note = legend([letter for letter, _, _ in known] + fraction) if known else ""
-    return Table("", ("per step", "time"), [(name, duration(us)) for _, name, us in known], note=note, folded=False)
+    shown = [(letter, name, duration(us)) for letter, name, us in rows if us is not None]
+    note = legend_of(record, [letter for letter, _, _ in shown])
+    return Table("", ("per step", "time"), [(name, time) for _, name, time in shown], note=note, folded=False)
 
 
 def _kernels(record: Record) -> Table:

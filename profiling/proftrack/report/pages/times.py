@@ -61,10 +61,10 @@ def legend(letters: Sequence[str]) -> str:
     return ", ".join(f"{letter} = {_LEGEND[letter]}" for letter in letters) + "."
 
 
-def legend_of(record: Record) -> str:
-    """The legend of the letters that this record has figures for."""
+def legend_of(record: Record, times: Sequence[str] | None = None) -> str:
+    """The legend of the times shown (all that the record has, if None), and of u if the record has it."""
     fraction = [] if record.verdict.gpu_busy_fraction is None else ["u"]
-    letters = [bar.key for bar in bars(record)] + fraction
+    letters = [*(times if times is not None else [bar.key for bar in bars(record)]), *fraction]
     return legend(letters) if letters else ""
 
 
