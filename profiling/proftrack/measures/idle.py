@@ -61,6 +61,15 @@ class Gaps(NamedTuple):
     launch: Ints
     """Row of the call that launched the work that ended the gap, or NONE."""
 
+    def within(self, time: Intervals) -> Gaps:
+        """The parts of the gaps that lie in these intervals."""
+        first = np.searchsorted(time.end, self.start, side="right")
+        count = np.maximum(np.searchsorted(time.start, self.end, side="left") - first, 0)
+        gap = np.repeat(np.arange(len(first)), count)
+        piece = np.arange(len(gap)) - np.repeat(np.cumsum(count) - count - first, count)
+        start, end = np.maximum(self.start[gap], time.start[piece]), np.minimum(self.end[gap], time.end[piece])
+        return Gaps(start, end, self.cause[gap], self.launch[gap])
+
     def by_cause(self) -> dict[IdleCause, int]:
         """Nanoseconds for each cause that occurs."""
         lengths = np.bincount(self.cause, weights=(self.end - self.start), minlength=len(CAUSES))
@@ -185,8 +194,9 @@ def _long_stretches(quiet: Intervals, start: Ints, until: Ints) -> Ints:
 
 
 def summarize(view: View, gaps: Gaps, windows: Windows) -> Idle:
-    """Idle time per step by cause (the total if there are no steps), and the largest gaps with what the host did."""
-    per_step = max(len(view.steps), 1)
+    """Idle time per typical step by cause (the total if there are no steps), and its largest gaps."""
+    gaps = gaps.within(windows.typical)
+    per_step = max(windows.typical_steps, 1)
     rows = np.bincount(gaps.cause, weights=_rows_within(view, gaps), minlength=len(CAUSES))
     order = np.argsort(gaps.start - gaps.end, kind="stable")[:LARGEST]
     return Idle(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from proftrack.measures.intervals import union_by_group
+from proftrack.measures.typical import Outlier, step_times
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
 from proftrack.record.figures import Flag, FlagCode
+from proftrack.text import short_time
 from proftrack.trace.categories import Kind
-from proftrack.trace.table import NONE, Ints
+from proftrack.trace.table import NONE, Bools, Ints
 
 FLAGS: dict[FlagCode, str] = {
     "no_steps": "The trace has no ProfilerStep rows: figures cover the whole recording, and none is per step.",
@@ -38,6 +40,9 @@ FLAGS: dict[FlagCode, str] = {
     "gpu_shared": "Other processes used the GPU while steps were timed: the program alone may be faster.",
     "work_not_counted": "Part of the GPU's work has no known FLOPs or bytes: its kernels have no roofline.",
     "other_threads": "Threads started by the program did work that was not recorded: their work is missing.",
+    "outlier_steps": "Some steps are much longer than the others and do not recur: T, B and the causes leave them out, "
+    "totals include them.",
+    "cold_start": "The first recorded step contains the program's start-up: it says nothing about later steps.",
     "no_region": "The steps have no record_function region: host time cannot be attributed to parts of the program.",
 }
 """Every flag and its effect on the figures."""
@@ -49,6 +54,8 @@ UNEVEN = 3.0
 UNEVEN_HOST_NS = 2_000_000
 """A host interval that exceeds the median by less than this is only the profiler starting up in the first step."""
 FEW_JOINED = 0.5
+SHOWN = 5
+"""Outliers named in a flag."""
 
 _COMPILING = re.compile(
     r"compile_inner|compile_fx|backend_compile|inductor_compile|dynamo_timed|\bcompile_file\b|nvrtcCompile|autotun"
@@ -62,9 +69,10 @@ def flag(code: FlagCode, count: int, detail: str = "") -> Flag:
     return Flag(code=code, count=count, message=FLAGS[code] + (f" {detail}" if detail else ""))
 
 
-def flags(view: View, windows: Windows | None) -> list[Flag]:
+def flags(view: View, windows: Windows | None, outliers: Sequence[Outlier] = ()) -> list[Flag]:
     """All flags that a trace alone can raise, in the order of FLAGS."""
-    raised = [f for group in (_file, _steps, _gpu, _clocks, _host) for f in group(view, windows)]
+    raised = [f for group in (_file, _gpu, _clocks, _host) for f in group(view, windows)]
+    raised += [*_steps(view, windows, outliers), *_outliers(view, windows, outliers)]
     order = list(FLAGS)
     return sorted(raised, key=lambda f: order.index(f.code))
 
@@ -81,7 +89,7 @@ def _file(view: View, _: Windows | None) -> Iterator[Flag]:
         yield flag("invalid_timestamps", invalid, f"GPU work among them: {gpu}.")
 
 
-def _steps(view: View, windows: Windows | None) -> Iterator[Flag]:
+def _steps(view: View, windows: Windows | None, outliers: Sequence[Outlier]) -> Iterator[Flag]:
     steps = view.steps
     if not len(steps):
         yield flag("no_steps", 1)
@@ -89,22 +97,45 @@ def _steps(view: View, windows: Windows | None) -> Iterator[Flag]:
     processes = {view.table.threads[thread][0] for thread in set(steps.thread.tolist())}
     if len(processes) > 1:
         yield flag("several_processes", len(processes), f"Processes {', '.join(sorted(processes)[:4])}.")
-    if len(steps) > 1:
-        cuda = np.zeros(len(steps), dtype=np.int64)
-        own = view.owned.step != NONE
-        np.add.at(cuda, view.owned.step[own], view.table.dur[view.links.gpu[own]])
-        host = steps.end - steps.start
-        median = float(np.median(host))
-        uneven = (host > UNEVEN * median) & (host > median + UNEVEN_HOST_NS)
-        uneven |= (cuda * UNEVEN < np.median(cuda)) | (cuda > UNEVEN * np.median(cuda))
-        if uneven.any():
-            spans = f"Host time {host.min() / 1000:.1f} to {host.max() / 1000:.1f} us"
-            if cuda.any():
-                spans += f", GPU time {cuda.min() / 1000:.1f} to {cuda.max() / 1000:.1f} us"
-            yield flag("uneven_steps", int(uneven.sum()), f"{spans}.")
+    typical = np.ones(len(steps), dtype=bool)
+    typical[[outlier.step for outlier in outliers]] = False
+    if typical.sum() > 1 and (uneven := _uneven(view, typical)) is not None:
+        yield uneven
     if windows is not None and (windows.leaked or windows.unrecorded):
         detail = "" if windows.leaked else "The trace does not show it, but the steps' first work waited in a queue."
         yield flag("work_before_window", max(windows.leaked, 1), detail)
+
+
+def _uneven(view: View, typical: Bools) -> Flag | None:
+    """Whether steps differ widely after outliers were left out."""
+    cuda = np.zeros(len(view.steps), dtype=np.int64)
+    own = view.owned.step != NONE
+    np.add.at(cuda, view.owned.step[own], view.table.dur[view.links.gpu[own]])
+    cuda, host = cuda[typical], (view.steps.end - view.steps.start)[typical]
+    median = float(np.median(host))
+    uneven = (host > UNEVEN * median) & (host > median + UNEVEN_HOST_NS)
+    uneven |= (cuda * UNEVEN < np.median(cuda)) | (cuda > UNEVEN * np.median(cuda))
+    if not uneven.any():
+        return None
+    spans = f"Host time {host.min() / 1000:.1f} to {host.max() / 1000:.1f} us"
+    if cuda.any():
+        spans += f", GPU time {cuda.min() / 1000:.1f} to {cuda.max() / 1000:.1f} us"
+    return flag("uneven_steps", int(uneven.sum()), f"{spans}.")
+
+
+def _outliers(view: View, windows: Windows | None, outliers: Sequence[Outlier]) -> Iterator[Flag]:
+    if windows is None or not outliers:
+        return
+    length = step_times(view, windows).length
+    shown = [
+        f"{view.steps.name[o.step]} takes {short_time(length[o.step] / 1000)}{f' ({o.why})' if o.why else ''}"
+        for o in outliers[:SHOWN]
+    ]
+    more = f", and {len(outliers) - SHOWN} more" if len(outliers) > SHOWN else ""
+    mean = short_time(float(length.mean()) / 1000)
+    yield flag("outlier_steps", len(outliers), f"{', '.join(shown)}{more}; over all steps, the mean is {mean}.")
+    if outliers[0].cold:
+        yield flag("cold_start", 1)
 
 
 def _gpu(view: View, _: Windows | None) -> Iterator[Flag]:

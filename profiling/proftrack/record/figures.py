@@ -65,6 +65,8 @@ FlagCode = Literal[
     "work_not_counted",
     "other_threads",
     "no_region",
+    "outlier_steps",
+    "cold_start",
 ]
 """Properties of a trace that change what its figures mean; measures.quality has a sentence for each."""
 
@@ -77,8 +79,15 @@ class Window(Struct, frozen=True, kw_only=True):
     duration_us: float | None
     """From the first step's start to the later of the last step's end and the end of the steps' own GPU work."""
     device_duration_us: float | None
-    """The device window: work left over from earlier steps is cut off at its start."""
+    """The device window: the same, with work left over from earlier steps cut off at its start."""
     cycles: int = 1
+    outlier_steps: int = 0
+    """Steps that the figures of a step leave out; see Step.outlier."""
+
+    @property
+    def typical_steps(self) -> int:
+        """Steps that the figures of a step are means of; at least 1, as a trace without steps counts as one."""
+        return max(self.steps - self.outlier_steps, 1)
 
 
 class Totals(Struct, frozen=True, kw_only=True):
@@ -106,6 +115,10 @@ class Step(Struct, frozen=True, kw_only=True):
     gpu_events: int
     kernels: int
     launches: int
+    device_us: float | None = None
+    """From the end of the step before it to its own end or that of its GPU work, whichever is later."""
+    outlier: str | None = None
+    """What filled it, for a step that T, B and the causes leave out because it is long and does not recur."""
 
 
 class Op(Struct, frozen=True, kw_only=True):

@@ -82,8 +82,11 @@ class Times(Struct, frozen=True, kw_only=True):
     step_latency_us: float | None = None
     """Synchronized after each step. `Record.step_time_us` tells which of the two is T."""
     step_time_profiled_us: float | None = None
+    """Under the profiler: the part of the device window that each typical step takes."""
+    step_time_all_steps_us: float | None = None
+    """The same over all recorded steps, if outliers were left out."""
     gpu_busy_per_step_us: float | None = None
-    """B: the union of GPU work in the device window, divided by the steps."""
+    """B: the union of the typical steps' GPU work, divided by their number."""
     roofline_time_us: float | None = None
     """R: the least time that this hardware could need."""
 

@@ -81,6 +81,7 @@ _SYNC_CALL = re.compile(
     r"^(?:cuda|cu|hip|musa|mu)(?:(?:Device|Stream|Event|Ctx)Synchronize|Mem(?:cpy|set)(?!.*Async)\w*)"
     r"|^(?:ur|pi)(?:QueueFinish|Events?Wait)|^ze(?:Event|Fence|CommandQueue|CommandList)(?:Host)?Synchronize"
 )
+_COPY_CALL = re.compile(r"^(?:cuda|cu|hip|musa|mu)Mem(?:cpy|set)|^(?:ur|pi)EnqueueMem|^zeCommandListAppendMemory")
 _ALLOCATOR_CALL = re.compile(
     r"^(?:cuda|cu|hip|musa|mu)(?:Malloc|Free|MemAlloc|MemFree|FreeHost|"
     r"Host(?:Alloc|Malloc|Free|Register|Unregister)|"
@@ -101,6 +102,11 @@ def is_graph_launch(name: str) -> bool:
 def is_wait(name: str) -> bool:
     """Whether a call of this name waits for the GPU: synchronizations and blocking copies."""
     return _SYNC_CALL.match(name) is not None
+
+
+def is_copy_call(name: str) -> bool:
+    """Whether a call of this name copies or sets memory."""
+    return _COPY_CALL.match(name) is not None
 
 
 def is_allocator_call(name: str) -> bool:

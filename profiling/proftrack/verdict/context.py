@@ -45,7 +45,7 @@ class Context(Struct, frozen=True, kw_only=True):
             return None
         if self.work is not None:
             return self.work
-        shapes, steps = measures.work, max(measures.steps, 1)
+        shapes, steps = measures.work, measures.window.typical_steps
         if shapes is None or not shapes.flops_by_dtype:
             return None
         flops = {dtype: total / steps for dtype, total in shapes.flops_by_dtype.items()}

@@ -61,7 +61,7 @@ def facts_of(measures: Measures, step_time_us: float) -> StepFacts:
     subtracted from each cause by the rows recorded in its gaps. Work that records nothing (numpy, sleep, I/O) keeps
     its time.
     """
-    steps = max(measures.steps, 1)
+    steps = measures.window.typical_steps
     added = max((measures.step_time_profiled_us or step_time_us) - step_time_us, 0.0)
     a_row = added * steps / measures.host_rows if measures.host_rows else 0.0
     rows = measures.idle.rows_by_cause_per_step
@@ -185,7 +185,7 @@ class _Outcome:
     def _traced_step_us(self) -> float | None:
         """The longest possible reading of the trace's own step."""
         window, steps = self.measures.window, max(self.measures.steps, 1)
-        return max(window.duration_us or 0.0, window.device_duration_us or 0.0) / steps or None
+        return max((window.duration_us or 0.0) / steps, self.measures.step_time_profiled_us or 0.0) or None
 
     def _inflated(self) -> list[str]:
         """Whether the second reading of a bare trace disagrees, or the trace includes compilation."""
@@ -196,7 +196,7 @@ class _Outcome:
                 f"Profiling inflates host time: as recorded, the trace is {self.regime}, but without the inflation it "
                 f"may be {other}; give the unprofiled step time (--step-time-us)."
             )
-        unseen = self.measures.unseen_queue_us / max(self.measures.steps, 1)
+        unseen = self.measures.unseen_queue_us / self.measures.window.typical_steps
         idle = structs.replace(self.facts, step_time_us=self.facts.step_time_us + unseen)
         if regime(idle, self.limits) != self.regime:
             reasons.append(
