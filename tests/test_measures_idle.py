@@ -15,8 +15,8 @@ def causes(measures: Measures) -> dict[str, float]:
     steps = max(measures.steps, 1)
     total = {cause: us * steps for cause, us in measures.idle.by_cause_us_per_step.items()}
     assert measures.window.device_duration_us is not None
-    assert measures.busy_in_device_window_us is not None
-    idle = measures.window.device_duration_us - measures.busy_in_device_window_us
+    assert measures.busy_us is not None
+    idle = measures.window.device_duration_us - measures.busy_us
     assert sum(total.values()) == pytest.approx(idle, abs=0.01)
     return total
 

@@ -172,7 +172,7 @@ def test_where_no_work_can_be_placed_the_gpu_is_neither_busy_nor_idle(trace: Tra
     got = trace.measures()
     assert got.window.duration_us == window_us
     assert (got.totals.gpu_busy_us, got.totals.gpu_idle_us, got.totals.gpu_busy_fraction_profiled) == (None, None, None)
-    assert (got.split, got.busy_in_device_window_us, got.idle.by_cause_us_per_step) == (None, None, {})
+    assert (got.split, got.busy_us, got.idle.by_cause_us_per_step) == (None, None, {})
     found = judge(got).verdict
     assert (found.regime, found.confidence) == ("inconclusive", "low")
     assert found.summary == "Inconclusive: no GPU work belongs to the steps."

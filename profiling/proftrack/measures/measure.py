@@ -136,7 +136,7 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
     own = (seen.owned.step != NONE) & ~np.isin(seen.owned.step, [outlier.step for outlier in outliers])
     return Measures(
         window=_window(seen, windows),
-        typical_us=windows.typical.length / 1000 or None if windows else None,
+        typical_us=windows.typical.length / 1000 if windows and _comparable(seen, windows) else None,
         totals=_totals(seen, windows),
         per_step=_with_outliers(
             tables.per_step(table, seen.forest, seen.links, seen.steps, seen.owned), seen, windows, outliers
@@ -208,6 +208,11 @@ def _placed(seen: View, windows: Windows | None) -> bool:
     return True
 
 
+def _comparable(seen: View, windows: Windows) -> bool:
+    """Whether the steps' times mean anything: not if there is GPU work but none of it can be placed in them."""
+    return windows.device_duration > 0 and (not len(seen.links.gpu) or _placed(seen, windows))
+
+
 def _others(table: EventTable) -> dict[str, float]:
     rows = np.flatnonzero(table.of_kind(Kind.OTHER))
     sums = np.bincount(table.category[rows], weights=table.dur[rows], minlength=len(table.categories))
@@ -227,8 +232,7 @@ def _window(seen: View, windows: Windows | None) -> Window:
         steps=len(seen.steps),
         step_names=seen.steps.name,
         duration_us=windows.duration / 1000 if windows else None,
-        # Its length is 0 if no GPU work can be placed in the steps (clocks that differ, for example): then None.
-        device_duration_us=windows.device_duration / 1000 or None if windows else None,
+        device_duration_us=windows.device_duration / 1000 if windows and _comparable(seen, windows) else None,
         outlier_steps=len(seen.steps) - windows.typical_steps if windows else 0,
     )
 

@@ -149,9 +149,12 @@ def find_windows(
         return None
     low, high = window
     leaked = int(on_device.leaked.sum()) if len(steps) else 0
-    device_low, unrecorded = _device_start(table, links, on_device, low) if len(steps) else (low, False)
-    whole = union(np.array([device_low], dtype=np.int64), np.array([high], dtype=np.int64))
-    return Windows(low, high, device_low, high, leaked, unrecorded, whole, len(steps))
+    device_low, device_high, unrecorded = low, high, False
+    if len(steps):
+        device_low, unrecorded = _device_start(table, links, on_device, low)
+        device_high = _end_of_steps(steps, on_device)
+    whole = union(np.array([device_low], dtype=np.int64), np.array([device_high], dtype=np.int64))
+    return Windows(low, high, device_low, device_high, leaked, unrecorded, whole, len(steps))
 
 
 def _device_start(table: EventTable, links: Links, on_device: Ownership, low: int) -> tuple[int, bool]:
@@ -180,12 +183,16 @@ def window_of(table: EventTable, steps: Steps, owned: Ownership) -> tuple[int, i
     Without steps, the span of all operators and GPU work; without those, of the other host rows.
     """
     if len(steps):
-        own = owned.usable & (owned.step != NONE)
-        return int(steps.start[0]), max(int(steps.end.max()), int(owned.end[own].max(initial=0)))
+        return int(steps.start[0]), _end_of_steps(steps, owned)
     for rows in (table.valid & (table.gpu_work | table.of_kind(Kind.CPU_OP)), table.valid & table.host):
         if rows.any():
             return int(table.ts[rows].min()), int(table.end[rows].max())
     return None
+
+
+def _end_of_steps(steps: Steps, owned: Ownership) -> int:
+    own = owned.usable & (owned.step != NONE)
+    return max(int(steps.end.max()), int(owned.end[own].max(initial=0)))
 
 
 def busy(owned: Ownership, mask: Bools | None = None) -> Intervals:
