@@ -45,6 +45,7 @@ FlagCode = Literal[
     "partial_window",
     "fewer_steps",
     "several_processes",
+    "cold_start",
     "uneven_steps",
     "launches_without_gpu_work",
     "gpu_not_measured",
