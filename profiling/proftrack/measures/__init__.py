@@ -4,6 +4,7 @@ view         one trace with its rows nested, launches joined and GPU work assign
 nesting      which host row ran inside which, and each row's self time
 links        which host call launched which GPU work
 window       steps, and the time windows that figures cover
+cold         calls that start something up, which happens once
 intervals    unions and overlaps of time intervals
 measure      the figures of one trace, from:
 idle         each idle gap of the device and its cause

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from proftrack.measures.cold import start_up_calls
 from proftrack.measures.intervals import union_by_group
 from proftrack.measures.typical import Outlier, step_times
 from proftrack.measures.view import View
@@ -21,6 +22,7 @@ FLAGS: dict[FlagCode, str] = {
     "partial_window": "The trace lacks part of the last step's work: that step's figures are too small.",
     "fewer_steps": "The loop ended before its schedule did: figures rest on fewer steps than requested.",
     "several_processes": "One file holds steps of several processes: their times are mixed; record them separately.",
+    "cold_start": "CUDA, a library or a kernel was loaded while recording: that happens once, and later steps lack it.",
     "uneven_steps": "The recorded steps differ widely: their mean represents none of them.",
     "launches_without_gpu_work": "Some launch calls have no recorded GPU work: busy time may be too small.",
     "gpu_not_measured": "The host launched GPU work but none was recorded: the GPU was not measured, rather than idle.",
@@ -42,7 +44,6 @@ FLAGS: dict[FlagCode, str] = {
     "other_threads": "Threads started by the program did work that was not recorded: their work is missing.",
     "outlier_steps": "Some steps are much longer than the others and do not recur: T, B and the causes leave them out, "
     "totals include them.",
-    "cold_start": "The first recorded step contains the program's start-up: it says nothing about later steps.",
     "no_region": "The steps have no record_function region: host time cannot be attributed to parts of the program.",
 }
 """Every flag and its effect on the figures."""
@@ -91,6 +92,8 @@ def _file(view: View, _: Windows | None) -> Iterator[Flag]:
 
 def _steps(view: View, windows: Windows | None, outliers: Sequence[Outlier]) -> Iterator[Flag]:
     steps = view.steps
+    if any(outlier.cold for outlier in outliers) or (len(steps) < 2 and len(view.links.gpu)):
+        yield from _cold_start(view)
     if not len(steps):
         yield flag("no_steps", 1)
         return
@@ -134,8 +137,14 @@ def _outliers(view: View, windows: Windows | None, outliers: Sequence[Outlier]) 
     more = f", and {len(outliers) - SHOWN} more" if len(outliers) > SHOWN else ""
     mean = short_time(float(length.mean()) / 1000)
     yield flag("outlier_steps", len(outliers), f"{', '.join(shown)}{more}; over all steps, the mean is {mean}.")
-    if outliers[0].cold:
-        yield flag("cold_start", 1)
+
+
+def _cold_start(view: View) -> Iterator[Flag]:
+    table, calls = view.table, start_up_calls(view.table)
+    if len(calls):
+        spent = table.dur[calls]
+        longest = table.names[table.name[calls[int(np.argmax(spent))]]]
+        yield flag("cold_start", len(calls), f"{int(spent.sum()) / 1e6:.0f} ms, the longest call is {longest}.")
 
 
 def _gpu(view: View, _: Windows | None) -> Iterator[Flag]:

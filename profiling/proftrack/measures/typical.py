@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from proftrack.measures.cold import start_up_calls
 from proftrack.measures.intervals import union
 from proftrack.measures.view import View
-from proftrack.measures.window import Windows, busy
+from proftrack.measures.window import Windows
 from proftrack.text import short_time
-from proftrack.trace.categories import CALL_KINDS, Kind, is_copy_call, is_wait
+from proftrack.trace.categories import Kind
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 LONG = 3.0
@@ -27,9 +28,6 @@ ALIKE = 2.0
 """Long steps whose times differ by less than this factor are taken for one kind of step, which recurs."""
 FEWEST = 3
 """With fewer steps, none of them says which is the usual one."""
-START_UP_NS = 20_000_000
-"""A call that keeps an idle GPU waiting this long initializes or loads something; no launch or allocation takes as
-long later on."""
 
 
 class StepTimes(NamedTuple):
@@ -114,7 +112,7 @@ def _known(seen: View) -> list[Outlier]:
 def _cold_start(seen: View) -> list[Outlier]:
     """The first step, if it holds start-up calls and the others do not."""
     table = seen.table
-    calls = start_up_calls(seen)
+    calls = start_up_calls(table)
     step = seen.steps.containing(table.ts[calls])
     waited = np.bincount(step[step != NONE], minlength=len(seen.steps))
     if not waited[0] or len(waited) < 2 or np.count_nonzero(waited[1:]) * 2 >= len(waited) - 1:
@@ -122,21 +120,6 @@ def _cold_start(seen: View) -> list[Outlier]:
     first = calls[step == 0]
     longest = int(first[np.argmax(table.dur[first])])
     return [Outlier(0, f"start-up, {_name(table, longest)} {short_time(table.dur[longest] / 1000)}", cold=True)]
-
-
-def start_up_calls(seen: View) -> Ints:
-    """Runtime and driver calls, neither copies nor waits, that keep an idle GPU waiting for over `START_UP_NS`.
-
-    A launch call blocks as long while the queue is full, but then the GPU is busy.
-    """
-    table = seen.table
-    long = table.of_kind(*CALL_KINDS) & table.valid & (table.dur > START_UP_NS)
-    rows = np.flatnonzero(long)
-    if not len(rows):
-        return rows
-    rows = rows[~(table.named(is_wait) | table.named(is_copy_call))[rows]]
-    covered = busy(seen.on_device).covered_within(table.ts[rows], table.end[rows])
-    return rows[table.dur[rows] - covered > START_UP_NS]
 
 
 def _filled_by(seen: View, low: int, high: int) -> str:

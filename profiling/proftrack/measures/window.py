@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from proftrack.measures.cold import start_up_end
 from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.links import Links
 from proftrack.trace.categories import Kind
@@ -153,6 +154,8 @@ def find_windows(
     if len(steps):
         device_low, unrecorded = _device_start(table, links, on_device, low)
         device_high = _end_of_steps(steps, on_device)
+    if len(steps) < 2:
+        device_low = max(device_low, _start_up_end(table, on_device))
     whole = union(np.array([device_low], dtype=np.int64), np.array([device_high], dtype=np.int64))
     return Windows(low, high, device_low, device_high, leaked, unrecorded, whole, len(steps))
 
@@ -175,6 +178,12 @@ def _device_start(table: EventTable, links: Links, on_device: Ownership, low: in
         low, int(on_device.end[queued].max(initial=low)), min(int(on_device.end[beside].max(initial=low)), start)
     )
     return min(device_low, int(on_device.end[here].max())), False
+
+
+def _start_up_end(table: EventTable, on_device: Ownership) -> int:
+    """When the start-up ahead of the first own work was over; 0 if there was none or there is no such work."""
+    own = on_device.usable & (on_device.step != NONE)
+    return (start_up_end(table, int(on_device.start[own].min())) or 0) if own.any() else 0
 
 
 def window_of(table: EventTable, steps: Steps, owned: Ownership) -> tuple[int, int] | None:
