@@ -40,6 +40,9 @@ KernelKind = Literal[
 ]
 """The kind of a piece of GPU work, judged by its name."""
 
+EXCLUDED_REGION = "proftrack: excluded"
+"""The region that capture puts around what runs inside a loop but is no part of a step, as evaluation is."""
+
 FlagCode = Literal[
     "no_steps",
     "partial_window",
