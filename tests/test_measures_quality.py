@@ -53,7 +53,7 @@ RAISED: dict[str, tuple[Callable[[], TraceBuilder], str, int]] = {
         "cold_start",
         1,
     ),
-    "a step ten times as long": (lambda: steps(4, dur=1000).step(4, at=4000, dur=10_000), "uneven_steps", 1),
+    "a step ten times as long": (lambda: steps(4, dur=1000).step(4, at=4000, dur=10_000), "outlier_steps", 1),
     "a step with ten times the GPU work": (
         lambda: steps(4).step(4, at=400, dur=100).work(99, launch=410, at=420, dur=100),
         "uneven_steps",

@@ -23,6 +23,8 @@ FLAGS: dict[FlagCode, str] = {
     "fewer_steps": "The loop ended before its schedule did: figures rest on fewer steps than requested.",
     "several_processes": "One file holds steps of several processes: their times are mixed; record them separately.",
     "cold_start": "CUDA, a library or a kernel was loaded while recording: that happens once, and later steps lack it.",
+    "outlier_steps": "Some steps are much longer than the others and do not recur: T, B and the causes leave them out, "
+    "totals include them.",
     "uneven_steps": "The recorded steps differ widely: their mean represents none of them.",
     "launches_without_gpu_work": "Some launch calls have no recorded GPU work: busy time may be too small.",
     "gpu_not_measured": "The host launched GPU work but none was recorded: the GPU was not measured, rather than idle.",
@@ -42,8 +44,6 @@ FLAGS: dict[FlagCode, str] = {
     "gpu_shared": "Other processes used the GPU while steps were timed: the program alone may be faster.",
     "work_not_counted": "Part of the GPU's work has no known FLOPs or bytes: its kernels have no roofline.",
     "other_threads": "Threads started by the program did work that was not recorded: their work is missing.",
-    "outlier_steps": "Some steps are much longer than the others and do not recur: T, B and the causes leave them out, "
-    "totals include them.",
     "no_region": "The steps have no record_function region: host time cannot be attributed to parts of the program.",
 }
 """Every flag and its effect on the figures."""
@@ -102,14 +102,14 @@ def _steps(view: View, windows: Windows | None, outliers: Sequence[Outlier]) -> 
         yield flag("several_processes", len(processes), f"Processes {', '.join(sorted(processes)[:4])}.")
     typical = np.ones(len(steps), dtype=bool)
     typical[[outlier.step for outlier in outliers]] = False
-    if typical.sum() > 1 and (uneven := _uneven(view, typical)) is not None:
-        yield uneven
+    if typical.sum() > 1:
+        yield from _uneven(view, typical)
     if windows is not None and (windows.leaked or windows.unrecorded):
         detail = "" if windows.leaked else "The trace does not show it, but the steps' first work waited in a queue."
         yield flag("work_before_window", max(windows.leaked, 1), detail)
 
 
-def _uneven(view: View, typical: Bools) -> Flag | None:
+def _uneven(view: View, typical: Bools) -> Iterator[Flag]:
     """Whether steps differ widely after outliers were left out."""
     cuda = np.zeros(len(view.steps), dtype=np.int64)
     own = view.owned.step != NONE
@@ -118,12 +118,11 @@ def _uneven(view: View, typical: Bools) -> Flag | None:
     median = float(np.median(host))
     uneven = (host > UNEVEN * median) & (host > median + UNEVEN_HOST_NS)
     uneven |= (cuda * UNEVEN < np.median(cuda)) | (cuda > UNEVEN * np.median(cuda))
-    if not uneven.any():
-        return None
-    spans = f"Host time {host.min() / 1000:.1f} to {host.max() / 1000:.1f} us"
-    if cuda.any():
-        spans += f", GPU time {cuda.min() / 1000:.1f} to {cuda.max() / 1000:.1f} us"
-    return flag("uneven_steps", int(uneven.sum()), f"{spans}.")
+    if uneven.any():
+        spans = f"Host time {host.min() / 1000:.1f} to {host.max() / 1000:.1f} us"
+        if cuda.any():
+            spans += f", GPU time {cuda.min() / 1000:.1f} to {cuda.max() / 1000:.1f} us"
+        yield flag("uneven_steps", int(uneven.sum()), f"{spans}.")
 
 
 def _outliers(view: View, windows: Windows | None, outliers: Sequence[Outlier]) -> Iterator[Flag]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from proftrack.measures.cold import start_up_calls
+from proftrack.measures.evaluation import evaluation_steps
 from proftrack.measures.intervals import union
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
@@ -106,7 +107,9 @@ def _lonely(length: Ints) -> Bools:
 
 def _known(seen: View) -> list[Outlier]:
     """Steps of another kind, whatever their length."""
-    return _cold_start(seen)
+    evaluating = np.flatnonzero(evaluation_steps(seen.table, seen.steps, seen.forest)).tolist()
+    cold = [] if 0 in evaluating else _cold_start(seen)
+    return [*cold, *(Outlier(step, "evaluation") for step in evaluating)]
 
 
 def _cold_start(seen: View) -> list[Outlier]:

@@ -153,6 +153,11 @@ class Record(Struct, frozen=True, kw_only=True):
         return min(sum(self.cpu.working_us.values()) / self.window.steps, self.step_time_us or float("inf"))
 
     @property
+    def typical_steps(self) -> list[Step]:
+        """The recorded steps without outliers: what T, B and the causes are means over."""
+        return [step for step in self.per_step if step.outlier is None]
+
+    @property
     def unprofiled_step_time_us(self) -> float | None:
         """T if it was measured without the profiler, else None."""
         return self.step_time_us if self.verdict.basis == "unprofiled" else None

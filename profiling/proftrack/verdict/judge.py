@@ -284,8 +284,8 @@ class _Outcome:
                 return "synchronization"
             return max(causes.items(), key=lambda each: each[1])[0] if causes else None
         kinds: dict[KernelKind, float] = {}
-        for kernel in self.measures.kernels:
-            kinds[kernel.kind] = kinds.get(kernel.kind, 0.0) + kernel.total_us
+        for site in self.measures.sites:
+            kinds[site.kind] = kinds.get(site.kind, 0.0) + site.busy_us
         return max(kinds.items(), key=lambda each: each[1])[0] if kinds else None
 
 
