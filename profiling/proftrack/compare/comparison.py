@@ -99,7 +99,7 @@ def _same_data(before: Record, after: Record) -> bool:
 
 
 def step_samples(record: Record, basis: Basis, runs: int = 1) -> Samples:
-    """T with its samples: blocks (or latencies) without the profiler, the steps' host times in a trace.
+    """T with its samples: blocks (or latencies) without the profiler, the steps' own times in a trace.
 
     Raises ProftrackError if there is none.
     """
