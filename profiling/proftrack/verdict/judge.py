@@ -299,5 +299,6 @@ _LOWERING: tuple[FlagCode, ...] = (
     "clocks_low",
     "gpu_shared",
     "other_threads",
+    "evaluation_in_steps",
 )
 """Flags that lower confidence, in the order in which they are listed."""
