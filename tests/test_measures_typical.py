@@ -153,3 +153,22 @@ def test_typical_time_is_divided_into_busy_and_idle(lengths: list[int], kernel: 
     assert time == pytest.approx(sum(typical) / len(typical), abs=0.01)
     assert sum(step.device_us or 0.0 for step in measures.per_step) == measures.window.device_duration_us
     assert 1 <= len(typical) <= len(lengths)
+
+
+def test_compilations_are_left_out_even_if_they_recur() -> None:
+    """Two shapes, each compiled once: 40 ms of 50 and 45 ms of 55."""
+    trace = loop(10, 50, 10, 55, 10)
+    trace.region("compile_fx.<locals>.compile_inner", at=11 * MS, dur=40 * MS)
+    trace.region("compile_fx.<locals>.compile_inner", at=71 * MS, dur=45 * MS)
+    measures = trace.measures()
+    assert [step.outlier for step in measures.per_step] == [None, "compilation, 40 ms", None, "compilation, 45 ms", None]
+    assert measures.step_time_profiled_us == 10 * MS
+    assert measures.compiling_us == 0
+    assert flags(measures)["recompiled_in_window"] == 2
+
+
+def test_a_short_compilation_makes_no_step_another_kind() -> None:
+    trace = loop(10, 10, 10).region("compile_fx.<locals>.compile_inner", at=11 * MS, dur=900)
+    measures = trace.measures()
+    assert measures.window.outlier_steps == 0
+    assert measures.compiling_us == 900

@@ -55,6 +55,7 @@ def combine(parts: list[Measures]) -> Measures:
         unseen_queue_us=sum(p.unseen_queue_us for p in parts),
         busy_by_limit_us=_sum_by_key(p.busy_by_limit_us for p in parts),
         waits_over_gpu_us=sum(p.waits_over_gpu_us for p in parts),
+        compiling_us=sum(p.compiling_us for p in parts),
         host_rows=sum(p.host_rows for p in parts),
         collectives=[c for p in parts for c in p.collectives],
         modules=_combined_regions([r for p in parts for r in p.modules]),

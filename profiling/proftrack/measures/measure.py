@@ -11,6 +11,7 @@ from msgspec import structs
 from proftrack.measures import idle, limits, quality, tables, work
 from proftrack.measures import sites as launch_sites
 from proftrack.measures.collectives import Collective, collectives
+from proftrack.measures.compiling import compiling_steps
 from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.typical import Outlier, find_outliers, step_times, without_outliers
 from proftrack.measures.view import View, view
@@ -60,6 +61,8 @@ class Measures:
     """The same by what limits the work; kernels hide copies and collectives that run at the same time."""
     unseen_queue_us: float = 0.0
     """Time cut off the device window's start because a queue that is not in the trace seems to have filled it."""
+    compiling_us: float = 0.0
+    """Compilation and autotuning during the typical steps."""
     waits_over_gpu_us: float
     """Host waits inside the steps that overlap GPU work: the part of T that H leaves out."""
     host_rows: int = 0
@@ -152,6 +155,7 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         unseen_queue_us=(windows.device_low - windows.low) / 1000 if windows and windows.unrecorded else 0.0,
         other_us=_others(table),
         collectives=collectives(seen),
+        compiling_us=_compiling(seen, outliers),
         modules=tables.modules(table, seen.links),
         work=work.trace_work(table, seen.forest, owned, own) if shapes else None,
         cpu=work.cpu_work(work.cpu_calls(table, seen.forest, operators), ceilings)
@@ -211,6 +215,12 @@ def _placed(seen: View, windows: Windows | None) -> bool:
 def _comparable(seen: View, windows: Windows) -> bool:
     """Whether the steps' times mean anything: not if there is GPU work but none of it can be placed in them."""
     return windows.device_duration > 0 and (not len(seen.links.gpu) or _placed(seen, windows))
+
+
+def _compiling(seen: View, outliers: list[Outlier]) -> float:
+    time = compiling_steps(seen.table, seen.steps, seen.forest)
+    time[[outlier.step for outlier in outliers]] = 0
+    return int(time.sum()) / 1000
 
 
 def _others(table: EventTable) -> dict[str, float]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from proftrack.measures.cold import start_up_calls
+from proftrack.measures.compiling import compilations, compiling_steps, number_of
+from proftrack.measures.evaluation import evaluation_steps, marked_steps
 from proftrack.measures.intervals import union_by_group
 from proftrack.measures.typical import Outlier, step_times
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
 from proftrack.record.figures import Flag, FlagCode
-from proftrack.text import short_time
+from proftrack.text import counted, short_time
 from proftrack.trace.categories import Kind
 from proftrack.trace.table import NONE, Bools, Ints
 
@@ -44,6 +45,7 @@ FLAGS: dict[FlagCode, str] = {
     "gpu_shared": "Other processes used the GPU while steps were timed: the program alone may be faster.",
     "work_not_counted": "Part of the GPU's work has no known FLOPs or bytes: its kernels have no roofline.",
     "other_threads": "Threads started by the program did work that was not recorded: their work is missing.",
+    "evaluation_in_steps": "Some recorded steps hold evaluation, or other work that is no part of a step.",
     "no_region": "The steps have no record_function region: host time cannot be attributed to parts of the program.",
 }
 """Every flag and its effect on the figures."""
@@ -58,11 +60,8 @@ FEW_JOINED = 0.5
 SHOWN = 5
 """Outliers named in a flag."""
 
-_COMPILING = re.compile(
-    r"compile_inner|compile_fx|backend_compile|inductor_compile|dynamo_timed|\bcompile_file\b|nvrtcCompile|autotun"
-    r"|benchmark_all_configs|async_compile|(?:cuda|cu|hip)(?:Module|Library)Load(?:Data|DataEx|FromFile|FatBinary)?\b|create_aot_dispatcher",
-    re.IGNORECASE,
-)
+MOST_NAMED = 4
+"""Steps that a sentence names; the others are counted."""
 
 
 def flag(code: FlagCode, count: int, detail: str = "") -> Flag:
@@ -104,6 +103,7 @@ def _steps(view: View, windows: Windows | None, outliers: Sequence[Outlier]) -> 
     typical[[outlier.step for outlier in outliers]] = False
     if typical.sum() > 1:
         yield from _uneven(view, typical)
+    yield from _evaluation(view)
     if windows is not None and (windows.leaked or windows.unrecorded):
         detail = "" if windows.leaked else "The trace does not show it, but the steps' first work waited in a queue."
         yield flag("work_before_window", max(windows.leaked, 1), detail)
@@ -221,9 +221,40 @@ def _host(view: View, _: Windows | None) -> Iterator[Flag]:
     if not len(steps):
         return
     inside = table.valid & (table.ts >= steps.start[0]) & (table.ts < steps.end.max())
-    compiling = int((inside & table.host & table.named(lambda n: _COMPILING.search(n) is not None)).sum())
-    if compiling:
-        yield flag("recompiled_in_window", compiling)
+    yield from _recompiled(view)
     annotated = table.of_kind(Kind.ANNOTATION) & ~table.named(lambda n: n.startswith("ProfilerStep"))
     if not (inside & annotated).any():
         yield flag("no_region", 1)
+
+
+def _recompiled(view: View) -> Iterator[Flag]:
+    table, steps, forest = view.table, view.steps, view.forest
+    graphs, tuned = number_of(compilations(table, steps, forest))
+    if graphs or tuned:
+        parts = [counted(graphs, "compilation")] * bool(graphs) + [counted(tuned, "autotuning run")] * bool(tuned)
+        time = compiling_steps(table, steps, forest)
+        took = f"{short_time(int(time.sum()) / 1000)}, in {_steps_in_words(steps.number[time > 0])}"
+        yield flag("recompiled_in_window", graphs + tuned, f"{' and '.join(parts)}, {took}.")
+
+
+def _evaluation(view: View) -> Iterator[Flag]:
+    """Evaluation that sets some steps apart; or all of them hold what proftrack was told is no part of a step."""
+    steps = view.steps
+    marked = marked_steps(view.table, steps)
+    held = marked if marked.all() else evaluation_steps(view.table, steps, view.forest)
+    if not held.any():
+        return
+    time = steps.end - steps.start
+    takes = f"at most {short_time(int(time[held].max()) / 1000)}"
+    beside = "" if held.all() else f", beside {short_time(float(np.median(time[~held])) / 1000)} without it"
+    yield flag("evaluation_in_steps", int(held.sum()), f"In {_steps_in_words(steps.number[held])}: {takes}{beside}.")
+
+
+def _steps_in_words(numbers: Ints) -> str:
+    """step 12; steps 2, 3 and 5; steps 2, 3, 4, 5 and 12 more."""
+    different = list(dict.fromkeys(numbers.tolist()))
+    if len(different) == 1:
+        return f"step {different[0]}"
+    more = len(different) - MOST_NAMED
+    named, last = (different[:MOST_NAMED], f"{more} more") if more > 0 else (different[:-1], str(different[-1]))
+    return f"steps {', '.join(map(str, named))} and {last}"

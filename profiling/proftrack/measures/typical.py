@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from proftrack.measures.cold import start_up_calls
+from proftrack.measures.compiling import compiling_steps
 from proftrack.measures.evaluation import evaluation_steps
 from proftrack.measures.intervals import union
 from proftrack.measures.view import View
@@ -27,6 +28,9 @@ LONG = 3.0
 """A step this many times the median is not like the others."""
 ALIKE = 2.0
 """Long steps whose times differ by less than this factor are taken for one kind of step, which recurs."""
+COMPILING = 0.1
+"""A step that spends this share on compilation is of another kind than those that do not compile."""
+EVALUATION = "evaluation"
 FEWEST = 3
 """With fewer steps, none of them says which is the usual one."""
 
@@ -71,7 +75,7 @@ def step_times(seen: View, windows: Windows) -> StepTimes:
 def find_outliers(seen: View, windows: Windows) -> list[Outlier]:
     """The steps to leave out, in order; never all of them."""
     times = step_times(seen, windows)
-    known = _known(seen)
+    known = _known(seen, times)
     unexplained = np.ones(len(times.start), dtype=bool)
     unexplained[[outlier.step for outlier in known]] = False
     if not unexplained.any():
@@ -105,11 +109,16 @@ def _lonely(length: Ints) -> Bools:
     return lonely
 
 
-def _known(seen: View) -> list[Outlier]:
-    """Steps of another kind, whatever their length."""
-    evaluating = np.flatnonzero(evaluation_steps(seen.table, seen.steps, seen.forest)).tolist()
-    cold = [] if 0 in evaluating else _cold_start(seen)
-    return [*cold, *(Outlier(step, "evaluation") for step in evaluating)]
+def _known(seen: View, times: StepTimes) -> list[Outlier]:
+    """Steps of another kind, whatever their length: of several reasons, the first counts."""
+    table, steps, forest = seen.table, seen.steps, seen.forest
+    outliers = {outlier.step: outlier for outlier in _cold_start(seen)}
+    compiling = compiling_steps(table, steps, forest)
+    for step in np.flatnonzero(compiling > COMPILING * times.length).tolist():
+        outliers.setdefault(step, Outlier(step, f"compilation, {short_time(int(compiling[step]) / 1000)}"))
+    for step in np.flatnonzero(evaluation_steps(table, steps, forest)).tolist():
+        outliers.setdefault(step, Outlier(step, EVALUATION))
+    return list(outliers.values())
 
 
 def _cold_start(seen: View) -> list[Outlier]:

@@ -67,6 +67,7 @@ FlagCode = Literal[
     "gpu_shared",
     "work_not_counted",
     "other_threads",
+    "evaluation_in_steps",
     "no_region",
     "outlier_steps",
     "cold_start",

@@ -28,6 +28,11 @@ class Context(Struct, frozen=True, kw_only=True):
         """T if it was measured without the profiler, else None."""
         return self.timing.chosen.us if self.timing is not None else self.step_time_us
 
+    @property
+    def threads_are_known(self) -> bool:
+        """Whether threads that the program starts were recorded, or at least their use of the processors was."""
+        return self.all_threads or (self.timing is not None and self.timing.load is not None)
+
     def unrecorded_threads(self, limits: Thresholds) -> float | None:
         """The share of a core used by threads with unrecorded operators; None if negligible."""
         load = self.timing.load if self.timing is not None else None

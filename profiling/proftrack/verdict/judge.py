@@ -8,6 +8,7 @@ from msgspec import structs
 
 from proftrack.measures import Measures
 from proftrack.measures.quality import flag
+from proftrack.measures.typical import EVALUATION
 from proftrack.record.figures import Flag, FlagCode, KernelKind
 from proftrack.record.verdict import Basis, Cause, Confidence, Regime, Verdict
 from proftrack.text import number, short_time
@@ -204,7 +205,7 @@ class _Outcome:
                 f"have run, or the GPU may have been idle; if it was idle, the trace is {regime(idle, self.limits)}. "
                 "Give the unprofiled step time (--step-time-us)."
             )
-        if "recompiled_in_window" in self.flags:
+        if "recompiled_in_window" in self.flags and not self._left_out("recompiled_in_window"):
             reasons.append(self.flags["recompiled_in_window"].message)
         return reasons
 
@@ -231,11 +232,17 @@ class _Outcome:
             doubts.append(("low", f"Within the spread of the measurements, it could also be {' or '.join(others)}."))
         doubts += self._near_a_limit()
         for code in _LOWERING:
-            if code in self.flags:
+            if code in self.flags and not self._left_out(code):
                 doubts.append(("low" if code == "no_steps" else "medium", self.flags[code].message))
         if self.regime in ("compute-bound", "memory-bound"):
             doubts += self._kind_doubts()
         return doubts
+
+    def _left_out(self, code: FlagCode) -> bool:
+        """Whether the figures leave out all steps that raised this flag, so that it changes none of them."""
+        if code == "recompiled_in_window":
+            return not self.measures.compiling_us and self.measures.window.outlier_steps > 0
+        return code == "evaluation_in_steps" and any(step.outlier == EVALUATION for step in self.measures.per_step)
 
     def _near_a_limit(self) -> list[tuple[Confidence, str]]:
         """u is close to a limit of its own regime; limits that only other regimes have do not matter."""
@@ -299,5 +306,6 @@ _LOWERING: tuple[FlagCode, ...] = (
     "clocks_low",
     "gpu_shared",
     "other_threads",
+    "evaluation_in_steps",
 )
 """Flags that lower confidence, in the order in which they are listed."""
