@@ -152,8 +152,9 @@ def _next(view: View, waiting: Bools, gaps: Intervals) -> _Next:
     table, links, work = view.table, view.links, view.on_device
     order = np.lexsort((table.end[links.launch], links.launch == NONE, work.start))
     order = order[work.usable[order] & (work.end > work.start)[order]]
-    first = np.append(order, 0)[np.searchsorted(work.start[order], gaps.end, side="left")]
-    ended = np.isin(gaps.end, work.start[order])
+    index = np.searchsorted(work.start[order], gaps.end, side="left")
+    first = np.append(order, 0)[index]
+    ended = np.append(work.start[order], NONE)[index] == gaps.end
     launch = np.where(ended, links.launch[first], NONE)
     began, returned = table.ts[launch], table.end[launch]
     waits = np.where(began <= gaps.start, began, np.minimum(began + WAIT_OVERHEAD_NS, returned))
@@ -262,6 +263,7 @@ def summarize(view: View, gaps: Gaps, windows: Windows) -> Idle:
     per_step = max(len(view.steps), 1)
     rows = np.bincount(gaps.cause, weights=_rows_within(view, gaps), minlength=len(CAUSES))
     order = np.argsort(gaps.start - gaps.end, kind="stable")[:LARGEST]
+    telling = recorded_on_host(view.table) & ~view.table.named(_is_step)  # a step says nothing about what is in it
     return Idle(
         by_cause_us_per_step={c: round(ns / 1000 / per_step, 3) for c, ns in gaps.by_cause().items()},
         rows_by_cause_per_step={c: n / per_step for c, n in zip(CAUSES, rows.tolist(), strict=True) if n},
@@ -270,7 +272,7 @@ def summarize(view: View, gaps: Gaps, windows: Windows) -> Idle:
                 start_us=(int(gaps.start[i]) - windows.device_low) / 1000,
                 duration_us=int(gaps.end[i] - gaps.start[i]) / 1000,
                 cause=CAUSES[gaps.cause[i]],
-                during=_during(view.table, int(gaps.thread[i]), int(gaps.start[i]), int(gaps.end[i])),
+                during=_during(view.table, telling, int(gaps.thread[i]), int(gaps.start[i]), int(gaps.end[i])),
             )
             for i in order.tolist()
         ],
@@ -291,15 +293,11 @@ def recorded_on_host(table: EventTable) -> Bools:
     return table.valid & (table.host | table.of_kind(Kind.PYTHON))
 
 
-def _during(table: EventTable, thread: int, start: int, end: int) -> str:
-    """What the thread did in most of [start, end): the innermost row that fills at least half of it, if one does.
-
-    A step says nothing about what is in it.
-    """
+def _during(table: EventTable, telling: Bools, thread: int, start: int, end: int) -> str:
+    """What the thread did in most of [start, end): the innermost telling row that fills half of it, if one does."""
     if thread == NONE:
         return "unknown host activity (no launch was recorded)"
-    mine = (table.thread == thread) & recorded_on_host(table) & (table.ts < end) & (table.end > start)
-    rows = np.flatnonzero(mine & ~table.named(_is_step))
+    rows = np.flatnonzero((table.thread == thread) & telling & (table.ts < end) & (table.end > start))
     low, high = np.maximum(table.ts[rows], start), np.minimum(table.end[rows], end)
     filling = rows[(high - low) * 2 >= end - start]
     if not len(filling):
