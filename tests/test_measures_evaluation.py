@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from traces import BACKWARD, TraceBuilder
+from traces import BACKWARD, TraceBuilder, flags
 
 from proftrack.measures.evaluation import evaluation_steps, says_evaluation
 from proftrack.measures.view import view
@@ -66,6 +66,15 @@ def test_on_a_cpu_the_backward_pass_runs_on_the_same_thread() -> None:
 def test_two_batches_are_enough_and_one_is_not() -> None:
     assert found(training({1: 2})) == [1]  # three passes: at least 2.5
     assert found(training({1: 1})) == []
+
+
+def test_forward_passes_in_every_third_step_are_a_part_of_the_loop() -> None:
+    """Rollouts: the steps are flagged, since nobody knows, but no figure leaves them out."""
+    trace = training({0: 8, 3: 8, 6: 8}, steps=9)
+    assert found(trace) == []
+    assert flags(trace.measures())["evaluation_in_steps"] == 3
+    assert found(training({0: 8, 4: 8}, steps=9)) == [0, 4]  # 2 of 9
+    assert found(training({0: 8, 3: 8, 6: 8}, steps=9, region="eval")) == [0, 3, 6]
 
 
 def test_of_two_steps_the_shorter_one_is_typical() -> None:

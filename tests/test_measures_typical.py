@@ -161,7 +161,13 @@ def test_compilations_are_left_out_even_if_they_recur() -> None:
     trace.region("compile_fx.<locals>.compile_inner", at=11 * MS, dur=40 * MS)
     trace.region("compile_fx.<locals>.compile_inner", at=71 * MS, dur=45 * MS)
     measures = trace.measures()
-    assert [step.outlier for step in measures.per_step] == [None, "compilation, 40 ms", None, "compilation, 45 ms", None]
+    assert [step.outlier for step in measures.per_step] == [
+        None,
+        "compilation, 40 ms",
+        None,
+        "compilation, 45 ms",
+        None,
+    ]
     assert measures.step_time_profiled_us == 10 * MS
     assert measures.compiling_us == 0
     assert flags(measures)["recompiled_in_window"] == 2

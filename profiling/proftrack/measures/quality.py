@@ -8,7 +8,7 @@ import numpy as np
 
 from proftrack.measures.cold import start_up_calls
 from proftrack.measures.compiling import compilations, compiling_steps, number_of
-from proftrack.measures.evaluation import evaluation_steps, marked_steps
+from proftrack.measures.evaluation import steps_with_evaluation
 from proftrack.measures.intervals import union_by_group
 from proftrack.measures.typical import Outlier, step_times
 from proftrack.measures.view import View
@@ -238,10 +238,8 @@ def _recompiled(view: View) -> Iterator[Flag]:
 
 
 def _evaluation(view: View) -> Iterator[Flag]:
-    """Evaluation that sets some steps apart; or all of them hold what proftrack was told is no part of a step."""
     steps = view.steps
-    marked = marked_steps(view.table, steps)
-    held = marked if marked.all() else evaluation_steps(view.table, steps, view.forest)
+    held = steps_with_evaluation(view.table, steps, view.forest)
     if not held.any():
         return
     time = steps.end - steps.start
