@@ -68,6 +68,20 @@ def test_two_batches_are_enough_and_one_is_not() -> None:
     assert found(training({1: 1})) == []
 
 
+def test_a_forward_pass_alone_among_training_steps_is_evaluation() -> None:
+    """Each batch of evaluation is a step of its own: 4 of training, one of evaluation, one in which nothing runs."""
+    trace = training({}, steps=4)
+    forward(trace, 400)
+    trace.step(4, at=400, dur=40).step(5, at=440, dur=40).op("aten::item", at=450, dur=5)
+    assert found(trace) == [4]
+
+
+def test_a_last_step_without_its_backward_pass_may_be_cut_off() -> None:
+    trace = training({}, steps=4)
+    forward(trace, 400)
+    assert found(trace.step(4, at=400, dur=40)) == []
+
+
 def test_forward_passes_in_every_third_step_are_a_part_of_the_loop() -> None:
     """Rollouts: the steps are flagged, since nobody knows, but no figure leaves them out."""
     trace = training({0: 8, 3: 8, 6: 8}, steps=9)

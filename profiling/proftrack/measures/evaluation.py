@@ -34,6 +34,8 @@ AS_MANY = 1.5
 More micro-batches in a step repeat both passes.
 """
 
+A_PASS = 0.5
+"""Forward passes from which on a step without any backward pass is a batch of evaluation, rather than of nothing."""
 OFTEN = 0.25
 """Share of the steps above which forward passes that no region names are a part of the loop."""
 
@@ -125,14 +127,17 @@ def _within(table: EventTable, steps: Steps, rows: Ints) -> Ints:
 
 
 def _by_operators(table: EventTable, steps: Steps, forest: Forest) -> Bools:
-    """Steps whose forward pass repeats, against the typical step, while the backward pass does not."""
+    """Steps whose forward pass repeats, against the typical step, while the backward pass does not, or is missing."""
     backward = np.flatnonzero(table.of_kind(Kind.CPU_OP) & table.named(lambda n: _BACKWARD.search(n) is not None))
     step = steps.containing(table.ts[backward])
     passes = np.bincount(step[step != NONE], minlength=len(steps))
     typical = _lower_median(passes)
     if not typical:
         return np.zeros(len(steps), dtype=bool)  # no training: any loop may repeat a forward pass
-    return np.asarray((_forward_passes(table, steps, forest) >= REPEATED) & (passes <= AS_MANY * typical))
+    forward = _forward_passes(table, steps, forest)
+    alone = (forward >= A_PASS) & (passes == 0)
+    alone[-1] = False  # recording may have stopped before its backward pass
+    return np.asarray((forward >= REPEATED) & (passes <= AS_MANY * typical) | alone)
 
 
 def _forward_passes(table: EventTable, steps: Steps, forest: Forest) -> npt.NDArray[np.float64]:
