@@ -147,6 +147,23 @@ def test_compiled_regions_are_known_without_their_numbers() -> None:
     assert found(trace) == [2]
 
 
+def test_the_flag_says_what_the_figures_do() -> None:
+    """Step 2 takes 10 x 30 + 100 us, the others 100."""
+    trace = training({2: 10})
+    for number, at in enumerate((0, 100, 200, 600, 700)):
+        trace.work(number + 1, launch=at + 5, at=at + 7, dur=20)
+    (flag,) = [f for f in trace.measures().flags if f.code == "evaluation_in_steps"]
+    assert flag.message.endswith(
+        "In step 2: at most 400 us, beside 100 us without it. A step's figures leave such steps out."
+    )
+    trace = training({1: 2, 3: 2}, steps=4, region=EXCLUDED_REGION)
+    for at in (0, 260):
+        trace.region(EXCLUDED_REGION, at=at, dur=20)
+    (flag,) = [f for f in trace.measures().flags if f.code == "evaluation_in_steps"]
+    assert flag.count == 4
+    assert flag.message.endswith("In steps 0, 1, 2 and 3: at most 160 us. A step's figures include it.")
+
+
 # ---- by regions ------------------------------------------------------------------------------------------------------
 
 
