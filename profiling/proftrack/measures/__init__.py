@@ -8,6 +8,7 @@ cold         calls that start something up, which happens once
 intervals    unions and overlaps of time intervals
 measure      the figures of one trace, from:
 idle         each idle gap of the device and its cause
+waits        calls in which the host waits for the GPU
 kernels      the kind of a kernel, by its name
 limits       what limits GPU work, and how busy time divides among the limits
 work, costs  arithmetic and memory traffic, from operators' input shapes

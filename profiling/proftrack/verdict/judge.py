@@ -9,7 +9,7 @@ from msgspec import structs
 from proftrack.measures import Measures
 from proftrack.measures.quality import flag
 from proftrack.measures.typical import EVALUATION
-from proftrack.record.figures import Flag, FlagCode, KernelKind
+from proftrack.record.figures import Flag, FlagCode, IdleCause, KernelKind
 from proftrack.record.verdict import Basis, Cause, Confidence, Regime, Verdict
 from proftrack.text import number, short_time
 from proftrack.verdict import cpu, evidence, spread
@@ -50,20 +50,21 @@ def judge(measures: Measures, context: Context | None = None, *, limits: Thresho
 
 
 def _traced_step_us(measures: Measures) -> float | None:
-    """T of a bare trace: its step without the stretches in which the profiler delayed the host."""
-    traced, delayed = measures.step_time_profiled_us, measures.idle.by_cause_us_per_step.get("profiler", 0.0)
+    """T of a bare trace: its step without the stretches in which the profiler or start-up delayed the host."""
+    traced, causes = measures.step_time_profiled_us, measures.idle.by_cause_us_per_step
+    delayed = sum(causes.get(cause, 0.0) for cause in _NOT_THE_STEPS)
     return traced and max(traced - delayed, measures.gpu_busy_per_step_us or 0.0)
 
 
 def facts_of(measures: Measures, step_time_us: float) -> StepFacts:
     """The figures that the rules use, for a trace with GPU work.
 
-    Recording takes time: the excess of the profiled step over the unprofiled one is spread over the host rows, and
+    Recording takes time: the excess of the traced step over the unprofiled one is spread over the host rows, and
     subtracted from each cause by the rows recorded in its gaps. Work that records nothing (numpy, sleep, I/O) keeps
     its time.
     """
     steps = measures.window.typical_steps
-    added = max((measures.step_time_profiled_us or step_time_us) - step_time_us, 0.0)
+    added = max((_traced_step_us(measures) or step_time_us) - step_time_us, 0.0)
     a_row = added * steps / measures.host_rows if measures.host_rows else 0.0
     rows = measures.idle.rows_by_cause_per_step
     return StepFacts(
@@ -72,7 +73,7 @@ def facts_of(measures: Measures, step_time_us: float) -> StepFacts:
         idle_by_cause_us={
             cause: max(time - a_row * rows.get(cause, 0.0), 0.0)
             for cause, time in measures.idle.by_cause_us_per_step.items()
-            if cause != "profiler"
+            if cause not in _NOT_THE_STEPS
         },
         busy_by_limit_us={k: v / steps for k, v in measures.busy_by_limit_us.items()},
         waits_over_gpu_us=measures.waits_over_gpu_us / steps,
@@ -159,11 +160,8 @@ class _Outcome:
         limits, u = self.limits, self.facts.busy_fraction
         codes = ("gpu_not_measured", "partial_file", "several_processes")
         reasons = [self.flags[c].message for c in codes if c in self.flags]
-        if self.facts.waits_for_device(limits) and self.regime == "inconclusive":
-            reasons.append(
-                "Most of the GPU's idle time precedes work that was launched in time: it waits for another device, "
-                "another stream or its own start-up, not for the host."
-            )
+        if u < limits.gpu_bound_from:
+            reasons += [*self._not_launched_late(), *self._mostly_start_up()]
         if u > limits.not_the_same_work and basis == "unprofiled":
             reasons.append(
                 f"GPU busy time is {u:.2f} times the given step time: trace and timing are not of the same work."
@@ -181,7 +179,45 @@ class _Outcome:
             reasons.append(self.flags["invalid_timestamps"].message)
         if basis == "profiled":
             reasons += self._inflated()
+        if self.regime == "inconclusive" and u < limits.gpu_bound_from and not reasons:
+            reasons.append(self._too_little_explained())
         return reasons
+
+    def _not_launched_late(self) -> list[str]:
+        """What most of the idle time is for which no late launch is to blame."""
+        cause = self.facts.mostly(self.limits)
+        if cause == "queued":
+            return [
+                "Most of the GPU's idle time precedes work that was launched in time: it waits for another device, "
+                "another stream or its own start-up, not for the host."
+            ]
+        if cause == "unknown":
+            return [
+                f"{self.facts.share_of(cause):.0%} of the GPU's idle time precedes work with no recorded launch: the "
+                "trace does not show what it waited for."
+            ]
+        return []
+
+    def _too_little_explained(self) -> str:
+        """How T - B divides if late launches explain less than half of it, and nothing else explains more."""
+        facts = self.facts
+        parts = {
+            "precedes work that was launched in time": facts.share_of("queued"),
+            "precedes work with no recorded launch": facts.share_of("unknown"),
+            "is not in the trace": 1 - sum(facts.idle_by_cause_us.values()) / facts.gap_us,
+        }
+        rest = [f"{share:.0%} {what}" for what, share in parts.items() if share >= 0.005]
+        return f"Late launches explain only {facts.late_us / facts.gap_us:.0%} of T - B: {', '.join(rest)}."
+
+    def _mostly_start_up(self) -> list[str]:
+        """Whether start-up takes most of the idle time: what is between its calls then belongs to it."""
+        startup = self.measures.idle.by_cause_us_per_step.get("startup", 0.0)
+        if startup <= sum(self.facts.idle_by_cause_us.values()):
+            return []
+        return [
+            f"Start-up takes {short_time(startup)} of the GPU's idle time and runs until late in the recording: what "
+            "remains is hardly a step of its own; record later steps."
+        ]
 
     def _traced_step_us(self) -> float | None:
         """The longest possible reading of the trace's own step."""
@@ -192,7 +228,7 @@ class _Outcome:
         """Whether the second reading of a bare trace disagrees, or the trace includes compilation."""
         reasons = []
         other = regime(without_inflation(self.facts, self.limits), self.limits)
-        if other != self.regime:
+        if other != self.regime != "inconclusive":
             reasons.append(
                 f"Profiling inflates host time: as recorded, the trace is {self.regime}, but without the inflation it "
                 f"may be {other}; give the unprofiled step time (--step-time-us)."
@@ -256,7 +292,8 @@ class _Outcome:
             if abs(u - limit) < limits.near
         ]
         if self.facts.gap_us and u < limits.gpu_bound_from:
-            for name, explained in self.facts.explained_us().items():
+            late = [("late launches", self.facts.late_us)] if self.regime in ("overhead-bound", "mixed") else []
+            for name, explained in [*self.facts.explained_us().items(), *late]:
                 share = explained / self.facts.gap_us
                 if abs(share - limits.cause_share) < limits.near:
                     doubts.append(("medium", f"{share:.0%} of the idle time points to {name}: close to the limit."))
@@ -274,11 +311,11 @@ class _Outcome:
 
     def _regimes_within_spread(self) -> list[Regime]:
         """Other regimes within the uncertainty of the timing blocks and of the steps' GPU times."""
-        time, busy = self.facts.step_time_us, self.facts.gpu_busy_us
+        busy, ends = self.facts.gpu_busy_us, spread.time_interval(self.context.timing) or ()
         error = spread.busy_error(self.measures.per_step)
         regimes = {
-            regime(self.facts.scaled(step_time_us=t, gpu_busy_us=b), self.limits)
-            for t in (time, *(spread.time_interval(self.context.timing) or ()))
+            regime(facts.scaled(step_time_us=facts.step_time_us, gpu_busy_us=b), self.limits)
+            for facts in (self.facts, *(facts_of(self.measures, t) for t in ends))
             for b in (busy, busy * max(1 - error, 0.01), busy * (1 + error))
         }
         return sorted(regimes - {self.regime})
@@ -289,6 +326,8 @@ class _Outcome:
             causes = self.facts.idle_by_cause_us
             if self.regime == "sync-bound":
                 return "synchronization"
+            if self.regime == "host-bound":
+                return self.facts.host_cause
             return max(causes.items(), key=lambda each: each[1])[0] if causes else None
         kinds: dict[KernelKind, float] = {}
         for site in self.measures.sites:
@@ -296,6 +335,8 @@ class _Outcome:
         return max(kinds.items(), key=lambda each: each[1])[0] if kinds else None
 
 
+_NOT_THE_STEPS: tuple[IdleCause, ...] = ("profiler", "startup")
+"""Causes of idle time that later steps, or steps without the profiler, do not have."""
 _LOWERING: tuple[FlagCode, ...] = (
     "no_steps",
     "uneven_steps",
