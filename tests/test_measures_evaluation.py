@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from traces import BACKWARD, TraceBuilder
+from traces import BACKWARD, TraceBuilder, flags
 
 from proftrack.measures.evaluation import evaluation_steps, says_evaluation
 from proftrack.measures.view import view
@@ -68,6 +68,29 @@ def test_two_batches_are_enough_and_one_is_not() -> None:
     assert found(training({1: 1})) == []
 
 
+def test_a_forward_pass_alone_among_training_steps_is_evaluation() -> None:
+    """Each batch of evaluation is a step of its own: 4 of training, one of evaluation, one in which nothing runs."""
+    trace = training({}, steps=4)
+    forward(trace, 400)
+    trace.step(4, at=400, dur=40).step(5, at=440, dur=40).op("aten::item", at=450, dur=5)
+    assert found(trace) == [4]
+
+
+def test_a_last_step_without_its_backward_pass_may_be_cut_off() -> None:
+    trace = training({}, steps=4)
+    forward(trace, 400)
+    assert found(trace.step(4, at=400, dur=40)) == []
+
+
+def test_forward_passes_in_every_third_step_are_a_part_of_the_loop() -> None:
+    """Rollouts: the steps are flagged, since nobody knows, but no figure leaves them out."""
+    trace = training({0: 8, 3: 8, 6: 8}, steps=9)
+    assert found(trace) == []
+    assert flags(trace.measures())["evaluation_in_steps"] == 3
+    assert found(training({0: 8, 4: 8}, steps=9)) == [0, 4]  # 2 of 9
+    assert found(training({0: 8, 3: 8, 6: 8}, steps=9, region="eval")) == [0, 3, 6]
+
+
 def test_of_two_steps_the_shorter_one_is_typical() -> None:
     assert found(training({1: 8}, steps=2)) == [1]
 
@@ -122,6 +145,23 @@ def test_compiled_regions_are_known_without_their_numbers() -> None:
         at = train(trace, at, names=("Torch-Compiled Region: 0/0",))
         trace.step(number, at=begin, dur=at - begin)
     assert found(trace) == [2]
+
+
+def test_the_flag_says_what_the_figures_do() -> None:
+    """Step 2 takes 10 x 30 + 100 us, the others 100."""
+    trace = training({2: 10})
+    for number, at in enumerate((0, 100, 200, 600, 700)):
+        trace.work(number + 1, launch=at + 5, at=at + 7, dur=20)
+    (flag,) = [f for f in trace.measures().flags if f.code == "evaluation_in_steps"]
+    assert flag.message.endswith(
+        "In step 2: at most 400 us, beside 100 us without it. A step's figures leave such steps out."
+    )
+    trace = training({1: 2, 3: 2}, steps=4, region=EXCLUDED_REGION)
+    for at in (0, 260):
+        trace.region(EXCLUDED_REGION, at=at, dur=20)
+    (flag,) = [f for f in trace.measures().flags if f.code == "evaluation_in_steps"]
+    assert flag.count == 4
+    assert flag.message.endswith("In steps 0, 1, 2 and 3: at most 160 us. A step's figures include it.")
 
 
 # ---- by regions ------------------------------------------------------------------------------------------------------

@@ -34,6 +34,11 @@ AS_MANY = 1.5
 More micro-batches in a step repeat both passes.
 """
 
+A_PASS = 0.5
+"""Forward passes from which on a step without any backward pass is a batch of evaluation, rather than of nothing."""
+OFTEN = 0.25
+"""Share of the steps above which forward passes that no region names are a part of the loop."""
+
 _SAYS_SO = {"eval", "evaluate", "evaluating", "evaluation", "validate", "validating", "validation"}
 _MAY_SAY_SO = {"val", "test"}
 """Evaluation only beside one of `_PART`: `val` may be a value, and `test` anything."""
@@ -54,13 +59,32 @@ _NUMBER = re.compile(r"\d+")
 
 
 def evaluation_steps(table: EventTable, steps: Steps, forest: Forest) -> Bools:
-    """Which of the steps hold evaluation; none if all of them do, since evaluation is then what was profiled."""
-    none = np.zeros(len(steps), dtype=bool)
+    """Which of the steps hold evaluation, and are left out of a step's figures for it.
+
+    None if all of them do, since evaluation is then what was profiled. None without a telling name if they recur: a
+    loop may run its model forward now and then (rollouts, sampling), and that is then a part of it.
+    """
+    held, named = _held(table, steps, forest)
+    recur = not named and held.sum() > max(1, OFTEN * len(steps))
+    return np.zeros(len(steps), dtype=bool) if held.all() or recur else held
+
+
+def steps_with_evaluation(table: EventTable, steps: Steps, forest: Forest) -> Bools:
+    """Which of the steps hold evaluation, left out or not; none if evaluation is what was profiled.
+
+    It is not if proftrack's own mark is in every step: a part of each is then no part of a step.
+    """
+    held, _ = _held(table, steps, forest)
+    return np.zeros(len(steps), dtype=bool) if held.all() and not marked_steps(table, steps).all() else held
+
+
+def _held(table: EventTable, steps: Steps, forest: Forest) -> tuple[Bools, bool]:
+    """The steps in which anything points to evaluation, and whether that is a name."""
+    named = marked_steps(table, steps)
     if len(steps) < 2:
-        return none
-    by_region = marked_steps(table, steps) | _named(table, steps)
-    found = by_region if by_region.any() else _by_operators(table, steps, forest)
-    return none if found.all() else found
+        return named, True
+    named |= _named(table, steps)
+    return (named, True) if named.any() else (_by_operators(table, steps, forest), False)
 
 
 def marked_steps(table: EventTable, steps: Steps) -> Bools:
@@ -103,14 +127,17 @@ def _within(table: EventTable, steps: Steps, rows: Ints) -> Ints:
 
 
 def _by_operators(table: EventTable, steps: Steps, forest: Forest) -> Bools:
-    """Steps whose forward pass repeats, against the typical step, while the backward pass does not."""
+    """Steps whose forward pass repeats, against the typical step, while the backward pass does not, or is missing."""
     backward = np.flatnonzero(table.of_kind(Kind.CPU_OP) & table.named(lambda n: _BACKWARD.search(n) is not None))
     step = steps.containing(table.ts[backward])
     passes = np.bincount(step[step != NONE], minlength=len(steps))
     typical = _lower_median(passes)
     if not typical:
         return np.zeros(len(steps), dtype=bool)  # no training: any loop may repeat a forward pass
-    return np.asarray((_forward_passes(table, steps, forest) >= REPEATED) & (passes <= AS_MANY * typical))
+    forward = _forward_passes(table, steps, forest)
+    alone = (forward >= A_PASS) & (passes == 0)
+    alone[-1] = False  # recording may have stopped before its backward pass
+    return np.asarray((forward >= REPEATED) & (passes <= AS_MANY * typical) | alone)
 
 
 def _forward_passes(table: EventTable, steps: Steps, forest: Forest) -> npt.NDArray[np.float64]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from proftrack.measures.cold import start_up_calls
 from proftrack.measures.compiling import compilations, compiling_steps, number_of
-from proftrack.measures.evaluation import evaluation_steps, marked_steps
+from proftrack.measures.evaluation import steps_with_evaluation
 from proftrack.measures.intervals import union_by_group
 from proftrack.measures.typical import Outlier, step_times
 from proftrack.measures.view import View
@@ -103,7 +103,7 @@ def _steps(view: View, windows: Windows | None, outliers: Sequence[Outlier]) -> 
     typical[[outlier.step for outlier in outliers]] = False
     if typical.sum() > 1:
         yield from _uneven(view, typical)
-    yield from _evaluation(view)
+    yield from _evaluation(view, outliers)
     if windows is not None and (windows.leaked or windows.unrecorded):
         detail = "" if windows.leaked else "The trace does not show it, but the steps' first work waited in a queue."
         yield flag("work_before_window", max(windows.leaked, 1), detail)
@@ -237,17 +237,18 @@ def _recompiled(view: View) -> Iterator[Flag]:
         yield flag("recompiled_in_window", graphs + tuned, f"{' and '.join(parts)}, {took}.")
 
 
-def _evaluation(view: View) -> Iterator[Flag]:
-    """Evaluation that sets some steps apart; or all of them hold what proftrack was told is no part of a step."""
+def _evaluation(view: View, outliers: Sequence[Outlier]) -> Iterator[Flag]:
     steps = view.steps
-    marked = marked_steps(view.table, steps)
-    held = marked if marked.all() else evaluation_steps(view.table, steps, view.forest)
+    held = steps_with_evaluation(view.table, steps, view.forest)
     if not held.any():
         return
     time = steps.end - steps.start
     takes = f"at most {short_time(int(time[held].max()) / 1000)}"
     beside = "" if held.all() else f", beside {short_time(float(np.median(time[~held])) / 1000)} without it"
-    yield flag("evaluation_in_steps", int(held.sum()), f"In {_steps_in_words(steps.number[held])}: {takes}{beside}.")
+    left_out = set(np.flatnonzero(held).tolist()) <= {outlier.step for outlier in outliers}
+    so = f"A step's figures {'leave such steps out' if left_out else 'include it'}"
+    where = _steps_in_words(steps.number[held])
+    yield flag("evaluation_in_steps", int(held.sum()), f"In {where}: {takes}{beside}. {so}.")
 
 
 def _steps_in_words(numbers: Ints) -> str:
