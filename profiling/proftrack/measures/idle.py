@@ -61,6 +61,11 @@ def _is_module_loading(name: str) -> bool:
     return "Loading" in name
 
 
+def profilers_own(table: EventTable) -> Bools:
+    """Mask of the profiler's own work, which does not happen without it: requesting and flushing buffers."""
+    return table.valid & table.of_kind(Kind.OVERHEAD) & ~table.named(_is_module_loading)
+
+
 def is_input(name: str) -> bool:
     """Whether a host row of this name fetches data for the model."""
     return LOADING.search(name) is not None
@@ -202,7 +207,7 @@ def host_activity(
         allocator=joined(calls & table.named(is_allocator_call) & ~loading),
         waits=waits,
         delaying=waits.clipped(windows.low, delays_until(view)),
-        profiler=joined(table.valid & table.of_kind(Kind.OVERHEAD) & ~table.named(_is_module_loading)),
+        profiler=joined(profilers_own(table)),
         startup=joined(here & loading),
     )
 

@@ -126,8 +126,9 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
     """All figures of one trace; with `ceilings`, also each kernel's limit and distance from its roofline."""
     seen = view(table)
     windows = find_windows(table, seen.links, seen.steps, seen.owned, seen.on_device)
+    placed = windows is not None and _placed(seen, windows)
     outliers: list[Outlier] = []
-    if windows is not None and len(seen.steps) and _placed(seen, windows):
+    if windows is not None and placed and len(seen.steps):
         outliers = find_outliers(seen, windows)
         windows = without_outliers(seen, windows, outliers)
     owner = tables.launching_row(table, seen.forest, seen.links)
@@ -147,7 +148,7 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         ),
         ops=tables.operators(table, seen.forest, seen.links, owner),
         kernels=tables.gpu_work(table, seen.links, classes, costs),
-        sites=launch_sites.sites(seen, owner, windows),
+        sites=launch_sites.sites(seen, owner, windows if placed else None),
         regions=tables.regions(table, seen.links),
         launch=tables.launch_figures(table, seen.links, seen.owned),
         devices=tables.devices(table, seen.links, seen.owned, windows.low, windows.high) if windows else [],

@@ -17,6 +17,7 @@ import numpy as np
 from proftrack.measures.cold import start_up_calls
 from proftrack.measures.compiling import compiling_steps
 from proftrack.measures.evaluation import evaluation_steps
+from proftrack.measures.idle import profilers_own
 from proftrack.measures.intervals import union
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
@@ -81,7 +82,7 @@ def find_outliers(seen: View, windows: Windows) -> list[Outlier]:
     if not unexplained.any():
         return []
     rest = np.flatnonzero(unexplained)
-    lonely = rest[_lonely(times.length[rest])]
+    lonely = rest[_lonely((times.length - _of_profiler(seen, times))[rest])]
     unknown = [Outlier(i, _filled_by(seen, int(times.start[i]), int(times.end[i]))) for i in lonely.tolist()]
     return sorted([*known, *unknown])
 
@@ -94,6 +95,13 @@ def without_outliers(seen: View, windows: Windows, outliers: list[Outlier]) -> W
     keep = np.ones(len(times.start), dtype=bool)
     keep[[outlier.step for outlier in outliers]] = False
     return windows._replace(typical=union(times.start[keep], times.end[keep]), typical_steps=int(keep.sum()))
+
+
+def _of_profiler(seen: View, times: StepTimes) -> Ints:
+    """How long the profiler itself held up each step: that makes no step another kind."""
+    own = profilers_own(seen.table)
+    held_up = union(seen.table.ts[own], seen.table.end[own]).covered_within(times.start, times.end)
+    return np.minimum(held_up, times.length)
 
 
 def _lonely(length: Ints) -> Bools:
@@ -124,7 +132,7 @@ def _known(seen: View, times: StepTimes) -> list[Outlier]:
 def _cold_start(seen: View) -> list[Outlier]:
     """The first step, if it holds start-up calls and the others do not."""
     table = seen.table
-    calls = start_up_calls(table)
+    calls = start_up_calls(table, int(seen.steps.start[1]) if len(seen.steps) > 1 else None)
     step = seen.steps.containing(table.ts[calls])
     waited = np.bincount(step[step != NONE], minlength=len(seen.steps))
     if not waited[0] or len(waited) < 2 or np.count_nonzero(waited[1:]) * 2 >= len(waited) - 1:
