@@ -7,8 +7,8 @@ window       steps, and the time windows that figures cover
 intervals    unions and overlaps of time intervals
 measure      the figures of one trace, from:
 idle         each idle gap of the device and its cause
-kernels      the kind of a kernel, by the words of its function
-kernel_names the function in a kernel's name
+kernels      the kind of a kernel, by its name
+identifiers  the function in a kernel's name, and its words
 limits       what limits GPU work, and how busy time divides among the limits
 work, costs  arithmetic and memory traffic, from operators' input shapes
 sites        which operator caused which GPU work

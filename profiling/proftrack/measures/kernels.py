@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from proftrack.measures.kernel_names import Part, parts_of, types_in, words_of
+from proftrack.measures.identifiers import Part, parts_of, types_in, words_of
 from proftrack.record.figures import KernelKind, Limit
 from proftrack.trace.table import TELLING
 
@@ -23,7 +23,8 @@ _TENSILE = re.compile(r"(?:^|_)Cijk_(?P<factors>A[a-z]+_B[a-z]+)?")
 _PYTHON_CUTLASS = re.compile(r"^kernel_cutlass_(?P<function>.*?)(?:_object_at_|_tensorptr|$)")
 
 _COMMUNICATION_LIBRARY = re.compile(
-    r"^(?:deep_?ep|(?:n|r|ms)ccl|nvshmem\w*|mscclpp\w*|quickreduce|symm_mem|userbuffers|mori|pplx\w*|uccl\w*)$"
+    r"^(?:(?:deep_?)?ep|int(?:er|ra)node\w*|(?:n|r|ms)ccl|nvshmem\w*|mscclpp\w*|quickreduce|symm_mem|userbuffers|mori"
+    r"|pplx\w*|uccl\w*)$"
 )
 
 _SHELL_WORDS = frozenset(
@@ -85,13 +86,14 @@ _RULES: tuple[_Rule, ...] = (
     # Addresses, schedules and arguments for another kernel.
     _rule(
         "unknown",
-        r"metadata|offsets|strides|descriptors|args|plan|schedule\w*|num (?:blocks|segments)|problem sizes|starts"
-        rf"|sort map|(?:setup|prepare|get) (?:\w+ ){{0,3}}(?:{_GEMM})",
+        r"metadata|offsets|strides|descriptors|tensor ?maps?|args|plan|schedule\w*|num (?:blocks|segments)"
+        rf"|problem sizes|starts|sort map|workspace|^(?:setup|prepare|init\w*|get) .*(?:{_GEMM})",
         without=r"routing",
     ),
     _rule("split-k reduction", r"split ?k (?:\w+ )?reduc\w*|split kreduce|reduce split ?k", without=_ATTENTION),
     _rule("split-k reduction", rf"(?:{_GEMM}) .*reduce", without=_ATTENTION),
     _rule("reduction", r"finali[sz]e", without=r"\w*norm|ln|top ?k"),
+    _rule("embedding", r"^(?:scatter|gather)", without=rf"{_GEMM}|top ?k"),
     # Around attention.
     _rule(
         "copy",
@@ -100,7 +102,7 @@ _RULES: tuple[_Rule, ...] = (
     ),
     _rule("reduction", r"combine|reducev?|reduction|merge|sum|dot do o|o grad dot o|preprocess", with_words=_ATTENTION),
     _rule("reduction", r"dot do o|merge (?:attn )?states?"),
-    _rule("elementwise", r"convert|cast|(?:attn|attention|causal) mask", with_words=_ATTENTION),
+    _rule("elementwise", r"convert\w*|cast|postprocess|(?:attn|attention|causal) mask", with_words=_ATTENTION),
     _rule("attention", _CERTAIN_ATTENTION, without=r"\w*norm|\w*softmax|rope|rotary|delta|linear"),
     # Around convolutions.
     _rule("copy", r"im 2 (?:d 2 )?col|vol 2 col|col 2 (?:im|vol)"),
@@ -114,7 +116,7 @@ _RULES: tuple[_Rule, ...] = (
     _rule("elementwise", r"k?dequant mm"),
     _rule(
         "gemv",
-        r"[sdczh]?gemv\w*|gevm|[bs]gmv|mul mat vec|wv split ?k\w*|ll gemm|gemmk 1|kgemm 4 bit inference"
+        r"[sdczh]?gemv\w*|gevm|[bs]gmv|csrmv|spmv|mul mat vec|wv split ?k\w*|ll gemm|gemmk 1|kgemm 4 bit inference"
         r"|lora (?:shrink|expand)",
     ),
     _rule("matmul", _GEMM),
@@ -138,15 +140,17 @@ _RULES: tuple[_Rule, ...] = (
     ),
     _rule(
         "reduction",
-        r"recurrent|selective (?:scan|state)|scan|cumsum|cumprod|prefix sum|\w*pool(?:ing)?|segment sum",
+        r"recurrent|selective (?:scan|state)|scan|cumsum|cumprod|prefix sum|\w*pool(?:ing)?|seg(?:ment )?sum|welford"
+        r"|adaptive (?:max|average)|select (?:sweep|if)",
     ),
     _rule("multi-tensor", r"adam\w?|adagrad|sgd|lamb|lion|k?optimizer"),
     _rule("copy", r"copy", with_words=r"ind(?:ex|ices)"),
     _rule("embedding", r"index(?:ing)?|indices|gather|scatter|linearize"),
     _rule(
         "elementwise",
-        r"\w*quant\w*|cast\w*|convert\w*|cvt|m?rope|rotary|act|activation\w*|\w*(?:gelu|silu|relu|glu|sigmoid)"
-        r"|(?:si|re|ge) lu|(?:swi|ge) glu|tanh|swish|softplus|upsample\w*|interpolate|grid sampler|to float|float to",
+        r"\w*quant\w*|(?:auto)?cast\w*|convert\w*|cvt|(?:to|2) (?:[mn][xv])?(?:fp|bf|float|half|int)|float to|m?rope"
+        r"|rotary|act|activation\w*|\w*(?:gelu|silu|relu|glu|sigmoid)|(?:si|re|ge) lu|(?:swi|ge) glu|tanh|swish"
+        r"|softplus|upsample\w*|interpolate|grid sampler|hadamard",
     ),
     _rule(
         "attention",
@@ -156,7 +160,7 @@ _RULES: tuple[_Rule, ...] = (
     _rule(
         "copy",
         r"copy|cpy|memcpy|cat|concat|transpose\w*|contiguous|(?:un)?pad(?:ding)?|(?:un)?pack|(?:un)?swizzle|shuffle"
-        r"|roll|flip|expand|repeat|n[cd]*hwc? (?:to|2) \w+|\w+ 2 n?cn?hw",
+        r"|layout|roll|flip|expand|repeat|n[cd]*hwc? (?:to|2) \w+|\w+ 2 n?cn?hw",
     ),
     _rule(
         "reduction",
