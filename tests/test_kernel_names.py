@@ -61,6 +61,7 @@ def test_the_table_is_large_and_balanced() -> None:
         ("typeinfo name for n::F<int>", "n::F"),
         ("nvjet_tst_128x64_64x12_1x2_h_bz_TNT", "nvjet_tst_128x64_64x12_1x2_h_bz_TNT"),
         ("two words", "two words"),
+        ("volta_h16gemm_<BF16,BF16,float>_nt_v1", "volta_h16gemm_"),
         ("void f<cut, off<here", "f"),
         ("_Z1fIiEvT_", "f"),
         ("_ZN1n1fE", "n::f"),
@@ -119,6 +120,7 @@ def test_words(name: str, words: str) -> None:
         ("void mscclpp::kernel<int>(P)", "communication"),
         # A word within a word.
         ("small_reduce", "reduction"),
+        ("cudnn_bn_fw_tr_1C11_singleread", "normalization"),
         ("preconversion_step", "unknown"),
         ("gatherer_unscattered", "unknown"),
         # The part of a job is not the job.

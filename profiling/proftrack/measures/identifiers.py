@@ -87,7 +87,7 @@ def _parts(text: str) -> list[Part]:
                 at = signs.end()
             if joined and path:
                 path.append(Part(word))
-            elif not ended and word not in _QUALIFIERS:
+            elif not ended and word not in _QUALIFIERS and text[token.start() - 1 : token.start()] != ">":
                 path = [Part(word)]
             joined = False
         else:

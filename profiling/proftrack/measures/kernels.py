@@ -52,7 +52,7 @@ def _rule(kind: KernelKind, words: str, *, with_words: str = r"\w+", without: st
 
 _GEMM = r"(?:[sdczhbikqg]|gc|tiny)?gemm[ks]?|matmul|(?:b|g|tg|add|flat)?mm|mul mat|nvjet"
 _CONVOLUTION = (
-    r"d?conv|convolution|convolve|[fb]prop|[dw]grad|winograd|[shi]?cudnn|implicit gemm"
+    r"d?conv|convolution|convolve|[fb]prop|[dw]grad|winograd|[shi]cudnn|implicit gemm"
     r"|igemm (?:fwd|bwd|wrw)|bwd (?:data|weight)"
 )
 _ATTENTION = r"flash|fmha|mha|mqa|gqa|mla|attn|attention|sdpa|pa|hstu"
@@ -116,8 +116,8 @@ _RULES: tuple[_Rule, ...] = (
     _rule("elementwise", r"k?dequant mm"),
     _rule(
         "gemv",
-        r"[sdczh]?gemv\w*|gevm|[bs]gmv|csrmv|spmv|mul mat vec|wv split ?k\w*|ll gemm|gemmk 1|kgemm 4 bit inference"
-        r"|lora (?:shrink|expand)",
+        r"[sdczh]?gemv\w*|gevm|[bs]gmv|csrmv|spmv|mul mat vec|wv split ?k\w*|ll gemm|gemmk 1|gemm sn"
+        r"|kgemm 4 bit inference|lora (?:shrink|expand)",
     ),
     _rule("matmul", _GEMM),
     _rule(
