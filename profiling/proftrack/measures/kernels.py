@@ -27,6 +27,7 @@ _COMMUNICATION_LIBRARY = re.compile(
     r"|pplx\w*|uccl\w*)$"
 )
 
+# A function without other words is a shell: it does what its template arguments say, else what its class says.
 _SHELL_WORDS = frozenset(
     "kernel kernels kentry entry device global static cuda hip sycl agent trampoline wrapper launcher launch run invoke"
     " call operator func function impl main detail cutlass cute".split()
@@ -52,7 +53,7 @@ def _rule(kind: KernelKind, words: str, *, with_words: str = r"\w+", without: st
 
 _GEMM = r"(?:[sdczhbikqg]|gc|tiny)?gemm[ks]?|matmul|(?:b|g|tg|add|flat)?mm|mul mat|nvjet"
 _CONVOLUTION = (
-    r"d?conv|convolution|convolve|[fb]prop|[dw]grad|winograd|[shi]cudnn|implicit gemm"
+    r"d?conv|convolution|convolve|[fb]prop|[dw]grad|winograd|[shi]cudnn|\d+ cudnn|implicit gemm"
     r"|igemm (?:fwd|bwd|wrw)|bwd (?:data|weight)"
 )
 _ATTENTION = r"flash|fmha|mha|mqa|gqa|mla|attn|attention|sdpa|pa|hstu"
@@ -63,7 +64,7 @@ _CERTAIN_ATTENTION = (
     r"|(?:decode|prefill) (?:\w+ ){0,3}kv ?cache"
 )
 _TO_CACHE = (
-    r"(?:append|store|write|set|fill|update|copy|insert|concat|cat|reshape|quant|swap|save|reindex)"
+    r"(?:append|store|write|set|get|load|gather|fill|update|copy|insert|concat|cat|reshape|quant|swap|save|reindex)"
     r"(?: and)?(?: \w+){0,3} (?:(?:kv ?)?cache|kv ?buffer)"
 )
 
@@ -105,7 +106,7 @@ _RULES: tuple[_Rule, ...] = (
     _rule("elementwise", r"convert\w*|cast|postprocess|(?:attn|attention|causal) mask", with_words=_ATTENTION),
     _rule("attention", _CERTAIN_ATTENTION, without=r"\w*norm|\w*softmax|rope|rotary|delta|linear"),
     # Around convolutions.
-    _rule("copy", r"im 2 (?:d 2 )?col|vol 2 col|col 2 (?:im|vol)"),
+    _rule("copy", r"im 2 (?:d 2 )?col|vol 2 col|col 2 (?:im|vol)|image to column|column to image"),
     _rule("elementwise", r"winograd", with_words=r"data|filter|output|input|delta|tiles|xform", without=_GEMM),
     # A channel by itself: a few multiplications a value.
     _rule("elementwise", r"(?:depthwise|causal|short|dw|dg) ?conv|conv depthwise|conv 1 d|conv 2 d c 1 k 1"),
@@ -122,11 +123,12 @@ _RULES: tuple[_Rule, ...] = (
     _rule("matmul", _GEMM),
     _rule(
         "matmul",
-        r"marlin|fmoe|fused moe (?:\w+ ){0,2}kernel|moe stage|fused mlp|(?:quantized|grouped) (?:\w+ )*linear",
+        r"marlin|fmoe|(?:fused moe|moe fused) (?:\w+ ){0,2}kernel|moe stage|fused mlp"
+        r"|(?:quantized|grouped) (?:\w+ )*linear",
         without=r"gate|gating|loss|score|top ?k|sort\w*|align",
     ),
     # What moves more than it computes.
-    _rule("reduction", r"moe (?:sum|reduc\w+|combine)|cross entropy|(?:class )?nll|loss"),
+    _rule("reduction", r"moe (?:sum|reduc\w+|combine)|\w*entropy|(?:class )?nll|loss"),
     _rule("random", r"sampling|sample|multinomial|dropout|philox|random|rand|bernoulli|exponential"),
     _rule(
         "sort",
