@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from proftrack.measures.nesting import Forest
-from proftrack.trace.categories import CALL_KINDS, is_graph_launch, is_launch, is_wait
+from proftrack.trace.categories import CALL_KINDS, is_graph_launch, is_launch, is_memory_set, is_wait
 from proftrack.trace.codes import distinct
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
@@ -28,6 +28,8 @@ class Links(NamedTuple):
     """For each of `calls`, the number of GPU events that it launched."""
     graph_calls: Bools
     """Which of `calls` replay a graph."""
+    set_calls: Bools
+    """Which of `calls` set memory."""
 
 
 def link(table: EventTable, forest: Forest) -> Links:
@@ -42,7 +44,8 @@ def link(table: EventTable, forest: Forest) -> Links:
     position[calls] = np.arange(len(calls))
     joined = position[launch[launch != NONE]]
     caused = np.bincount(joined[joined != NONE], minlength=len(calls)).astype(np.int64)
-    return Links(gpu, launch, calls, caused, table.named(is_graph_launch)[calls])
+    replays, sets = table.named(is_graph_launch)[calls], table.named(is_memory_set)[calls]
+    return Links(gpu, launch, calls, caused, replays, sets)
 
 
 def _launch_calls(table: EventTable, forest: Forest) -> tuple[Ints, Ints]:

@@ -54,6 +54,10 @@ class Measures:
     """Union of GPU work in the device window: B times the number of steps."""
     busy_by_limit_us: dict[Limit, float]
     """The same by what limits the work; kernels hide copies and collectives that run at the same time."""
+    impossible_us: float = 0.0
+    """Time cut off that device's work because its stream rules it out (`serial.possible_ends`)."""
+    memory_sets: int = 0
+    """How many of the launches set memory: whether they have work in a trace says nothing."""
     unseen_queue_us: float = 0.0
     """Time cut off the device window's start because a queue that is not in the trace seems to have filled it."""
     waits_over_gpu_us: float
@@ -132,6 +136,8 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         devices=tables.devices(table, seen.links, seen.owned, windows.low, windows.high) if windows else [],
         flags=quality.flags(seen, windows),
         host_rows=_host_rows(seen, windows),
+        impossible_us=_impossible_ns(seen) / 1000,
+        memory_sets=int(seen.links.set_calls.sum()),
         unseen_queue_us=(windows.device_low - windows.low) / 1000 if windows and windows.unrecorded else 0.0,
         other_us=_others(table),
         collectives=collectives(seen),
@@ -191,6 +197,11 @@ def _host_rows(seen: View, windows: Windows | None) -> int:
     table = seen.table
     inside = (table.ts >= windows.low) & (table.ts < windows.high)
     return int((idle.recorded_on_host(table) & inside).sum())
+
+
+def _impossible_ns(seen: View) -> int:
+    cut = seen.table.end[seen.links.gpu] - seen.on_device.end
+    return int(cut[seen.on_device.usable].sum())
 
 
 def _window(seen: View, windows: Windows | None) -> Window:

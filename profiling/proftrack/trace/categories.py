@@ -76,6 +76,7 @@ _LAUNCH = re.compile(
     )$""",
     re.VERBOSE,
 )
+_MEMORY_SET = re.compile(r"^(?:cuda|cu|hip|musa|mu)Memset")
 _GRAPH_LAUNCH = re.compile(r"^(?:cuda|cu|hip|musa|mu)GraphLaunch")
 _SYNC_CALL = re.compile(
     r"^(?:cuda|cu|hip|musa|mu)(?:(?:Device|Stream|Event|Ctx)Synchronize|Mem(?:cpy|set)(?!.*Async)\w*)"
@@ -96,6 +97,11 @@ def is_launch(name: str) -> bool:
 def is_graph_launch(name: str) -> bool:
     """Whether a call of this name replays a graph: one correlation id for many kernels."""
     return _GRAPH_LAUNCH.match(name) is not None
+
+
+def is_memory_set(name: str) -> bool:
+    """Whether a launch of this name sets memory; the driver may do that without a recorded piece of GPU work."""
+    return _MEMORY_SET.match(name) is not None
 
 
 def is_wait(name: str) -> bool:

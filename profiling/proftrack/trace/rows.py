@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -15,6 +16,7 @@ from msgspec.structs import astuple
 
 from proftrack.trace.categories import GPU_KINDS, Kind, kind_of
 from proftrack.trace.codes import Numbering, paired
+from proftrack.trace.duplicates import duplicates
 from proftrack.trace.table import NONE, Codes, EventTable, Ints, Notes, TraceMeta
 
 Column = Sequence[Any]
@@ -156,15 +158,18 @@ def _as_id(value: Any) -> int:
 
 
 def _blocks(grid: bytes) -> int:
-    """Thread blocks of a grid like [4, 2, 1], in JSON; NONE for anything else."""
+    """Thread blocks of a grid like [4, 2, 1], in JSON; NONE for anything else.
+
+    A grid without blocks launches nothing: [0, 0, 0] is what ROCm writes for a grid that it does not know.
+    """
     try:
         extents = msgspec.json.decode(grid)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return NONE
-    if not isinstance(extents, list) or not extents or not all(isinstance(extent, int) for extent in extents):
+    if not isinstance(extents, list) or not extents or not all(type(e) is int and e > 0 for e in extents):
         return NONE
     blocks = math.prod(extents)
-    return blocks if 0 <= blocks < _LIMIT_NS else NONE
+    return blocks if blocks < _LIMIT_NS else NONE
 
 
 def _size(value: Any) -> int:
@@ -257,7 +262,7 @@ class TableBuilder:
             self._columns.setdefault(name, []).append(values)
 
     def build(self, meta: TraceMeta, notes: Notes) -> EventTable:
-        """The table, with times relative to the first valid event."""
+        """The table, with times relative to the first valid event, and each event once."""
         if not self._columns:
             self._append(**{c: np.zeros(0, dtype=_DTYPES.get(c, np.int64)) for c in (*_PLAIN, *_BUILT)})
         joined = {name: _concatenate(parts) for name, parts in self._columns.items()}
@@ -269,7 +274,7 @@ class TableBuilder:
         valid = _valid_times(ts, dur, joined["kind"])
         origin = int(ts[valid].min()) if valid.any() else 0
         ts[ts == _INVALID] = origin
-        return EventTable(
+        table = EventTable(
             ts=ts - origin,
             dur=np.where((dur >= 0) & (dur < LONGEST_NS), dur, 0),
             valid=valid,
@@ -286,6 +291,12 @@ class TableBuilder:
             origin_ns=origin,
             **{name: joined[name] for name in _PLAIN if name in joined},
         )
+        twice = duplicates(table)
+        if not len(twice):
+            return table
+        once = np.ones(len(table), dtype=bool)
+        once[twice] = False
+        return replace(table.take(once), notes=replace(notes, duplicates=len(twice)))
 
     def _threads(self, pid: Codes, tid: Codes) -> tuple[Codes, list[tuple[str, str]]]:
         (pid_of, pids), (tid_of, tids) = self._pids.texts(), self._tids.texts()
