@@ -20,18 +20,25 @@ def duplicates(table: EventTable) -> Ints:
 
     Equal in all columns is not enough where two events can be equal: a wrapper and the operator in it, calls of no
     length. What cannot be two is GPU work at the same time on the same stream (a graph's kernels share their id, but
-    not the time), a call with its correlation id, and any other row with an id of its own.
+    not the time), a step, a call with its correlation id, and any other row with an id of its own. A file that has
+    such rows twice was written twice: there, equal rows that take time are the same row, too.
     """
     rows = _candidates(table)
-    if not len(rows):
-        return rows
-    rows = rows[_cannot_be_two(table, rows)]
+    rows = rows[table.valid[rows]]
+    sure = _again(table, rows[_cannot_be_two(table, rows)])
+    if not len(sure):
+        return sure
+    return np.union1d(sure, _again(table, rows[table.dur[rows] > 0]))
+
+
+def _again(table: EventTable, rows: Ints) -> Ints:
+    """Those of `rows` that equal an earlier one."""
     columns = [getattr(table, name)[rows] for name in _COLUMNS]
     order = np.lexsort((rows, *columns))
     same = np.ones(max(len(order) - 1, 0), dtype=bool)
     for column in columns:
         same &= column[order[1:]] == column[order[:-1]]
-    return np.sort(rows[order[1:][same]])
+    return np.asarray(rows[order[1:][same]])
 
 
 def _candidates(table: EventTable) -> Ints:
@@ -65,4 +72,5 @@ def _cannot_be_two(table: EventTable, rows: Ints) -> Bools:
     correlated = table.correlation[rows] > 0
     # A call's External id is that of its operator, which may make the same call twice.
     named = (table.external_id[rows] > 0) | (table.ev_idx[rows] != NONE)
-    return np.asarray(table.valid[rows] & np.where(gpu, work, np.where(call, correlated, named)))
+    step = np.array([table.names[name].startswith("ProfilerStep") for name in table.name[rows].tolist()], dtype=bool)
+    return np.where(gpu, work, np.where(call, correlated, named | step))
