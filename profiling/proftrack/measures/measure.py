@@ -30,6 +30,7 @@ from proftrack.record.figures import (
     Totals,
     TraceWork,
     Window,
+    launches_per_step,
 )
 from proftrack.trace.categories import CALL_KINDS, Kind, is_wait
 from proftrack.trace.table import NONE, Bools, EventTable
@@ -95,11 +96,11 @@ class Measures:
         return "per step" if self.steps else "in total"
 
     @property
-    def launches_per_step(self) -> float:
-        """Launches inside the steps; without steps, all."""
+    def launches_per_step(self) -> float | None:
+        """Launches inside the steps; without steps, all. None if it is not known which calls are launches."""
         if not self.per_step:
-            return float(self.totals.launches)
-        return sum(step.launches for step in self.per_step) / len(self.per_step)
+            return None if self.totals.launches is None else float(self.totals.launches)
+        return launches_per_step(self.per_step)
 
     @property
     def own_share(self) -> float:
@@ -228,7 +229,7 @@ def _totals(seen: View, windows: Windows | None) -> Totals:
         gpu_busy_fraction_profiled=round(busy_ns / duration, 5) if measured else None,
         gpu_events=len(links.gpu),
         kernels=int((table.kind[links.gpu] == Kind.KERNEL).sum()),
-        launches=len(links.calls),
+        launches=len(links.calls) if links.counted else None,
         gpu_events_without_launch=int((links.launch == NONE).sum()),
     )
 

@@ -93,7 +93,8 @@ class Totals(Struct, frozen=True, kw_only=True):
     gpu_busy_fraction_profiled: float | None
     gpu_events: int
     kernels: int
-    launches: int
+    launches: int | None
+    """None if a device worked, but no call has the name of a launch: then it is not known which calls are launches."""
     gpu_events_without_launch: int
 
 
@@ -107,7 +108,14 @@ class Step(Struct, frozen=True, kw_only=True):
     self_cuda_time_us: float | None
     gpu_events: int
     kernels: int
-    launches: int
+    launches: int | None
+    """None if the totals' is."""
+
+
+def launches_per_step(steps: list[Step]) -> float | None:
+    """The mean over one or more steps; None if it is not known for all."""
+    counts = [step.launches for step in steps if step.launches is not None]
+    return sum(counts) / len(steps) if len(counts) == len(steps) else None
 
 
 class Op(Struct, frozen=True, kw_only=True):
@@ -175,7 +183,8 @@ class Region(Struct, frozen=True, kw_only=True):
     calls: int
     cpu_time_us: float
     gpu_busy_us: float | None
-    launches: int
+    launches: int | None
+    """None if the totals' is."""
 
 
 class IdleGap(Struct, frozen=True, kw_only=True):

@@ -33,6 +33,7 @@ _KIND_OF = {
     "user_annotation": Kind.ANNOTATION,
     "runtime": Kind.RUNTIME,
     "driver": Kind.DRIVER,
+    "hpu_op": Kind.RUNTIME,
     "python_function": Kind.PYTHON,
     "kernel": Kind.KERNEL,
     "concurrent_kernel": Kind.KERNEL,
@@ -64,6 +65,20 @@ def kind_of(category: str) -> Kind:
     if lower.endswith("_driver"):
         return Kind.DRIVER
     return Kind.OTHER
+
+
+_CALLS_WITH_KNOWN_NAMES = frozenset(
+    f"{api}{calls}" for api in ("", "cuda_", "hip_", "xpu_") for calls in ("runtime", "driver")
+)
+
+
+def has_known_calls(category: str) -> bool:
+    """Whether the calls of this category have the names of CUDA, HIP or Level Zero, so that all launches are known.
+
+    MTIA ("runFunction - job_prep_and_submit_for_execution"), Cambricon, Ascend, Gaudi and other backends that plug in
+    as PrivateUse1 name theirs as they like.
+    """
+    return category.lower() in _CALLS_WITH_KNOWN_NAMES
 
 
 _LAUNCH = re.compile(
