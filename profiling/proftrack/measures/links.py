@@ -67,6 +67,8 @@ def _has_device(table: EventTable) -> bool:
     """Whether any row is work on a device, or a call whose name may mean a launch: on a CPU there are none."""
     unknown = np.array([not has_known_calls(name) for name in table.categories], dtype=bool)
     calls = table.of_kind(*CALL_KINDS)
+    if table.notes.legacy:  # it has no calls, whatever was launched
+        return True
     work = table.gpu_work | (table.of_kind(Kind.OTHER) & (table.dur > 0))
     return bool(work.any() or unknown[table.category[calls]].any())
 

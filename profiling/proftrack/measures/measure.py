@@ -222,7 +222,7 @@ def _totals(seen: View, windows: Windows | None) -> Totals:
     measured = _placed(seen, windows)
     duration = windows.duration if windows else 0
     return Totals(
-        self_cpu_time_total_us=int(seen.forest.self_ns.sum()) / 1000,
+        self_cpu_time_total_us=int(seen.forest.self_ns.sum()) / 1000 if len(seen.forest.rows) else None,
         self_cuda_time_total_us=total_ns / 1000 if len(links.gpu) else None,
         gpu_busy_us=busy_ns / 1000 if measured else None,
         gpu_idle_us=(duration - busy_ns) / 1000 if measured else None,

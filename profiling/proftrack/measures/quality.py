@@ -118,6 +118,10 @@ def _gpu(view: View, _: Windows | None) -> Iterator[Flag]:
     if telling.any() and not len(links.gpu):
         yield flag("gpu_not_measured", len(links.calls))
         return
+    if (operators := view.table.notes.operators_on_gpu) and not len(links.gpu):
+        detail = "The file is of torch's old autograd profiler, which records no kernels: use torch.profiler."
+        yield flag("gpu_not_measured", operators, detail)
+        return
     graphs, silent = links.graph_calls, (links.caused == 0)[telling]
     if graphs.any() and (few := _under_recorded(view)):
         yield flag("under_recorded_graphs", few, f"Affected: {few} of {int(graphs.sum())} replays.")

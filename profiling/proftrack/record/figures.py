@@ -86,7 +86,8 @@ class Window(Struct, frozen=True, kw_only=True):
 class Totals(Struct, frozen=True, kw_only=True):
     """Sums over the whole trace; GPU figures are None if the trace has no GPU work."""
 
-    self_cpu_time_total_us: float
+    self_cpu_time_total_us: float | None
+    """None if the trace has no rows of the host, or none whose category tells what they are."""
     self_cuda_time_total_us: float | None
     gpu_busy_us: float | None
     gpu_idle_us: float | None

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from msgspec import Raw, Struct, field
 from msgspec.structs import astuple
 
+from proftrack.trace import legacy
 from proftrack.trace.categories import GPU_KINDS, Kind, kind_of
 from proftrack.trace.codes import Numbering, paired
 from proftrack.trace.duplicates import duplicates
@@ -191,6 +192,8 @@ class TableBuilder:
         self._signatures = Numbering()
         self._kind_of_category: list[Kind] = []
         self._columns: dict[str, list[npt.NDArray[Any]]] = {}
+        self._legacy = False
+        self._operators_on_gpu = 0
         self.events_seen = 0
         """Events of any phase, for the record's source."""
 
@@ -223,6 +226,9 @@ class TableBuilder:
             **self._gpu_columns(pids, tids, args, np.flatnonzero(_IS_GPU_WORK[kind])),
             signature=self._signature_codes(args, kind),
         )
+        self._legacy = self._legacy or ("" in self._categories and any(map(legacy.is_legacy, self._pids)))
+        if self._legacy:
+            self._operators_on_gpu += sum(r.ph == "s" and r.cat.startswith("cpu_to_") for r in decoded)
 
     def _gpu_columns(self, pids: Column, tids: Column, args: list[Args], gpu: Ints) -> dict[str, Any]:
         """Device, stream, grid and bytes, for GPU work only. Old traces give the device as pid, the stream as tid."""
@@ -268,6 +274,8 @@ class TableBuilder:
         joined = {name: _concatenate(parts) for name, parts in self._columns.items()}
         self._columns.clear()
         ts, dur = joined.pop("ts"), joined.pop("dur")
+        if self._legacy:
+            notes = replace(notes, legacy=True, operators_on_gpu=self._read_legacy(joined))
         thread, threads = self._threads(joined.pop("pid"), joined.pop("tid"))
         lane, lanes = self._lanes(joined["device"], joined.pop("stream"))
         blocks = np.array([*map(_blocks, self._grids), NONE], dtype=np.int64)  # the last is for rows without a grid
@@ -297,6 +305,15 @@ class TableBuilder:
         once = np.ones(len(table), dtype=bool)
         once[twice] = False
         return replace(table.take(once), notes=replace(notes, duplicates=len(twice)))
+
+    def _read_legacy(self, joined: dict[str, npt.NDArray[Any]]) -> int:
+        """Give the rows of a legacy trace kinds, and its kernels a device; returns its operators on the GPU."""
+        uncategorised = np.array([not category for category in self._categories], dtype=bool)[joined["category"]]
+        kernels = legacy.kinds(joined["kind"], uncategorised, list(self._pids), joined["pid"], joined["name"])
+        joined["device"][kernels] = _devices(list(self._tids))[joined["tid"][kernels]]
+        joined["stream"][kernels] = self._stream_codes([None])[0]
+        again = int((uncategorised & (joined["kind"] == Kind.GPU_ANNOTATION)).sum())
+        return max(again, self._operators_on_gpu)
 
     def _threads(self, pid: Codes, tid: Codes) -> tuple[Codes, list[tuple[str, str]]]:
         (pid_of, pids), (tid_of, tids) = self._pids.texts(), self._tids.texts()

@@ -48,6 +48,10 @@ class Notes:
     """Events lost in a partial file (`--salvage`)."""
     duplicates: int = 0
     """Events that stood in the file more than once; the table has each once."""
+    legacy: bool = False
+    """torch.autograd's old profiler wrote the file (trace.legacy): it records neither launches nor kernels."""
+    operators_on_gpu: int = 0
+    """How many of its operators did something on a GPU."""
     partial: str | None = None
     """Why the file is partial; None if it is complete."""
 
