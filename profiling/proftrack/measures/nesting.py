@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from proftrack.measures.intervals import union
-from proftrack.trace.categories import CALL_KINDS, Kind
+from proftrack.trace.categories import Kind
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 MAX_ROUNDS = 300
@@ -111,19 +111,21 @@ def _early_calls(table: EventTable, rows: Ints, start: Ints, thread: Ints) -> tu
 
     A call that ends outside the operator is not in it, whatever its id says.
     """
-    end, ids, kind = table.end[rows], table.external_id[rows], table.kind[rows]
-    at = np.flatnonzero(np.isin(kind, CALL_KINDS) & (ids > 0))
+    kind = table.kind[rows]
+    at = np.flatnonzero((kind == Kind.RUNTIME) | (kind == Kind.DRIVER))
     found, begun = [], []
     for ahead in range(1, OPERATORS_AT_ONCE + 1):
         at = at[at + ahead < len(rows)]
-        near = (thread[at + ahead] == thread[at]) & (start[at + ahead] - start[at] <= EARLY_NS)
-        at = at[near]
+        there = at + ahead
+        near = (start[there] - start[at] <= EARLY_NS) & (thread[there] == thread[at])
+        at, there = at[near], there[near]
         if not len(at):
             break
-        there = at + ahead
         operator = (kind[there] == Kind.CPU_OP) | (kind[there] == Kind.ANNOTATION)
-        inside = (start[there] > start[at]) & (start[there] < end[at]) & (end[at] <= end[there])
-        belongs = operator & inside & (ids[there] == ids[at])
+        same = (table.external_id[rows[at]] == table.external_id[rows[there]]) & (table.external_id[rows[at]] > 0)
+        end = table.end[rows[at]]
+        inside = (start[there] > start[at]) & (start[there] < end) & (end <= table.end[rows[there]])
+        belongs = operator & same & inside
         found.append(at[belongs])
         begun.append(start[there[belongs]])
         at = at[~belongs]

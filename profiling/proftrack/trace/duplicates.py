@@ -72,5 +72,5 @@ def _cannot_be_two(table: EventTable, rows: Ints) -> Bools:
     correlated = table.correlation[rows] > 0
     # A call's External id is that of its operator, which may make the same call twice.
     named = (table.external_id[rows] > 0) | (table.ev_idx[rows] != NONE)
-    step = np.array([table.names[name].startswith("ProfilerStep") for name in table.name[rows].tolist()], dtype=bool)
-    return np.where(gpu, work, np.where(call, correlated, named | step))
+    steps = [code for code, name in enumerate(table.names) if name.startswith("ProfilerStep")]
+    return np.where(gpu, work, np.where(call, correlated, named | np.isin(table.name[rows], steps)))
