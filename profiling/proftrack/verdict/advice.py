@@ -77,6 +77,10 @@ def _launching(measures: Measures) -> list[str]:
             f"The step is already compiled{cost}: replay it as a CUDA graph (mode='reduce-overhead'), and measure "
             "whether eager is faster at this size."
         )
+    elif launches is None:
+        out.append(
+            "Replay the step as a graph, or let torch.compile fuse its operators and measure whether that is faster."
+        )
     else:
         out.append(
             f"{launches:.0f} launches {measures.per}: replay the step as a CUDA graph, or let torch.compile fuse its "
@@ -90,16 +94,17 @@ def _launching(measures: Measures) -> list[str]:
 def _optimizer(measures: Measures) -> list[str]:
     """For a for-loop or foreach optimizer that makes many of the step's launches."""
     steps = max(measures.steps, 1)
-    total = measures.launches_per_step * steps
+    total = (measures.launches_per_step or 0.0) * steps
     for region in measures.regions:
-        if not region.name.startswith("Optimizer.step#") or not total or region.launches < _SHARE * total:
+        count = region.launches or 0
+        if not region.name.startswith("Optimizer.step#") or not total or count < _SHARE * total:
             continue
-        if region.launches / steps < _MANY_LAUNCHES:
+        if count / steps < _MANY_LAUNCHES:
             continue
         foreach = any(op.name.startswith("aten::_foreach_") for op in measures.ops)
         remedy = "fused=True" if foreach else "foreach=True or fused=True"
         name = region.name.removeprefix("Optimizer.step#")
-        launches = f"{region.launches / steps:.0f} of {total / steps:.0f} launches {measures.per}"
+        launches = f"{count / steps:.0f} of {total / steps:.0f} launches {measures.per}"
         return [f"{name} makes {launches}: pass it {remedy}."]
     return []
 
