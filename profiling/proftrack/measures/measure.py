@@ -9,7 +9,7 @@ import numpy as np
 
 from proftrack.measures import idle, limits, quality, tables, work
 from proftrack.measures import sites as launch_sites
-from proftrack.measures.collectives import Collective, collectives
+from proftrack.measures.collectives import collectives
 from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.view import View, view
 from proftrack.measures.window import Windows, busy, find_windows
@@ -31,6 +31,7 @@ from proftrack.record.figures import (
     TraceWork,
     Window,
 )
+from proftrack.record.ranks import Collective
 from proftrack.trace.categories import CALL_KINDS, Kind, is_wait
 from proftrack.trace.table import NONE, Bools, EventTable
 

@@ -10,5 +10,6 @@ codes       numbers that stand for a column's distinct values
 categories  what kind of event a row is
 table       the event table: every column explained
 parquet     the table as a file, and back
-ranks       which rank a trace belongs to
+groups      the process groups that a trace states
+ranks       which rank, stage and process a trace belongs to
 """
