@@ -315,8 +315,9 @@ def _subject(ranks: Sequence[int]) -> str:
 
 
 def _much_is_open(found: Waiting, ranks: Sequence[RankFigures]) -> bool:
-    """Whether a rank spends notable time in collectives that could not be compared."""
-    return any(_open_us(r, found) > NOTABLE * (r.step_time_us or 0.0) for r in ranks if not r.partial)
+    """Whether a rank spends notable time waiting, or in collectives that could not be compared."""
+    compared = [r for r in ranks if not r.partial]
+    return any(_open_us(r, found) + (r.waiting_us or 0.0) > NOTABLE * (r.step_time_us or 0.0) for r in compared)
 
 
 def _open_us(rank: RankFigures, found: Waiting) -> float:
@@ -344,9 +345,9 @@ def _not_compared(found: Waiting, ranks: Sequence[RankFigures]) -> list[Finding]
     if notable:
         most_of = max(notable, key=lambda r: two[r.rank])
         text = (
-            f"{counted(len(notable), 'rank')} {'spends' if len(notable) == 1 else 'spend'} time in sends and receives, "
-            f"rank {most_of.rank} {short_time(two[most_of.rank])} per step: they concern two ranks each and are not "
-            "compared. A stage of a pipeline waits there for its neighbours."
+            f"{counted(len(notable), 'rank')} {'spends' if len(notable) == 1 else 'spend'} time in kernels that send "
+            f"and receive, rank {most_of.rank} {short_time(two[most_of.rank])} per step: that is between two ranks at "
+            "a time and not compared. A stage of a pipeline waits there for its neighbours."
         )
         out.append(Finding("point_to_point", text))
     return out

@@ -3,8 +3,7 @@
 A collective ends for all ranks of its process group at about the same time, but begins for each rank when that rank
 arrives. So its shortest duration is the transfer, and the excess on another rank is that rank's waiting. The rank that
 waits least is the one that the others wait for. Collectives meet only within their process group. Where the traces do
-not state the groups of more than two ranks, that all are one group is believed only if the collectives' ends say so,
-and if exactly one rank arrives last: two groups would show two ranks that wait for nobody.
+not state the groups, the ends of the collectives have to say that all ranks are in one; see `_as_one_group`.
 """
 
 from __future__ import annotations
@@ -21,8 +20,12 @@ from proftrack.record.ranks import Collective
 
 NOTABLE = 0.05
 """Differences between ranks under this share of a step are not reported."""
-SIMULTANEOUS = 0.5
-"""Ends that differ by more than this share of the waiting that they are to show do not belong to one collective."""
+SIMULTANEOUS = 0.1
+"""The ends of one collective vary by less than this share of what its durations vary, or of the waiting that they show.
+
+In recorded runs of four and eight ranks it was 0.002 to 0.009."""
+FEWEST = 3
+"""From this many collectives on, their durations can be said to vary."""
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -55,7 +58,7 @@ class Waiting:
     """Time beyond the fastest rank's, by rank, in all collectives that could be compared."""
     late: list[Late] = field(default_factory=list)
     in_turns: list[list[int]] = field(default_factory=list)
-    """Groups in which every rank waits notably, now for one and now for another."""
+    """Ranks of a group that wait notably, now for one and now for another."""
     unknown: bool = False
     """The process groups are not stated, and several would explain the times."""
     counts: tuple[int, int] | None = None
@@ -120,7 +123,7 @@ def _compared(
         found.unknown = True
         return None
     found.late += late
-    found.in_turns += [met.ranks] if in_turns else []
+    found.in_turns += [in_turns] if in_turns and in_turns not in found.in_turns else []
     return met
 
 
@@ -145,12 +148,14 @@ def _key(collective: Collective) -> _Key:
 
 
 def _groups(ranks: Sequence[Seen]) -> dict[_Key, dict[int, list[Collective]]]:
-    """The collectives of each group, by rank; groups of a single rank left out."""
+    """The collectives of each group, by rank; groups of a single rank left out, and what earlier steps launched."""
     groups: defaultdict[_Key, dict[int, list[Collective]]] = defaultdict(dict)
     for seen in ranks:
+        has_steps = any(collective.step is not None for collective in seen.collectives)
         for collective in seen.collectives:
             key = _key(collective)
-            if not collective.between_two and len(key.members) != 1 and key.size != 1:
+            alone = len(key.members) == 1 or key.size == 1
+            if not alone and not collective.between_two and (collective.step is not None or not has_steps):
                 groups[key].setdefault(seen.rank, []).append(collective)
     return groups
 
@@ -207,9 +212,8 @@ def _met(columns: Mapping[int, Sequence[Collective]]) -> _Met:
     if not steps:  # no steps: each collective for itself, in the order of time
         order = np.argsort(ends[:, 0], kind="stable")
         return _Met(ranks, durations[order], ends[order], np.arange(len(rows)), [None] * len(rows), unpaired)
-    # What precedes the first step (launched before it) is counted with it.
     at = {number: unit for unit, number in enumerate(steps)}
-    units = np.array([at.get(n, 0) for n in numbers], dtype=np.int64)
+    units = np.array([at[n] for n in numbers if n is not None], dtype=np.int64)
     return _Met(ranks, durations, ends, units, steps, unpaired)
 
 
@@ -244,8 +248,8 @@ def _add(sums: dict[int, float], more: Mapping[int, float]) -> None:
 # ---- who is late -----------------------------------------------------------------------------------------------------
 
 
-def _late(met: _Met, limits: Floats) -> tuple[list[Late], bool]:
-    """The rank that the others wait for, and how often; and whether instead all wait, in turns.
+def _late(met: _Met, limits: Floats) -> tuple[list[Late], list[int]]:
+    """The rank that the others wait for, and how often; or else the ranks that wait for each other in turns.
 
     One step cannot tell a slow rank from one that only started later. Of several steps, the first shows only that, and
     a wait that does not recur is not the rank's speed: it must be notable without its largest step.
@@ -255,19 +259,19 @@ def _late(met: _Met, limits: Floats) -> tuple[list[Late], bool]:
     units = len(met.steps)
     if units == 1:
         late, excess = _excess(by_unit)
-        return _as_late(met, late, "one step", excess, excess[0] > limits, 0), False
+        return _as_late(met, late, "one step", excess, excess[0] > limits, 0), []
     for part in (by_unit[1:], by_unit) if units > 2 else (by_unit,):
         late, excess = _excess(part)
         recurring = excess.sum(axis=0) - excess.max(axis=0) > limits * (len(part) - 1)
         if recurring.any():
-            return _as_late(met, late, "always", excess, recurring) + _started_late(met, by_unit, limits, late), False
-    late, excess = _excess(by_unit)
-    notable = excess.sum(axis=0) > limits * units
-    if notable.any():
-        unit = int(excess[:, notable].sum(axis=1).argmax())
-        how: Literal["first step", "once"] = "once" if unit else "first step"
-        return _as_late(met, late, how, excess[unit : unit + 1], notable, unit), False
-    return [], bool((by_unit.sum(axis=0) > limits * units).all())
+            return _as_late(met, late, "always", excess, recurring) + _started_late(met, by_unit, limits, late), []
+    largest = int(by_unit.sum(axis=1).argmax())
+    if (np.delete(by_unit, largest, axis=0).sum(axis=0) > limits * (units - 1)).any():
+        waiting = [rank for rank, us in zip(met.ranks, by_unit.sum(axis=0) > limits * units, strict=True) if us]
+        return [], waiting if len(waiting) > 1 else []
+    late, excess = _excess(by_unit[largest : largest + 1])
+    how: Literal["first step", "once"] = "once" if largest else "first step"
+    return _as_late(met, late, how, excess, excess[0] > limits * units, largest), []
 
 
 def _excess(by_unit: Floats) -> tuple[int, Floats]:
@@ -299,14 +303,24 @@ def _as_late(
 def _as_one_group(met: _Met, limits: Floats, late: Sequence[Late]) -> bool:
     """Whether ranks whose groups are not stated behave as one group.
 
-    If no rank waits beyond the fastest of all, none waits within a smaller group either.
+    If no rank waits beyond the fastest of all, none waits within a smaller group either. Otherwise the ends have to
+    coincide. Where the durations vary while the ends still coincide, that is proof; where nothing varies, two groups in
+    lock-step look the same, except that in each of them one rank waits for nobody.
     """
     waits = met.waits()
     if (waits.sum(axis=0) <= limits * len(met.steps)).all():
         return True
     assert met.ends is not None
-    apart = met.ends - met.ends.mean(axis=1, keepdims=True)
-    apart -= np.median(apart, axis=0)  # the ranks' clocks may differ
-    if np.abs(apart).sum() > SIMULTANEOUS * waits.sum():
+    apart, varied = _varied(met.ends), _varied(met.durations)
+    if len(waits) >= FEWEST and (varied > 0).all() and (varied * SIMULTANEOUS >= apart).all():
+        return True
+    if apart.sum() > SIMULTANEOUS * waits.sum():
         return False
     return len(met.ranks) == 2 or (bool(late) and all(len(each.waiters) == len(met.ranks) - 1 for each in late))
+
+
+def _varied(columns: Floats) -> Floats:
+    """How much each rank's values move against the mean of all ranks; constant differences, as of clocks, are none."""
+    apart = columns - columns.mean(axis=1, keepdims=True)
+    moved: Floats = np.abs(apart - np.median(apart, axis=0)).sum(axis=0)
+    return moved

@@ -17,6 +17,10 @@ from proftrack.trace.table import NONE, EventTable, Ints, Meeting
 _HOST_COLLECTIVE = re.compile(r"^(?:gloo|nccl|mpi|ucc|xccl):(?!.*(?:barrier|coalesc))", re.IGNORECASE)
 _PARAMETERS = re.compile(r"[<(].*", re.DOTALL)
 _BETWEEN_TWO = re.compile(r"(?:^|[^a-z])i?(?:send|recv)(?![a-z])|sendrecv|send_?recv|batch_p2p", re.IGNORECASE)
+_SHARED_KERNEL = re.compile(r"send_?recv", re.IGNORECASE)
+_TITLE = re.compile(r"(?:nccl|rccl|xccl|hccl):", re.IGNORECASE)
+"""How torch annotates what it hands to the library: `nccl:all_to_all`, `nccl:send 0->1`."""
+_SENDS = re.compile(r"\w+:(?:send|recv|coalesced)(?![a-z])", re.IGNORECASE)
 _OF_ALL = re.compile(r"all_?to_?all|all_?gather|all_?reduce|reduce|gather|scatter|broadcast", re.IGNORECASE)
 
 
@@ -50,17 +54,21 @@ class _Groups(NamedTuple):
     usual: tuple[int, ...] | None
     """The ranks of a collective that states no group; see `Collective.members`."""
     world: int | None
+    sends: bool
+    """Whether a kernel that sends and receives, and does not say for what, may be a send or a receive."""
 
     @classmethod
     def of(cls, table: EventTable) -> _Groups:
         world, by_name = world_size(table.meta.distributed), configured(table.meta.distributed)
         distinct = set(by_name.values())
+        usual: tuple[int, ...] | None = () if distinct else None
         if len(distinct) == 1:
-            return cls(by_name, distinct.pop(), world)
-        if distinct:
-            return cls(by_name, (), world)
-        # Of two ranks there is only one group in which they meet.
-        return cls(by_name, (0, 1) if world == 2 else None, world)
+            usual = distinct.pop()
+        elif not distinct and world == 2:
+            usual = (0, 1)  # two ranks meet in no other group
+        told = [name for name in table.names if _TITLE.match(name)]
+        sends = any(map(_SENDS.match, told)) or not any(map(_OF_ALL.search, told))
+        return cls(by_name, usual, world, sends)
 
 
 def _collective(
@@ -73,7 +81,7 @@ def _collective(
         start_us=clock_us + int(table.ts[row]) / 1000,
         duration_us=int(table.dur[row]) / 1000,
         step=step,
-        between_two=_is_between_two(name, said),
+        between_two=_is_between_two(name, said, groups.sends),
         **_group_of(said, groups),
     )
 
@@ -91,10 +99,11 @@ def _group_of(said: Meeting | None, groups: _Groups) -> dict[str, Any]:
     return {"group": group, "members": members, "size": size, "sequence": count_of(said.sequence)}
 
 
-def _is_between_two(name: str, said: Meeting | None) -> bool:
+def _is_between_two(name: str, said: Meeting | None, sends: bool) -> bool:
     """Whether it is a send or a receive. NCCL's kernel of these, SendRecv, also does all_to_all, gather and scatter."""
-    told = str(said.collective) if said is not None else ""
-    return _BETWEEN_TWO.search(name) is not None and _OF_ALL.search(told) is None
+    if said is not None:
+        return _BETWEEN_TWO.search(f"{name} {said.collective}") is not None and not _OF_ALL.search(str(said.collective))
+    return _BETWEEN_TWO.search(name) is not None and (sends or not _SHARED_KERNEL.search(name))
 
 
 def _meetings_of(view: View, rows: Ints) -> Ints:
@@ -115,15 +124,19 @@ def _meetings_of(view: View, rows: Ints) -> Ints:
 
 
 def _steps_of(view: View, rows: Ints) -> list[int | None]:
-    """The number of the step that launched each row; where there is no launch, of the step in which it runs."""
-    steps, links = view.steps, view.links
+    """The number of the step that launched each row; if no launch was recorded, of the last one that began before it.
+
+    None for what earlier steps launched.
+    """
+    steps, links, owned = view.steps, view.links, view.owned
     if not len(steps):
         return [None] * len(rows)
-    index = steps.containing(view.table.ts[rows])
-    at = np.minimum(np.searchsorted(links.gpu, rows), max(len(links.gpu) - 1, 0))
+    index = np.searchsorted(steps.start, view.table.ts[rows], side="right") - 1
     if len(links.gpu):
-        launched = (links.gpu[at] == rows) & (links.launch[at] != NONE)
-        index = np.where(launched, view.owned.step[at], index)
+        at = np.minimum(np.searchsorted(links.gpu, rows), len(links.gpu) - 1)
+        is_gpu = links.gpu[at] == rows
+        index = np.where(is_gpu & (links.launch[at] != NONE), owned.step[at], index)
+        index = np.where(is_gpu & owned.leaked[at], NONE, index)
     return [None if i == NONE else int(steps.number[i]) for i in index.tolist()]
 
 
