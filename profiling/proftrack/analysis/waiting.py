@@ -281,10 +281,10 @@ def _excess(by_unit: Floats) -> tuple[int, Floats]:
 
 
 def _started_late(met: _Met, by_unit: Floats, limits: Floats, otherwise: int) -> list[Late]:
-    """A rank other than the one waited for `otherwise` that the first step waited for, if that shows in the mean."""
+    """The rank that even the one waited for `otherwise` waited for in the first step, if that shows in the mean."""
     late, excess = _excess(by_unit[:1])
     notable = excess[0] > limits * len(by_unit)
-    return [] if late == otherwise else _as_late(met, late, "first step", excess, notable, 0)
+    return _as_late(met, late, "first step", excess, notable, 0) if notable[otherwise] else []
 
 
 def _as_late(
