@@ -153,6 +153,16 @@ def test_two_stragglers_of_two_groups_are_both_named(tmp_path: Path) -> None:
     assert [text.split(":")[0] for text in said] == ["Rank 0 waits for rank 1", "Rank 3 waits for rank 2"]
 
 
+def test_a_name_without_ranks_does_not_make_a_group(tmp_path: Path) -> None:
+    """Both pairs call theirs tp, and nothing says which ranks or how many are in it."""
+    joint = joint_of(
+        tmp_path,
+        *(rank_trace(Meets(us, **group("tp", None)), rank=n, world=4) for n, us in enumerate((50, 400, 400, 400))),
+    )
+    assert joint.waited_for_rank is None
+    assert "groups_unknown" in texts(joint)
+
+
 def test_a_list_of_ranks_that_torch_shortened(tmp_path: Path) -> None:
     """64 ranks in two groups of 32: the text tells the groups apart, and the size says that most are not here."""
     lists = ["[0, 1, 2, ..., 31]", "[32, 33, 34, ..., 63]"]
@@ -600,6 +610,33 @@ def test_stages_beside_ranks_in_the_name(tmp_path: Path) -> None:
     assert "0 PREFILL" in shown
 
 
+def test_other_words_tell_files_of_every_rank_apart(tmp_path: Path) -> None:
+    """Recorded one after the other, they would else be taken for cycles of one process."""
+    for rank in range(2):
+        for n, kind in enumerate(("train", "validate")):
+            trace = rank_trace(Meets(50), rank=rank, world=2)
+            for event in trace.events:
+                event["ts"] += 1e6 * n
+            trace.write(tmp_path / f"rank{rank}_{kind}.json")
+    joint = analyzed(tmp_path).joint
+    assert joint is not None
+    assert [(r.stage, r.rank, r.steps) for r in joint.ranks] == [
+        ("TRAIN", 0, 4), ("TRAIN", 1, 4), ("VALIDATE", 0, 4), ("VALIDATE", 1, 4),
+    ]  # fmt: skip
+
+
+def test_cycles_whose_names_differ_in_numbers_are_one_record(tmp_path: Path) -> None:
+    for rank in range(2):
+        for cycle in range(2):
+            trace = rank_trace(Meets(50), rank=rank, world=2)
+            for event in trace.events:
+                event["ts"] += 1e6 * cycle
+            trace.write(tmp_path / f"run.cycle{cycle}.rank{rank}.json")
+    joint = analyzed(tmp_path).joint
+    assert joint is not None
+    assert [(r.stage, r.rank, r.steps) for r in joint.ranks] == [(None, 0, 8), (None, 1, 8)]
+
+
 def test_one_stage_of_all_ranks_is_nothing_special(tmp_path: Path) -> None:
     for rank in range(2):
         rank_trace(Meets(50)).write(tmp_path / f"decode-TP-{rank}.json")
@@ -638,7 +675,12 @@ def in_folders(root: Path, *folders: str, name: str = "trace.json") -> list[Path
 
 @pytest.mark.parametrize(
     ("folders", "ranks"),
-    [(("rank_1", "rank_0"), [0, 1]), (("run/rank2/profile", "run/rank3/profile"), [2, 3]), (("b", "a"), [0, 1])],
+    [
+        (("rank_1", "rank_0"), [0, 1]),
+        (("run/rank2/profile", "run/rank3/profile"), [2, 3]),
+        (("b", "a"), [0, 1]),
+        (("10", "9"), [9, 10]),
+    ],
 )
 def test_one_folder_a_rank_with_one_file_name(tmp_path: Path, folders: tuple[str, ...], ranks: list[int]) -> None:
     """They are no cycles of one process. Without a rank in a folder's name, the folders' order numbers them."""

@@ -26,6 +26,7 @@ from proftrack.trace.groups import world_size
 from proftrack.trace.ranks import (
     below_common,
     by_tensor_parallel,
+    kinds_of,
     numbered,
     rank_of,
     stages_of,
@@ -137,9 +138,12 @@ def _members(measured: Sequence[Measured], names: dict[Path, PurePath], rank_fro
     stages = stages_of(paths)
     if not any(rank is not None for rank in ranks):
         ranks = by_tensor_parallel([(path.name, stages[path]) for path in paths])
+    kinds = [stages[path] for path in paths]
+    if not any(kinds):
+        kinds = kinds_of(list(zip(paths, ranks, strict=True)))
     return [
-        _Member(stages[path], rank, worker_of(path) if rank is None else "")
-        for path, rank in zip(paths, ranks, strict=True)
+        _Member(kind, rank, worker_of(path) if rank is None else "")
+        for path, kind, rank in zip(paths, kinds, ranks, strict=True)
     ]
 
 

@@ -105,7 +105,7 @@ def _compared(
     found: Waiting, key: _Key, columns: Mapping[int, Sequence[Collective]], ranks: Mapping[int, Seen]
 ) -> _Met | None:
     """The collectives of one group, if its ranks can be compared; what they show, or why not, is added to `found`."""
-    if key.kind == "several":
+    if key.kind == "several" or (key.kind == "named" and key.size is None):
         found.unknown = True
         return None
     of_all = key.members or (() if key.kind == "named" else tuple(ranks))

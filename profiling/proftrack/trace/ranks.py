@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import count, filterfalse
 from pathlib import Path, PurePath
@@ -12,11 +12,13 @@ from pathlib import Path, PurePath
 from proftrack.errors import UsageError
 
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,18})(?!\d)", re.IGNORECASE)
+_NUMBER = re.compile(r"([0-9]{1,18})")
 _TENSOR_PARALLEL = re.compile(r"(?<![a-z0-9])TP[-_]?(\d{1,18})(?!\d)", re.IGNORECASE)
 _STAGE = re.compile(
     r"(?<![a-z0-9])(DRAFT[-_]EXTEND|TARGET[-_]VERIFY|EXTEND|PREFILL|DECODE|MIXED)(?![a-z0-9])", re.IGNORECASE
 )
 """Serving engines write one trace for each stage of a rank: `...-TP-0-EXTEND.trace.json.gz`, `...-TP-0-DECODE...`."""
+_WORD = re.compile(r"[^\W\d_]+")
 _WORKER = re.compile(r"^(?P<worker>.+?)[._](?P<time>\d{10,})(?:\.cycle\d+)?(?=\.)")
 _CYCLE = re.compile(r"\.cycle\d+(?=\.)")
 LARGEST_RANK = 10**18 - 1
@@ -62,8 +64,11 @@ def rank_of(
         return _by_pattern(texts, pattern)
     if distributed_rank is not None:
         return distributed_rank
-    names = [*reversed(path.parent.parts), path.name] if shared_name else [path.name, *reversed(path.parent.parts)]
+    folders = path.parent.parts[::-1]
+    names = [*folders, path.name] if shared_name else [path.name, *folders]
     match = next(filter(None, map(_RANK_IN_NAME.search, names)), None)
+    if match is None and shared_name and folders:
+        match = _NUMBER.fullmatch(folders[0])
     return int(match[1]) if match else None
 
 
@@ -91,6 +96,21 @@ def stages_of(paths: Iterable[PurePath]) -> dict[PurePath, str | None]:
     found = {path: _STAGE.findall(path.as_posix()) for path in paths}
     stages = {path: words[-1].upper().replace("-", "_") if words else None for path, words in found.items()}
     return stages if len(set(stages.values()) - {None}) > 1 else dict.fromkeys(stages)
+
+
+def kinds_of(members: Sequence[tuple[PurePath, int | None]]) -> list[str | None]:
+    """What tells the files of each rank apart if their names differ in words (`rank0_train`, `rank0_eval`).
+
+    Such files are no cycles of one process. None for all unless every rank has a file with each of the words.
+    """
+    words = [tuple(_WORD.findall(path.as_posix())) for path, _ in members]
+    of_rank: defaultdict[int | None, set[tuple[str, ...]]] = defaultdict(set)
+    for (_, rank), each in zip(members, words, strict=True):
+        of_rank[rank].add(each)
+    if len(of_rank) < 2 or None in of_rank or any(each != set(words) for each in of_rank.values()):
+        return [None] * len(members)
+    common = set.intersection(*map(set, words))
+    return ["_".join(word for word in each if word not in common).upper() or None for each in words]
 
 
 def by_tensor_parallel(names: Sequence[tuple[str, str | None]]) -> list[int | None]:
