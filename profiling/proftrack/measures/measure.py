@@ -10,7 +10,7 @@ from msgspec import structs
 
 from proftrack.measures import idle, limits, quality, tables, work
 from proftrack.measures import sites as launch_sites
-from proftrack.measures.collectives import Collective, collectives
+from proftrack.measures.collectives import collectives
 from proftrack.measures.compiling import compiling_steps
 from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.typical import Outlier, find_outliers, step_times, without_outliers
@@ -36,6 +36,7 @@ from proftrack.record.figures import (
     Window,
     launches_per_step,
 )
+from proftrack.record.ranks import Collective
 from proftrack.trace.categories import Kind
 from proftrack.trace.table import NONE, Bools, EventTable
 

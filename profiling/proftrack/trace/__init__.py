@@ -12,5 +12,6 @@ legacy      rows of torch.autograd's profiler, which have no category
 duplicates  rows that stand in the file twice
 table       the event table: every column explained
 parquet     the table as a file, and back
-ranks       which rank a trace belongs to
+groups      the process groups that a trace states
+ranks       which rank, stage and process a trace belongs to
 """

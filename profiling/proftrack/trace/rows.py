@@ -18,7 +18,7 @@ from proftrack.trace import legacy
 from proftrack.trace.categories import GPU_KINDS, Kind, kind_of
 from proftrack.trace.codes import Numbering, paired
 from proftrack.trace.duplicates import duplicates
-from proftrack.trace.table import NONE, Codes, EventTable, Ints, Notes, TraceMeta
+from proftrack.trace.table import NONE, Codes, EventTable, Ints, Meeting, Notes, TraceMeta
 
 Column = Sequence[Any]
 """One field of many rows, as decoded."""
@@ -42,6 +42,11 @@ class Args(Struct, gc=False):
     dims: Raw = field(default=ABSENT, name="Input Dims")
     types: Raw = field(default=ABSENT, name="Input type")
     concrete: Raw = field(default=ABSENT, name="Concrete Inputs")
+    collective: Any = field(default=None, name="Collective name")
+    group: Any = field(default=None, name="Process Group Name")
+    group_ranks: Any = field(default=None, name="Process Group Ranks")
+    group_size: Any = field(default=None, name="Group size")
+    sequence: Any = field(default=None, name="Seq")
 
 
 class Row(Struct, gc=False):
@@ -190,6 +195,7 @@ class TableBuilder:
         self._streams = Numbering()
         self._grids = Numbering()
         self._signatures = Numbering()
+        self._meetings: list[Meeting] = []
         self._kind_of_category: list[Kind] = []
         self._columns: dict[str, list[npt.NDArray[Any]]] = {}
         self._legacy = False
@@ -225,6 +231,7 @@ class TableBuilder:
             ev_idx=_int64([a.ev_idx for a in args]),
             **self._gpu_columns(pids, tids, args, np.flatnonzero(_IS_GPU_WORK[kind])),
             signature=self._signature_codes(args, kind),
+            meeting=self._meeting_codes(args),
         )
         self._legacy = self._legacy or ("" in self._categories and any(map(legacy.is_legacy, self._pids)))
         if self._legacy:
@@ -263,6 +270,15 @@ class TableBuilder:
         )
         return codes
 
+    def _meeting_codes(self, args: list[Args]) -> Codes:
+        codes = np.full(len(args), NONE, dtype=np.int32)
+        rows = [i for i, a in enumerate(args) if a.collective is not None]
+        codes[rows] = np.arange(len(self._meetings), len(self._meetings) + len(rows))
+        self._meetings += [
+            Meeting(a.collective, a.group, a.group_ranks, a.group_size, a.sequence) for a in map(args.__getitem__, rows)
+        ]
+        return codes
+
     def _append(self, **columns: npt.NDArray[Any]) -> None:
         for name, values in columns.items():
             self._columns.setdefault(name, []).append(values)
@@ -294,6 +310,7 @@ class TableBuilder:
             lanes=lanes,
             blocks=blocks[joined.pop("grid")],
             signatures=list(self._signatures),
+            meetings=self._meetings,
             meta=meta,
             notes=notes,
             origin_ns=origin,
@@ -328,7 +345,7 @@ class TableBuilder:
         return lane, [(d, streams[s]) for d, s in pairs]
 
 
-_PLAIN = ("name", "category", "kind", "device", "correlation", "external_id", "ev_idx", "size", "signature")
+_PLAIN = ("name", "category", "kind", "device", "correlation", "external_id", "ev_idx", "size", "signature", "meeting")
 _BUILT = ("ts", "dur", "pid", "tid", "stream", "grid")
 _DTYPES: dict[str, Any] = {"kind": np.int8}
 

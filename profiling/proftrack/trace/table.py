@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,21 @@ class TraceMeta:
     def device(self, index: int) -> dict[str, Any] | None:
         """Properties of the device with that id; None if the trace has none."""
         return next((d for d in self.device_properties if d.get("id") == index), None)
+
+
+class Meeting(NamedTuple):
+    """What torch writes beside a collective, as it stands in the file: any value may be missing or of any type."""
+
+    collective: Any
+    """`allreduce`, `send`, ..."""
+    group: Any
+    """Name of the process group."""
+    ranks: Any
+    """The group's ranks, usually as text; torch shortens long lists: `[0, 1, ..., 63]`."""
+    size: Any
+    """How many they are."""
+    sequence: Any
+    """Number of the collective within its group."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +107,15 @@ class EventTable:
     """Bytes moved by a copy or set."""
     signature: Codes
     """Index into `signatures`: an operator's input shapes, types and concrete values, as raw JSON."""
+    meeting: Codes
+    """Index into `meetings`: what the row says of its collective."""
 
     names: list[str]
     categories: list[str]
     threads: list[tuple[str, str]]
     lanes: list[tuple[int, str]]
     signatures: list[tuple[bytes, bytes, bytes]]
+    meetings: list[Meeting]
     meta: TraceMeta
     notes: Notes
     origin_ns: int
@@ -164,5 +182,6 @@ COLUMNS = (
     "blocks",
     "size",
     "signature",
+    "meeting",
 )
 """The columns of EventTable, in the order of its fields."""
