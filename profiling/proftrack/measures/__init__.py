@@ -7,6 +7,7 @@ window       steps, and the time windows that figures cover
 intervals    unions and overlaps of time intervals
 measure      the figures of one trace, from:
 idle         each idle gap of the device and its cause
+waits        the host's waits for the GPU by call and operator
 kernels      the kind of a kernel, by its name
 limits       what limits GPU work, and how busy time divides among the limits
 work, costs  arithmetic and memory traffic, from operators' input shapes

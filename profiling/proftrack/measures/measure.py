@@ -12,6 +12,7 @@ from proftrack.measures import sites as launch_sites
 from proftrack.measures.collectives import Collective, collectives
 from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.view import View, view
+from proftrack.measures.waits import Wait, waits
 from proftrack.measures.window import Windows, busy, find_windows
 from proftrack.record.ceilings import Ceilings
 from proftrack.record.figures import (
@@ -58,6 +59,8 @@ class Measures:
     """Time cut off the device window's start because a queue that is not in the trace seems to have filled it."""
     waits_over_gpu_us: float
     """Host waits inside the steps that overlap GPU work: the part of T that H leaves out."""
+    waits: list[Wait] = field(default_factory=list)
+    """The same waits by call and operator."""
     host_rows: int = 0
     """Host rows recorded in the window, including Python functions."""
     work: TraceWork | None = None
@@ -161,6 +164,7 @@ def _gpu_part(seen: View, windows: Windows | None, classes: dict[Limit, Bools]) 
         "busy_in_device_window_us": in_device_window.length / 1000,
         "busy_by_limit_us": limits.by_limit(seen, windows, classes),
         "waits_over_gpu_us": _waits_over_gpu(seen, in_device_window),
+        "waits": waits(seen, in_device_window),
     }
 
 
