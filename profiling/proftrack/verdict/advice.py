@@ -27,7 +27,10 @@ _MOST = 4
 """Pieces of specific advice: more are no help in choosing."""
 _WIDTH = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
-_ALLOCATOR_CALL = re.compile(r"(?:cuda|cu|hip|musa|mu)(?:Malloc|Free|Host|Mem(?:Alloc|Free|Create|Map|Unmap|Release))")
+_ALLOCATOR_CALL = re.compile(
+    r"(?:cuda|cu|hip|musa|mu)(?:(?:Ext)?Malloc|Free|(?:Mem)?Host(?:Alloc|Malloc|Free|Register)"
+    r"|Mem(?:Alloc|Free|Create|Map|Unmap|Release))(?!.*Async)"
+)
 
 
 class Step(NamedTuple):
