@@ -119,6 +119,207 @@ def test_queued_the_work_was_launched_in_time() -> None:
     assert causes(trace.measures()) == {"queued": 7, "dispatch": 10}
 
 
+def after_a_kernel(end: float) -> TraceBuilder:
+    """A step that ends at `end`, with a kernel from 10 to 110 that is launched from 5 to 6."""
+    return TraceBuilder().step(0, at=0, dur=end).work(1, launch=5, at=10, dur=100)
+
+
+def test_a_gap_is_divided_where_its_launch_returned() -> None:
+    # Launched from 200 to 201; the device starts it 7.799 ms later.
+    trace = after_a_kernel(8100).launch(at=200, correlation=2).kernel(at=8000, dur=100, correlation=2)
+    measures = trace.measures()
+    assert causes(measures) == {"dispatch": 10 + 91, "queued": 7799}
+    assert [(g.start_us, g.duration_us, g.cause) for g in measures.idle.largest] == [
+        (201, 7799, "queued"),
+        (110, 91, "dispatch"),
+        (0, 10, "dispatch"),
+    ]
+
+
+def test_a_graph_that_was_launched_long_ago_without_steps() -> None:
+    # The launch returns at 140; the first of three kernels starts 9.86 ms later. Between them the device takes 2 us.
+    trace = TraceBuilder().op("model", at=0, dur=4000).launch(name="cudaGraphLaunch", at=100, dur=40, correlation=1)
+    for i in range(3):
+        trace.kernel(at=10_000 + 1002 * i, dur=1000, correlation=1)
+    assert causes(trace.measures()) == {"dispatch": 140, "queued": 9860 + 2 * 2}
+
+
+@pytest.mark.parametrize(("start", "expected"), [(221, {"dispatch": 121}), (222, {"dispatch": 101, "queued": 21})])
+def test_the_latency_of_a_late_launch_is_part_of_what_it_costs(start: float, expected: dict[str, float]) -> None:
+    # The launch returns at 201. Up to 20 us later its kernel had only the launch to wait for.
+    trace = after_a_kernel(start + 50).launch(at=200, correlation=2).kernel(at=start, dur=50, correlation=2)
+    assert causes(trace.measures()) == expected
+
+
+def test_the_hosts_part_has_the_hosts_cause() -> None:
+    # 5 ms of nothing, a launch from 5200 to 5201, and 3 ms until the device starts.
+    trace = after_a_kernel(8300).launch(at=5200, correlation=2).kernel(at=8201, dur=99, correlation=2)
+    assert causes(trace.measures()) == {"dispatch": 10, "host": 5091, "queued": 3000}
+
+
+# -- copies that wait
+
+PAGEABLE = "Memcpy DtoH (Device -> Pageable)"
+
+
+@pytest.mark.parametrize(
+    ("call", "copy"),
+    [
+        ("cudaMemcpyAsync", PAGEABLE),
+        ("hipMemcpyWithStream", "Memcpy DtoH (Device -> Host)"),
+        ("hipMemcpyAsync", "CopyDeviceToHost"),
+    ],
+)
+def test_synchronization_a_copy_that_returns_with_its_data(call: str, copy: str) -> None:
+    # It waits from 20 on for the kernel that ends at 110, copies from 111 to 120, and returns at 125. The next launch
+    # could have been at 20 instead of 160.
+    trace = after_a_kernel(265).call(call, at=20, dur=105, correlation=2).memcpy(copy, at=111, dur=9, correlation=2)
+    measures = trace.work(3, launch=160, at=165, dur=100).measures()
+    assert causes(measures) == {"dispatch": 10, "queued": 1, "synchronization": 45}
+    assert measures.waits_over_gpu_us == 90 + 9
+
+
+def test_a_copy_that_returns_at_once_does_not_wait() -> None:
+    trace = after_a_kernel(265).call("cudaMemcpyAsync", at=20, dur=5, correlation=2)
+    trace.memcpy("Memcpy DtoH (Device -> Pinned)", at=110, dur=10, correlation=2)
+    measures = trace.work(3, launch=160, at=165, dur=100).measures()
+    assert causes(measures) == {"dispatch": 10 + 45}
+    assert measures.waits_over_gpu_us == 0
+
+
+def test_a_graph_launch_that_outlives_its_first_copy_does_not_wait() -> None:
+    trace = after_a_kernel(265).launch(name="cudaGraphLaunch", at=20, dur=110, correlation=2)
+    trace.memcpy(PAGEABLE, at=111, dur=9, correlation=2).kernel(at=165, dur=100, correlation=2)
+    measures = trace.measures()
+    assert causes(measures) == {"dispatch": 10 + 1 + 10, "queued": 35}  # it returns at 130
+    assert measures.waits_over_gpu_us == 0
+
+
+@pytest.mark.parametrize("call", ["hipMemcpyWithStream", "cudaMemcpyAsync"])
+def test_queued_a_blocking_copy_waits_for_what_was_not_recorded(call: str) -> None:
+    # The call lasts from 100 to 60,000, the copy takes its last 5 us: 20 us after its start it was launched.
+    trace = TraceBuilder().op("aten::copy_", at=0, dur=60_010).call(call, at=100, dur=59_900, correlation=1)
+    trace.memcpy(PAGEABLE, at=59_995, dur=5, correlation=1).work(2, launch=60_005, at=60_010, dur=90)
+    measures = trace.measures()
+    # Behind it, 10 us: the host had been waiting for longer than that.
+    assert causes(measures) == {"dispatch": 120, "queued": 59_995 - 120, "synchronization": 10}
+    assert measures.idle.largest[0].during == call
+
+
+def test_queued_a_wait_that_goes_on_while_the_device_does_nothing() -> None:
+    # The kernel ends at 110; the host waits on until 5110, and launches 90 us later.
+    trace = after_a_kernel(5300).sync(at=20, dur=5090).launch(at=5199, correlation=2)
+    trace.kernel(at=5205, dur=95, correlation=2)
+    assert causes(trace.measures()) == {"dispatch": 10, "queued": 5095}
+
+
+# -- waits that delay nothing
+
+
+def waiting(steps: bool) -> TraceBuilder:
+    """Two launches and kernels of 100 us, each with a wait that ends with it; between them 30 us.
+
+    host  |L|--wait--|   |L|--wait--|
+    GPU     |====|         |====|
+           10  110       140  240
+    """
+    trace = TraceBuilder().op("aten::mm", at=0, dur=240)
+    for i, at in enumerate((0, 130)):
+        if steps:
+            trace.step(i, at=at, dur=130 if i == 0 else 50)
+        trace.work(i + 1, launch=at + 5, at=at + 10, dur=100).sync(at=at + 10, dur=100)
+    return trace
+
+
+def test_waits_behind_the_last_launch_delay_nothing() -> None:
+    assert waiting(steps=False).measures().waits_over_gpu_us == 100
+    # The second step ends at 180: up to there its wait delays it.
+    assert waiting(steps=True).measures().waits_over_gpu_us == 100 + 40
+
+
+def test_a_wait_at_the_end_of_each_step_delays_the_next() -> None:
+    """loss.item(): of the 500 us from step to step the GPU works from 10 to 410, and the host waits from 20 to 410."""
+    trace = TraceBuilder()
+    for i in range(3):
+        trace.step(i, at=500 * i, dur=500).work(i + 1, launch=500 * i + 5, at=500 * i + 10, dur=400)
+        trace.sync(name="cudaStreamSynchronize", at=500 * i + 20, dur=390)
+    measures = trace.measures()
+    assert measures.waits_over_gpu_us == 3 * 390
+    assert causes(measures)["synchronization"] >= 2 * 100
+
+
+# -- what no work ends
+
+
+def test_behind_the_last_work_what_the_host_did_counts() -> None:
+    # Without steps the recording ends with the last operator. 5 ms of sorting launch nothing.
+    trace = TraceBuilder().work(1, launch=3, at=5, dur=100).op("aten::sort", at=105, dur=5000)
+    assert causes(trace.measures()) == {"host": 5000}
+    # Another thread, in an operator that has launched something, changes nothing but the beginning.
+    trace.op("MmBackward0", at=0, dur=5105, thread=BACKWARD).launch(at=1, dur=1, correlation=2, thread=BACKWARD)
+    assert causes(trace.memset(at=2, dur=1, correlation=2).measures()) == {"dispatch": 2 + 2, "host": 5000}
+
+
+# -- start-up
+
+
+def test_startup_a_launch_that_loads_its_kernel() -> None:
+    # Behind the first kernel a launch takes 30 ms.
+    trace = TraceBuilder().op("aten::zero_", at=0, dur=20).work(1, launch=5, at=10, dur=100)
+    trace.op("aten::mm", at=200, dur=30_100).launch(at=210, dur=30_000, correlation=2)
+    measures = trace.kernel(at=30_215, dur=100, correlation=2).measures()
+    assert causes(measures) == {"dispatch": 10, "startup": 30_105}
+
+
+def allocating(name: str, *at: float) -> TraceBuilder:
+    """Three steps of 100 ms with a kernel at their end, and calls of 50 ms at these times."""
+    trace = TraceBuilder()
+    for i in range(3):
+        trace.step(i, at=100_000 * i, dur=100_000)
+        trace.work(i + 1, launch=100_000 * i + 99_800, at=100_000 * i + 99_810, dur=190)
+    for each in at:
+        trace.call(name, at=each, dur=50_000)
+    return trace
+
+
+def test_allocations_that_recur_are_no_startup() -> None:
+    assert causes(allocating("cudaMalloc", 10, 100_010).measures())["allocator"] == 2 * 99_810
+    assert causes(allocating("cudaMalloc", 10).measures())["startup"] == 99_810
+    # Code is loaded once, whenever that is.
+    assert causes(allocating("cuLibraryLoadData", 10, 100_010).measures())["startup"] == 2 * 99_810
+
+
+def test_without_steps_many_long_allocations_are_the_programs_own() -> None:
+    for count, cause in ((10, "startup"), (11, "allocator")):
+        trace = TraceBuilder()
+        for i in range(count):
+            trace.work(i + 1, launch=i * 30_000, at=i * 30_000 + 5, dur=1000)
+            trace.call("cudaMalloc", at=i * 30_000 + 2000, dur=25_000)
+        trace.work(99, launch=count * 30_000, at=count * 30_000 + 5, dur=1000)
+        assert causes(trace.measures())[cause] == count * 29_000
+
+
+# -- what it was during
+
+
+@pytest.mark.parametrize(
+    ("rows", "during"),
+    [
+        ([("short", 300, 1)], "unrecorded host activity"),  # 0.02 % of the gap
+        ([("long", 200, 2999), ("short", 300, 1)], "long"),
+        ([("half", 200, 2500), ("in it", 210, 2450)], "half"),  # half of 4985 is 2492.5
+        ([(f"op {i}", 200 + 300 * i, 290) for i in range(15)], "many short calls"),
+        ([(f"op {i}", 200 + 300 * i, 100) for i in range(15)], "unrecorded host activity"),
+    ],
+)
+def test_a_gap_is_during_what_fills_half_of_it(rows: list[tuple[str, float, float]], during: str) -> None:
+    # The gap lasts from 110 to 5095, the launch from 5089 to 5090. The step spans all of it and says nothing.
+    trace = after_a_kernel(5195).launch(at=5089, correlation=2).kernel(at=5095, dur=100, correlation=2)
+    for name, at, dur in rows:
+        trace.op(name, at=at, dur=dur)
+    assert trace.measures().idle.largest[0].during == during
+
+
 def test_unknown_no_launch_was_recorded() -> None:
     trace = TraceBuilder().step(0, at=0, dur=300).work(1, launch=5, at=10, dur=100).kernel("k", at=150, dur=20)
     trace.work(2, launch=160, at=170, dur=10)

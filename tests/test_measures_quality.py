@@ -43,6 +43,16 @@ def with_graphs(*kernels: tuple[int, ...]) -> TraceBuilder:
 
 RAISED: dict[str, tuple[Callable[[], TraceBuilder], str, int]] = {
     "no step": (lambda: TraceBuilder().op("a", at=0, dur=10), "no_steps", 1),
+    "a context created in the only step": (
+        lambda: (
+            TraceBuilder()
+            .step(0, at=0, dur=90_000)
+            .call("cudaFree", at=1, dur=50_000)
+            .work(1, launch=60_000, at=60_009, dur=9)
+        ),
+        "cold_start",
+        1,
+    ),
     "a step ten times as long": (lambda: steps(4, dur=1000).step(4, at=4000, dur=10_000), "uneven_steps", 1),
     "a step with ten times the GPU work": (
         lambda: steps(4).step(4, at=400, dur=100).work(99, launch=410, at=420, dur=100),
@@ -138,6 +148,10 @@ NOT_RAISED: dict[str, tuple[Callable[[], TraceBuilder], str]] = {
         "recompiled_in_window",
     ),
     "compilation before the steps": (lambda: clean().region("compile_inner", at=-50, dur=9), "recompiled_in_window"),
+    "a wait of 50 ms in the only step": (
+        lambda: steps(1, dur=90_000).sync(at=100, dur=50_000),
+        "cold_start",
+    ),
     "a last step like the others": (lambda: steps(3, 4), "partial_window"),
     "one step with silent launches": (
         lambda: TraceBuilder().step(0, at=0, dur=9).launch(at=1, correlation=1).kernel("x", at=2, dur=1),

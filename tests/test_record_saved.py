@@ -11,7 +11,7 @@ from run_folders import make_record
 from proftrack import record as records
 from proftrack.errors import ProftrackError
 from proftrack.measures.quality import FLAGS
-from proftrack.record.figures import FlagCode, KernelKind, Limit
+from proftrack.record.figures import FlagCode, IdleCause, KernelKind, Limit
 from proftrack.record.verdict import GPU_REGIMES, HostRegime, Regime
 from proftrack.verdict.evidence import CAUSE_TEXT, LIMIT_TEXT
 
@@ -46,6 +46,6 @@ def test_an_unknown_word_is_refused_with_its_place(tmp_path: Path, known: str, o
 def test_each_word_has_its_sentence() -> None:
     assert set(FLAGS) == set(get_args(FlagCode))
     assert set(LIMIT_TEXT) == set(get_args(Limit))
-    assert len(CAUSE_TEXT) == 8
+    assert set(CAUSE_TEXT) == set(get_args(IdleCause))
     assert (*get_args(HostRegime), *GPU_REGIMES, "inconclusive") == get_args(Regime)
     assert len(set(get_args(KernelKind))) == len(get_args(KernelKind))

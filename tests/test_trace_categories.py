@@ -6,7 +6,7 @@ import pytest
 from traces import TraceBuilder
 
 from proftrack.measures.kernels import kind_of_copy, kind_of_kernel, limit_of_kind
-from proftrack.trace.categories import Kind, is_allocator_call, kind_of
+from proftrack.trace.categories import Kind, is_allocator_call, is_copy, kind_of
 
 KINDS = {
     "cpu_op": Kind.CPU_OP,
@@ -103,4 +103,15 @@ def test_a_name_of_a_megabyte_takes_no_time() -> None:
 
 def test_allocator_calls() -> None:
     assert all(is_allocator_call(n) for n in ("cudaMalloc", "cudaFree", "cudaHostAlloc", "hipMalloc", "cuMemAlloc_v2"))
+    more = ("cudaMallocHost", "cudaFreeHost", "cuMemHostAlloc", "cuMemMap", "cuMemUnmap", "cuMemCreate", "cuMemRelease")
+    more += ("cuMemAddressReserve", "cuMemFree_v2", "hipFree", "hipHostMalloc", "hipExtMallocWithFlags", "hipHostFree")
+    assert all(is_allocator_call(n) for n in more)
     assert not any(is_allocator_call(n) for n in ("cudaMemcpy", "cudaLaunchKernel", "cudaMemGetInfo"))
+    # stream-ordered: the host goes on
+    assert not any(is_allocator_call(n) for n in ("cudaMallocAsync", "cudaFreeAsync", "cuMemAllocFromPoolAsync"))
+
+
+def test_copies() -> None:
+    names = ("cudaMemcpyAsync", "hipMemcpyWithStream", "cuMemcpyHtoDAsync_v2", "cudaMemsetAsync", "cuMemsetD32_v2")
+    assert all(is_copy(n) for n in (*names, "urEnqueueUSMMemcpy", "zeCommandListAppendMemoryCopy"))
+    assert not any(is_copy(n) for n in ("cudaMalloc", "cuMemCreate", "cudaLaunchKernel", "cudaMemGetInfo"))

@@ -28,26 +28,49 @@ def facts(
     [
         # input-bound: u < 0.8, data loading explains at least half of T - B
         (facts(100, 20, input=40), "input-bound"),
-        (facts(100, 20, input=39.9), "overhead-bound"),
+        (facts(100, 20, input=39.9, dispatch=40), "overhead-bound"),
         (facts(100, 79, input=10.5), "input-bound"),
         (facts(100, 80, input=20), "compute-bound"),
         # sync-bound: T - max(H, B) is at least half of T - B, H = T less the waits that overlap GPU work
         (facts(100, 40, waits=30), "sync-bound"),
-        (facts(100, 40, waits=29.9), "overhead-bound"),
+        (facts(100, 40, waits=29.9, dispatch=60), "overhead-bound"),
         (facts(100, 70, waits=60), "sync-bound"),  # max(H, B) = B: all of T - B
-        (facts(100, 70, waits=14), "mixed"),
+        (facts(100, 70, waits=14, dispatch=30), "mixed"),
         # host-bound: stretches that launch nothing explain at least half
         (facts(100, 40, host=30), "host-bound"),
-        (facts(100, 40, host=29.9), "overhead-bound"),
+        (facts(100, 40, host=29.9, dispatch=30), "overhead-bound"),
         (facts(100, 60, host=20), "host-bound"),
-        # input before sync before host, where several explain half
+        # of several that explain half the one that explains most; of equals input before sync before host
         (facts(100, 40, input=30, host=30, waits=30), "input-bound"),
         (facts(100, 40, host=30, waits=30), "sync-bound"),
+        (facts(100, 40, host=58, waits=31), "host-bound"),
+        (facts(100, 40, input=31, waits=40), "sync-bound"),
+        # allocator calls that explain half: host-bound too
+        (facts(100, 40, allocator=30, dispatch=30), "host-bound"),
+        (facts(100, 40, allocator=29.9, dispatch=30), "overhead-bound"),
+        (facts(100, 40, allocator=20, host=20, dispatch=20), "overhead-bound"),
+        # waits win nothing where the device, or nobody knows what, makes the GPU late
+        (facts(100, 40, waits=50, queued=25, dispatch=35), "sync-bound"),
+        (facts(100, 40, waits=50, queued=31, dispatch=29), "inconclusive"),
+        (facts(100, 40, waits=50, unknown=31, dispatch=29), "inconclusive"),
         # overhead-bound: u <= 0.5 and none of these; mixed above
         (facts(100, 50, dispatch=50), "overhead-bound"),
         (facts(100, 50.1, dispatch=49.9), "mixed"),
         (facts(100, 79.9, dispatch=20), "mixed"),
-        (facts(100, 1), "overhead-bound"),
+        # unexplained is not overhead: late launches explain at least half of T - B
+        (facts(100, 1), "inconclusive"),
+        (facts(100, 40, dispatch=30), "overhead-bound"),
+        (facts(100, 40, dispatch=29.9), "inconclusive"),
+        (facts(100, 60, dispatch=10, synchronization=10), "mixed"),
+        (facts(100, 60, dispatch=10, synchronization=9), "inconclusive"),
+        (facts(100, 40, dispatch=10, host=10, input=5, allocator=5, queued=30), "overhead-bound"),
+        # over half of what the trace shows, or of T - B if that is more, is of unknown cause or the device's
+        (facts(100, 40, dispatch=30, unknown=30), "overhead-bound"),
+        (facts(100, 40, dispatch=29, unknown=31), "inconclusive"),
+        (facts(100, 40, dispatch=40, unknown=41), "inconclusive"),  # profiling made it longer
+        (facts(100, 40, dispatch=40, queued=41), "inconclusive"),
+        (facts(100, 40, host=40, unknown=41), "inconclusive"),
+        (facts(100, 85, unknown=15), "compute-bound"),
         # causes weigh against T - B of the true step, not against the profiled idle time
         (facts(100, 90, input=500), "compute-bound"),
         (facts(100, 40, dispatch=500, host=31), "host-bound"),

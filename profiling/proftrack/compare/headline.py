@@ -21,6 +21,7 @@ _CAUSES = {
     "synchronization": "idle time after waits for the GPU",
     "allocator": "allocating device memory",
     "profiler": "the profiler's own work",
+    "startup": "start-up",
     "queued": "the device's delay in starting work",
     "unknown": "idle time of unknown cause",
 }

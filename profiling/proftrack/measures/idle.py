@@ -1,4 +1,9 @@
-"""Why the device was idle: every gap in the device window gets one cause."""
+"""Why the device was idle: each gap in the device window, divided where its launch call returned, and its cause.
+
+host  [launches]|--something else--[launch]
+GPU   ==work====|      the host's cause    |   queued   |==next work==
+              start                      called        end
+"""
 
 from __future__ import annotations
 
@@ -8,24 +13,33 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from proftrack.measures.cold import start_up_calls
 from proftrack.measures.intervals import Intervals, intersection, union
-from proftrack.measures.links import Links
 from proftrack.measures.view import View
-from proftrack.measures.window import Ownership, Windows, busy
+from proftrack.measures.waits import delays_until, waiting_calls
+from proftrack.measures.window import QUEUE_DELAY_NS, Windows, busy
 from proftrack.record.figures import IDLE_CAUSES, Idle, IdleCause, IdleGap
-from proftrack.trace.categories import CALL_KINDS, Kind, is_allocator_call, is_wait
+from proftrack.trace.categories import CALL_KINDS, Kind, is_allocator_call
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 HOST_STRETCH_NS = 1_000_000
 """Within a gap, longer stretches without launching operators or runtime calls count as the host's own work; shorter
 ones are the Python between launches."""
+LAUNCH_LATENCY_NS = QUEUE_DELAY_NS
+"""Work launched into an empty queue starts 2 to 10 us after its call on NVIDIA GPUs, and a little later on others. A
+launch ahead of the GPU would have hidden that, so up to here it is part of what a late launch costs. Beyond, the device
+had another reason not to start, and nothing after the call is the host's doing."""
+WAKE_UP_NS = 100_000
+"""A wait returns some ten microseconds after the work that it waited for. One that goes on for longer while the device
+does nothing waits for another device, or for work that was not recorded."""
 LARGEST = 10
 
 CAUSES = IDLE_CAUSES
 """dispatch: the host was launching, but too slowly. host: it did something that launches nothing. input: it waited for
 the data loader. synchronization: it had been waiting for the GPU, which drained the queue. allocator: it allocated or
-freed device memory. profiler: the profiler requested or flushed a buffer. queued: the work was launched in time; the
-delay is the device's. unknown: no launch was recorded."""
+freed device memory. profiler: the profiler requested or flushed a buffer. queued: the work had been launched, or the
+host waited for a device that did nothing; the delay is the device's. startup: a context, a library or a kernel was
+loaded, which happens once. unknown: no launch was recorded."""
 
 LOADING = re.compile(
     r"enumerate\(DataLoader\)|DataLoaderIter|dataloader.*__next__"
@@ -52,7 +66,7 @@ def is_input(name: str) -> bool:
 
 
 class Gaps(NamedTuple):
-    """The idle gaps of the device window."""
+    """The idle gaps of the device window; a divided one is two, one behind the other."""
 
     start: Ints
     end: Ints
@@ -60,6 +74,8 @@ class Gaps(NamedTuple):
     """Index into CAUSES."""
     launch: Ints
     """Row of the call that launched the work that ended the gap, or NONE."""
+    thread: Ints
+    """The thread that made that call; for a gap that no work ended, the one that runs the steps; or NONE."""
 
     def by_cause(self) -> dict[IdleCause, int]:
         """Nanoseconds for each cause that occurs."""
@@ -76,42 +92,88 @@ class Host(NamedTuple):
     allocator: Intervals
     waits: Intervals
     """Synchronizations and blocking copies."""
+    delaying: Intervals
+    """Those of them that delay a launch."""
     profiler: Intervals
     """The profiler's own work, on whatever thread it is shown."""
+    startup: Intervals
+    """Calls that load something."""
+
+
+class _Next(NamedTuple):
+    """What ended each gap."""
+
+    launch: Ints
+    """See Gaps."""
+    called: Ints
+    """When the host had done its part: that call returned, or was only waiting. For a gap that no launched work ended,
+    its end."""
+    thread: Ints
+    """See Gaps."""
 
 
 def find_gaps(view: View, windows: Windows) -> Gaps:
-    """Each gap with its cause, judged by the call that launched the work that ended it."""
-    table, steps = view.table, view.steps
-    gaps = busy(view.on_device).gaps(windows.device_low, windows.device_high)
-    launch = _next_launch(table, view.links, view.on_device, gaps)
-    cause = np.full(len(gaps.start), CAUSES.index("unknown"), dtype=np.int8)
-    thread = np.where(launch == NONE, NONE, table.thread[launch])
-    operators = _launching_operators(view)
+    """Each gap of the device window with its cause."""
+    return explained(view, windows, busy(view.on_device).gaps(windows.device_low, windows.device_high))
+
+
+def explained(view: View, windows: Windows, gaps: Intervals) -> Gaps:
+    """Any idle gaps of a device that did something, divided where the host had done its part; each part has a cause.
+
+    A gap that no work ended (behind the last work, or cut off by the caller) is all the host's.
+    """
+    table, start, end = view.table, gaps.start, gaps.end
+    waiting = waiting_calls(table, view.links)
+    launch, called, thread = _next(view, waiting, gaps)
+    until = np.where(end - called <= LAUNCH_LATENCY_NS, end, called)
+    until = np.where(called <= start, start, until)
+    cause = np.full(len(start), CAUSES.index("unknown"), dtype=np.int8)
+    operators, loading = _launching_operators(view), _loading(view)
     for one in np.unique(thread[thread != NONE]).tolist():
         mine = np.flatnonzero(thread == one)
-        host = host_activity(view, {int(one), *steps.thread.tolist()}, operators, windows)
-        called = table.end[launch[mine]]
-        cause[mine] = _causes(host, gaps.start[mine], gaps.end[mine], called)
-    return Gaps(gaps.start, gaps.end, cause, launch)
+        host = host_activity(view, {int(one), *view.steps.thread.tolist()}, operators, waiting, loading, windows)
+        cause[mine] = _causes(host, start[mine], np.minimum(called, until)[mine])
+    late, queued = np.flatnonzero(until > start), np.flatnonzero(end > until)
+    gap = np.concatenate([late, queued])
+    order = np.argsort(np.concatenate([start[late], until[queued]]), kind="stable")
+    cause = np.concatenate([cause[late], np.full(len(queued), CAUSES.index("queued"), dtype=np.int8)])
+    return Gaps(
+        np.concatenate([start[late], until[queued]])[order],
+        np.concatenate([until[late], end[queued]])[order],
+        cause[order],
+        launch[gap[order]],
+        thread[gap[order]],
+    )
 
 
-def _next_launch(table: EventTable, links: Links, owned: Ownership, gaps: Intervals) -> Ints:
-    """For each gap, the launch call of the work that starts where it ends; of several, the earliest call."""
-    called = np.where(links.launch == NONE, 0, table.end[links.launch])
-    order = np.lexsort((called, links.launch == NONE, owned.start))
-    order = order[owned.usable[order] & (owned.end > owned.start)[order]]
-    starts = owned.start[order]
-    index = np.searchsorted(starts, gaps.end, side="left")
-    hit = index < len(starts)
-    hit[hit] = starts[index[hit]] == gaps.end[hit]
-    launch = np.full(len(gaps.end), NONE, dtype=np.int64)
-    launch[hit] = links.launch[order[index[hit]]]
-    return launch
+def _next(view: View, waiting: Bools, gaps: Intervals) -> _Next:
+    """What ended each gap; of works that start at once, the one that was launched first."""
+    table, links, work = view.table, view.links, view.on_device
+    launched, returned = links.launch != NONE, table.end[links.launch]
+    waited = np.where(waiting[links.launch], np.minimum(table.ts[links.launch] + LAUNCH_LATENCY_NS, returned), returned)
+    called = np.where(launched, waited, 0)
+    order = np.lexsort((called, ~launched, work.start))
+    order = order[work.usable[order] & (work.end > work.start)[order]]
+    first = np.append(order, 0)[np.searchsorted(work.start[order], gaps.end, side="left")]
+    ended = np.isin(gaps.end, work.start[order])
+    known = ended & launched[first]
+    thread = np.where(known, table.thread[links.launch[first]], NONE).astype(np.int64)
+    thread[~ended] = _running_thread(view)
+    return _Next(np.where(known, links.launch[first], NONE), np.where(known, called[first], gaps.end), thread)
 
 
-def host_activity(view: View, threads: set[int], operators: Bools, windows: Windows) -> Host:
-    """What these threads did; `operators` masks the operators that launch.
+def _running_thread(view: View) -> int:
+    """The thread that runs the steps; without steps, the one that launched last; NONE if nothing was launched."""
+    if len(view.steps):
+        return int(view.steps.thread[-1])
+    calls = view.links.calls
+    return int(view.table.thread[calls[np.argmax(view.table.ts[calls])]]) if len(calls) else NONE
+
+
+def host_activity(
+    view: View, threads: set[int], operators: Bools, waiting: Bools, loading: Bools, windows: Windows
+) -> Host:
+    """What these threads did. The masks: operators that launch, calls that wait, and calls that load something.
 
     The main thread counts along with a backward thread, which may be waiting for it.
     """
@@ -122,13 +184,15 @@ def host_activity(view: View, threads: set[int], operators: Bools, windows: Wind
         return union(table.ts[mask], table.end[mask])
 
     calls = here & table.of_kind(*CALL_KINDS)
-    launching = joined(calls | (here & operators))
+    launching, waits = joined(calls | (here & operators)), joined(here & waiting)
     return Host(
         not_launching=launching.gaps(windows.low, windows.high),
         input=joined(here & table.of_kind(Kind.CPU_OP, Kind.ANNOTATION) & table.named(is_input)),
         allocator=joined(calls & table.named(is_allocator_call)),
-        waits=joined(calls & table.named(is_wait)),
+        waits=waits,
+        delaying=waits.clipped(windows.low, delays_until(view)),
         profiler=joined(table.valid & table.of_kind(Kind.OVERHEAD) & ~table.named(_is_module_loading)),
+        startup=joined(here & loading),
     )
 
 
@@ -140,24 +204,33 @@ def _launching_operators(view: View) -> Bools:
     launches = forest.subtree_sums(is_call[forest.rows]) if len(forest.rows) else is_call[:0]
     mask = np.zeros(len(table), dtype=bool)
     mask[forest.rows[launches > 0]] = True
-    operators = (
-        table.of_kind(Kind.CPU_OP) & ~table.named(is_input) & ~table.named(lambda n: n.startswith("ProfilerStep"))
-    )
+    operators = table.of_kind(Kind.CPU_OP) & ~table.named(is_input) & ~table.named(_is_step)
     return mask & (operators | table.named(lambda n: _TORCH_LAUNCHES.match(n) is not None))
 
 
-def _causes(host: Host, start: Ints, end: Ints, called: Ints) -> npt.NDArray[np.int8]:
-    """Causes of gaps [start, end) whose next work was launched by a call that ended at `called`."""
-    until = np.clip(called, start, end)  # after the call the host has done its part
+def _loading(view: View) -> Bools:
+    """Mask of the calls that start something up."""
+    mask = np.zeros(len(view.table), dtype=bool)
+    mask[start_up_calls(view.table, int(view.steps.start[1]) if len(view.steps) > 1 else None)] = True
+    return mask
+
+
+def _causes(host: Host, start: Ints, until: Ints) -> npt.NDArray[np.int8]:
+    """Causes of gaps by what the host did in [start, until): at `until`, it had done its part."""
+    until = np.maximum(until, start)
     length = until - start
     waiting_for_data = host.input.covered_within(start, until)
     profiler = host.profiler.covered_within(start, until)
     shares = {
         "input": waiting_for_data,
         "profiler": profiler,
-        "host": np.maximum(_long_stretches(host.not_launching, start, until) - waiting_for_data - profiler, 0),
+        "host": np.maximum(
+            _long_stretches(host.not_launching, start, until, HOST_STRETCH_NS) - waiting_for_data - profiler, 0
+        ),
         "allocator": host.allocator.covered_within(start, until),
-        "synchronization": np.minimum(_waited(host.waits, start), length),
+        "queued": _long_stretches(host.waits, start, until, WAKE_UP_NS),
+        "synchronization": np.minimum(_waited(host.delaying, start), length),
+        "startup": host.startup.covered_within(start, until),
     }
     cause = np.full(len(start), CAUSES.index("dispatch"), dtype=np.int8)
     largest = length // 2
@@ -165,7 +238,6 @@ def _causes(host: Host, start: Ints, end: Ints, called: Ints) -> npt.NDArray[np.
         wins = (amount > 0) & (amount >= largest)
         cause[wins] = CAUSES.index(name)
         largest = np.where(wins, amount, largest)
-    cause[called <= start] = CAUSES.index("queued")
     return cause
 
 
@@ -178,9 +250,9 @@ def _waited(waits: Intervals, start: Ints) -> Ints:
     return np.asarray(np.where(during, start - waits.start[np.maximum(index, 0)], 0), dtype=np.int64)
 
 
-def _long_stretches(quiet: Intervals, start: Ints, until: Ints) -> Ints:
-    """For each disjoint [start, until), the length of the long pieces of `quiet` within it."""
-    pieces = intersection(quiet, union(start, until)).longer_than(HOST_STRETCH_NS)
+def _long_stretches(intervals: Intervals, start: Ints, until: Ints, length: int) -> Ints:
+    """For each disjoint [start, until), the length of the pieces of `intervals` within it that are longer than this."""
+    pieces = intersection(intervals, union(start, until)).longer_than(length)
     return pieces.covered_within(start, until)
 
 
@@ -197,7 +269,7 @@ def summarize(view: View, gaps: Gaps, windows: Windows) -> Idle:
                 start_us=(int(gaps.start[i]) - windows.device_low) / 1000,
                 duration_us=int(gaps.end[i] - gaps.start[i]) / 1000,
                 cause=CAUSES[gaps.cause[i]],
-                during=_during(view.table, int(gaps.launch[i]), int(gaps.start[i]), int(gaps.end[i])),
+                during=_during(view.table, int(gaps.thread[i]), int(gaps.start[i]), int(gaps.end[i])),
             )
             for i in order.tolist()
         ],
@@ -205,9 +277,10 @@ def summarize(view: View, gaps: Gaps, windows: Windows) -> Idle:
 
 
 def _rows_within(view: View, gaps: Gaps) -> Ints:
-    """For each gap, how many host rows were recorded in it before the launch that ended it."""
+    """For each gap, how many host rows that delayed its end were recorded in it."""
     starts = np.sort(view.table.ts[recorded_on_host(view.table)])
     until = np.where(gaps.launch == NONE, gaps.end, np.minimum(view.table.end[gaps.launch], gaps.end))
+    until = np.where(gaps.cause == CAUSES.index("queued"), gaps.start, until)
     counts = np.searchsorted(starts, np.maximum(until, gaps.start)) - np.searchsorted(starts, gaps.start)
     return np.asarray(counts, dtype=np.int64)
 
@@ -217,20 +290,23 @@ def recorded_on_host(table: EventTable) -> Bools:
     return table.valid & (table.host | table.of_kind(Kind.PYTHON))
 
 
-def _during(table: EventTable, launch: int, start: int, end: int) -> str:
-    """The host row that best describes [start, end) on the thread that launched next."""
-    if launch == NONE:
+def _during(table: EventTable, thread: int, start: int, end: int) -> str:
+    """What the thread did in most of [start, end): the innermost row that fills at least half of it, if one does.
+
+    A step says nothing about what is in it.
+    """
+    if thread == NONE:
         return "unknown host activity (no launch was recorded)"
-    end = max(min(end, int(table.end[launch])), start)
-    rows = np.flatnonzero(
-        (table.thread == table.thread[launch]) & recorded_on_host(table) & (table.ts < end) & (table.end > start)
-    )
-    if not len(rows):
-        return "unrecorded host activity"
+    mine = (table.thread == thread) & recorded_on_host(table) & (table.ts < end) & (table.end > start)
+    rows = np.flatnonzero(mine & ~table.named(_is_step))
     low, high = np.maximum(table.ts[rows], start), np.minimum(table.end[rows], end)
-    length = high - low
-    # The innermost row that fills at least half says the most; the widest one is only the step.
-    fills = length * 2 >= end - start
-    recorded = np.where(table.ev_idx[rows] == NONE, np.iinfo(np.int64).max, table.ev_idx[rows])
-    order = np.lexsort((-recorded, -table.ts[rows], table.dur[rows], np.where(fills, 0, -length), ~fills))
-    return str(table.names[table.name[rows[order[0]]]])
+    filling = rows[(high - low) * 2 >= end - start]
+    if not len(filling):
+        return "many short calls" if union(low, high).length * 2 >= end - start else "unrecorded host activity"
+    recorded = np.where(table.ev_idx[filling] == NONE, np.iinfo(np.int64).max, table.ev_idx[filling])
+    order = np.lexsort((-recorded, -table.ts[filling], table.dur[filling]))
+    return str(table.names[table.name[filling[order[0]]]])
+
+
+def _is_step(name: str) -> bool:
+    return name.startswith("ProfilerStep")

@@ -12,7 +12,7 @@ from proftrack.measures import sites as launch_sites
 from proftrack.measures.collectives import Collective, collectives
 from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.view import View, view
-from proftrack.measures.waits import Wait, waits
+from proftrack.measures.waits import Wait, delays_until, waiting_calls, waits
 from proftrack.measures.window import Windows, busy, find_windows
 from proftrack.record.ceilings import Ceilings
 from proftrack.record.figures import (
@@ -32,7 +32,7 @@ from proftrack.record.figures import (
     TraceWork,
     Window,
 )
-from proftrack.trace.categories import CALL_KINDS, Kind, is_wait
+from proftrack.trace.categories import Kind
 from proftrack.trace.table import NONE, Bools, EventTable
 
 
@@ -227,14 +227,14 @@ def _totals(seen: View, windows: Windows | None) -> Totals:
 
 
 def _waits_over_gpu(seen: View, gpu_busy: Intervals) -> float:
-    """Microseconds that launching threads spent waiting inside the steps while the GPU worked."""
+    """Microseconds that launching threads spent waiting while the GPU worked, where that delays a later launch.
+
+    With steps, from the first one's start: a wait at the end of a step delays the next, and the last one's own end.
+    """
     table, steps = seen.table, seen.steps
     waits = np.flatnonzero(
-        table.of_kind(*CALL_KINDS)
-        & table.valid
-        & table.named(is_wait)
-        & np.isin(table.thread, np.unique(table.thread[seen.links.calls]))
+        waiting_calls(table, seen.links) & np.isin(table.thread, np.unique(table.thread[seen.links.calls]))
     )
-    if len(steps):
-        waits = waits[steps.containing(table.ts[waits]) != NONE]
-    return intersection(union(table.ts[waits], table.end[waits]), gpu_busy).length / 1000
+    low = int(steps.start[0]) if len(steps) else 0
+    delaying = union(table.ts[waits], table.end[waits]).clipped(low, delays_until(seen))
+    return intersection(delaying, gpu_busy).length / 1000

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from proftrack.measures.cold import start_up_calls
 from proftrack.measures.intervals import union_by_group
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
@@ -19,6 +20,7 @@ FLAGS: dict[FlagCode, str] = {
     "partial_window": "The trace lacks part of the last step's work: that step's figures are too small.",
     "fewer_steps": "The loop ended before its schedule did: figures rest on fewer steps than requested.",
     "several_processes": "One file holds steps of several processes: their times are mixed; record them separately.",
+    "cold_start": "CUDA, a library or a kernel was loaded while recording: that happens once, and later steps lack it.",
     "uneven_steps": "The recorded steps differ widely: their mean represents none of them.",
     "launches_without_gpu_work": "Some launch calls have no recorded GPU work: busy time may be too small.",
     "gpu_not_measured": "The host launched GPU work but none was recorded: the GPU was not measured, rather than idle.",
@@ -84,6 +86,8 @@ def _file(view: View, _: Windows | None) -> Iterator[Flag]:
 
 def _steps(view: View, windows: Windows | None) -> Iterator[Flag]:
     steps = view.steps
+    if len(steps) <= 1 and len(view.links.gpu):
+        yield from _cold_start(view)
     if not len(steps):
         yield flag("no_steps", 1)
         return
@@ -106,6 +110,14 @@ def _steps(view: View, windows: Windows | None) -> Iterator[Flag]:
     if windows is not None and (windows.leaked or windows.unrecorded):
         detail = "" if windows.leaked else "The trace does not show it, but the steps' first work waited in a queue."
         yield flag("work_before_window", max(windows.leaked, 1), detail)
+
+
+def _cold_start(view: View) -> Iterator[Flag]:
+    table, calls = view.table, start_up_calls(view.table)
+    if len(calls):
+        spent = table.dur[calls]
+        longest = table.names[table.name[calls[int(np.argmax(spent))]]]
+        yield flag("cold_start", len(calls), f"{int(spent.sum()) / 1e6:.0f} ms, the longest call is {longest}.")
 
 
 def _gpu(view: View, _: Windows | None) -> Iterator[Flag]:

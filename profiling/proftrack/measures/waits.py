@@ -1,4 +1,4 @@
-"""The host's waits for the GPU by call and operator, and what each could cost."""
+"""Calls in which the host waits for the GPU, when a wait no longer delays anything, and what waits could cost."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import numpy as np
 from msgspec import Struct
 
 from proftrack.measures.intervals import Intervals
+from proftrack.measures.links import Links
 from proftrack.measures.view import View
-from proftrack.trace.categories import CALL_KINDS, Kind, is_wait
-from proftrack.trace.table import NONE, Ints
+from proftrack.trace.categories import CALL_KINDS, Kind, is_copy, is_wait
+from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 
 class Wait(Struct, frozen=True, kw_only=True):
@@ -24,6 +25,34 @@ class Wait(Struct, frozen=True, kw_only=True):
     calls: int
     over_gpu_us: float
     """The part in which the GPU worked: the host could have launched ahead."""
+
+
+def waiting_calls(table: EventTable, links: Links) -> Bools:
+    """Mask of the calls that wait for the GPU: synchronizations, and copies that return when the data have arrived."""
+    mask = table.of_kind(*CALL_KINDS) & table.valid & table.named(is_wait)
+    mask[_blocking_copies(table, links)] = True
+    return mask
+
+
+def _blocking_copies(table: EventTable, links: Links) -> Ints:
+    """Calls of any name that did not return before their copy ended, as copies to pageable memory do not.
+
+    The end may be a little late on the GPU's clock: of a pageable copy, a call that returned after its start counts.
+    """
+    copies = links.launch != NONE
+    copies[copies] = (table.kind == Kind.MEMCPY)[links.gpu[copies]] & table.named(is_copy)[links.launch[copies]]
+    copy, call = links.gpu[copies], links.launch[copies]
+    pageable = table.named(lambda name: "Pageable" in name)[copy]
+    blocks = table.end[call] >= np.where(pageable, table.ts[copy], table.end[copy])
+    return np.unique(call[blocks & table.valid[copy] & table.valid[call]])
+
+
+def delays_until(view: View) -> int:
+    """From here on a wait delays nothing: the last step's end; without steps, the last launch call of the trace."""
+    table, steps = view.table, view.steps
+    if len(steps):
+        return int(steps.end.max())
+    return int(table.ts[view.links.calls].max(initial=0))
 
 
 def waits(view: View, gpu_busy: Intervals) -> list[Wait]:
@@ -49,12 +78,11 @@ def waits(view: View, gpu_busy: Intervals) -> list[Wait]:
 
 def _candidates(view: View) -> Ints:
     """Rows of waits on launching threads that come before something they can delay."""
-    table, steps, calls = view.table, view.steps, view.links.calls
-    launching = np.isin(table.thread, np.unique(table.thread[calls]))
-    rows = np.flatnonzero(table.of_kind(*CALL_KINDS) & table.valid & table.named(is_wait) & launching)
-    if len(steps):
-        return np.asarray(rows[steps.containing(table.ts[rows]) != NONE], dtype=np.int64)
-    return np.asarray(rows[table.ts[rows] < table.ts[calls].max(initial=0)], dtype=np.int64)
+    table, steps = view.table, view.steps
+    launching = np.isin(table.thread, np.unique(table.thread[view.links.calls]))
+    low = int(steps.start[0]) if len(steps) else 0
+    here = (table.ts >= low) & (table.ts < delays_until(view))
+    return np.flatnonzero(waiting_calls(table, view.links) & launching & here)
 
 
 def _outermost(view: View, rows: Ints) -> tuple[Ints, Ints]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from proftrack.measures.cold import start_up_end
 from proftrack.measures.intervals import Intervals, union
 from proftrack.measures.links import Links
 from proftrack.trace.categories import Kind
@@ -141,7 +142,7 @@ def find_windows(
         return None
     low, high = window
     if not len(steps):
-        return Windows(low, high, low, high, 0, False)
+        return Windows(low, high, max(low, _start_up_end(table, on_device, on_device.usable)), high, 0, False)
     here = on_device.usable & (on_device.step != NONE)
     leaked = int(on_device.leaked.sum())
     if not here.any():
@@ -161,7 +162,14 @@ def find_windows(
         # The wait is taken for a queue if it is most of the time up to that point.
         unrecorded = start - called > QUEUE_DELAY_NS and (start - called) * 2 >= start - low
         device_low = max(low, start) if unrecorded else low
+    if len(steps) == 1:
+        device_low = max(device_low, _start_up_end(table, on_device, here))
     return Windows(low, high, min(device_low, own_end), own_end, leaked, unrecorded)
+
+
+def _start_up_end(table: EventTable, on_device: Ownership, work: Bools) -> int:
+    """When the start-up ahead of this GPU work was over; 0 if there was none or there is no such work."""
+    return (start_up_end(table, int(on_device.start[work].min())) or 0) if work.any() else 0
 
 
 def window_of(table: EventTable, steps: Steps, owned: Ownership) -> tuple[int, int] | None:

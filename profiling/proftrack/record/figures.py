@@ -14,7 +14,9 @@ Limit = Literal["arithmetic", "bandwidth", "communication", "latency", "transfer
 """What limits a piece of GPU work."""
 LIMITS: tuple[Limit, ...] = get_args(Limit)
 
-IdleCause = Literal["dispatch", "host", "input", "synchronization", "allocator", "profiler", "queued", "unknown"]
+IdleCause = Literal[
+    "dispatch", "host", "input", "synchronization", "allocator", "profiler", "startup", "queued", "unknown"
+]
 """Why a device was idle."""
 IDLE_CAUSES: tuple[IdleCause, ...] = get_args(IdleCause)
 
@@ -45,6 +47,7 @@ FlagCode = Literal[
     "partial_window",
     "fewer_steps",
     "several_processes",
+    "cold_start",
     "uneven_steps",
     "launches_without_gpu_work",
     "gpu_not_measured",

@@ -50,6 +50,7 @@ FILLS = {
     "idle-synchronization": "purple",
     "idle-allocator": "teal",
     "idle-profiler": "grey",
+    "idle-startup": "grey",
     "idle-queued": "grey",
     "idle-unknown": "grey",
     # the times of a step, and how much of them could be saved

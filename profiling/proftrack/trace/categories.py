@@ -76,15 +76,16 @@ _LAUNCH = re.compile(
     )$""",
     re.VERBOSE,
 )
+_COPY = re.compile(r"^(?:cuda|cu|hip|musa|mu)Mem(?:cpy|set)|^(?:ur|pi)Enqueue\w*Mem|^zeCommandListAppendMemory")
 _GRAPH_LAUNCH = re.compile(r"^(?:cuda|cu|hip|musa|mu)GraphLaunch")
 _SYNC_CALL = re.compile(
     r"^(?:cuda|cu|hip|musa|mu)(?:(?:Device|Stream|Event|Ctx)Synchronize|Mem(?:cpy|set)(?!.*Async)\w*)"
     r"|^(?:ur|pi)(?:QueueFinish|Events?Wait)|^ze(?:Event|Fence|CommandQueue|CommandList)(?:Host)?Synchronize"
 )
 _ALLOCATOR_CALL = re.compile(
-    r"^(?:cuda|cu|hip|musa|mu)(?:Malloc|Free|MemAlloc|MemFree|FreeHost|"
-    r"Host(?:Alloc|Malloc|Free|Register|Unregister)|"
-    r"MemCreate|MemMap|MemUnmap|MemRelease|MemSetAccess|MemAddressReserve|MemAddressFree)"
+    r"^(?:cuda|cu|hip|musa|mu)(?:(?:Ext)?Malloc|Free|MemAlloc|MemFree|"
+    r"(?:Mem)?Host(?:Alloc|Malloc|Free|Register|Unregister)|"
+    r"MemCreate|MemMap|MemUnmap|MemRelease|MemSetAccess|MemAddressReserve|MemAddressFree)(?!.*Async)"
 )
 
 
@@ -98,11 +99,19 @@ def is_graph_launch(name: str) -> bool:
     return _GRAPH_LAUNCH.match(name) is not None
 
 
+def is_copy(name: str) -> bool:
+    """Whether a call of this name copies or sets memory."""
+    return _COPY.match(name) is not None
+
+
 def is_wait(name: str) -> bool:
     """Whether a call of this name waits for the GPU: synchronizations and blocking copies."""
     return _SYNC_CALL.match(name) is not None
 
 
 def is_allocator_call(name: str) -> bool:
-    """Whether a call of this name allocates or frees device or pinned memory."""
+    """Whether a call of this name allocates or frees device or pinned memory: that may wait for the GPU.
+
+    Stream-ordered calls (cudaMallocAsync) do not wait, and do not count.
+    """
     return _ALLOCATOR_CALL.match(name) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from proftrack.measures import Measures
 from proftrack.record.figures import IdleCause, Limit
-from proftrack.record.verdict import Cause, Evidence, Regime
+from proftrack.record.verdict import Evidence, Regime
 from proftrack.text import factor, short_time
 from proftrack.verdict.context import Context
 from proftrack.verdict.rules import StepFacts, regime, without_inflation
@@ -17,7 +17,8 @@ CAUSE_TEXT: dict[IdleCause, str] = {
     "synchronization": "the host had waited for the GPU, and the GPU's queue ran empty",
     "allocator": "the host allocated or freed device memory",
     "profiler": "the profiler requested or flushed a buffer, which does not happen without it",
-    "queued": "the work was launched in time, but the device started it late",
+    "startup": "a context, a library or a kernel was loaded, which happens once",
+    "queued": "the work was launched in time, or the host waited for it, but the device started it late",
     "unknown": "no launch was recorded for the work that followed",
 }
 LIMIT_TEXT: dict[Limit, str] = {
@@ -41,13 +42,13 @@ _REGIME_TEXT: dict[Regime, str] = {
     "communication-bound": "most of it in collectives",
     "inconclusive": "but the data does not support a verdict",
 }
-_ALLOCATING = "the host keeps allocating or freeing device memory"
 
 
-def summary(name: Regime, facts: StepFacts, cause: Cause | None = None, *, what: str = "step") -> str:
+def summary(name: Regime, facts: StepFacts, *, what: str = "step") -> str:
     """The verdict in one plain sentence; `what` is what the times are of: a step or the recording."""
     times = f"{short_time(facts.gpu_busy_us)} of a {short_time(facts.step_time_us)} {what}"
-    why = _ALLOCATING if (name, cause) == ("host-bound", "allocator") else _REGIME_TEXT[name]
+    allocating = name == "host-bound" and facts.host_cause == "allocator"
+    why = "the host allocated or freed device memory" if allocating else _REGIME_TEXT[name]
     return f"{name.capitalize()}: the GPU is busy {times} ({facts.busy_fraction:.0%}); {why}."
 
 
@@ -151,7 +152,7 @@ def _other_mode(facts: StepFacts, context: Context, limits: Thresholds) -> list[
         return []
     scaled = facts.scaled(step_time_us=other.us, gpu_busy_us=facts.gpu_busy_us)
     other_regime = regime(scaled, limits)
-    if other_regime == regime(facts, limits):
+    if other_regime in (regime(facts, limits), "inconclusive"):  # the trace's causes are those of the other step
         return []
     name = "back to back" if other.noun == "block" else "synchronised after each step"
     text = f"Timed {name}, a step takes {short_time(other.us)} (u = {scaled.busy_fraction:.2f}): {other_regime}."

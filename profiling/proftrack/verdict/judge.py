@@ -8,8 +8,8 @@ from msgspec import structs
 
 from proftrack.measures import Measures
 from proftrack.measures.quality import flag
-from proftrack.record.figures import Flag, FlagCode, KernelKind
-from proftrack.record.verdict import Basis, Cause, Confidence, Regime, Verdict
+from proftrack.record.figures import Flag, FlagCode, IdleCause, KernelKind
+from proftrack.record.verdict import Basis, Cause, Confidence, HostRegime, Regime, Verdict
 from proftrack.text import number, short_time
 from proftrack.verdict import cpu, evidence, spread
 from proftrack.verdict.advice import Step, advise
@@ -49,20 +49,21 @@ def judge(measures: Measures, context: Context | None = None, *, limits: Thresho
 
 
 def _traced_step_us(measures: Measures) -> float | None:
-    """T of a bare trace: its step without the stretches in which the profiler delayed the host."""
-    traced, delayed = measures.step_time_profiled_us, measures.idle.by_cause_us_per_step.get("profiler", 0.0)
+    """T of a bare trace: its step without the stretches in which the profiler or start-up delayed the host."""
+    traced, causes = measures.step_time_profiled_us, measures.idle.by_cause_us_per_step
+    delayed = sum(causes.get(cause, 0.0) for cause in _NOT_THE_STEPS)
     return traced and max(traced - delayed, measures.gpu_busy_per_step_us or 0.0)
 
 
 def facts_of(measures: Measures, step_time_us: float) -> StepFacts:
     """The figures that the rules use, for a trace with GPU work.
 
-    Recording takes time: the excess of the profiled step over the unprofiled one is spread over the host rows, and
+    Recording takes time: the excess of the traced step over the unprofiled one is spread over the host rows, and
     subtracted from each cause by the rows recorded in its gaps. Work that records nothing (numpy, sleep, I/O) keeps
     its time.
     """
     steps = max(measures.steps, 1)
-    added = max((measures.step_time_profiled_us or step_time_us) - step_time_us, 0.0)
+    added = max((_traced_step_us(measures) or step_time_us) - step_time_us, 0.0)
     a_row = added * steps / measures.host_rows if measures.host_rows else 0.0
     rows = measures.idle.rows_by_cause_per_step
     return StepFacts(
@@ -71,7 +72,7 @@ def facts_of(measures: Measures, step_time_us: float) -> StepFacts:
         idle_by_cause_us={
             cause: max(time - a_row * rows.get(cause, 0.0), 0.0)
             for cause, time in measures.idle.by_cause_us_per_step.items()
-            if cause != "profiler"
+            if cause not in _NOT_THE_STEPS
         },
         busy_by_limit_us={k: v / steps for k, v in measures.busy_by_limit_us.items()},
         waits_over_gpu_us=measures.waits_over_gpu_us / steps,
@@ -145,7 +146,7 @@ class _Outcome:
             confidence=confidence,
             basis=basis,
             gpu_busy_fraction=self.facts.busy_fraction,
-            summary=evidence.summary(name, self.facts, cause, what="step" if self.measures.steps else "recording"),
+            summary=evidence.summary(name, self.facts, what="step" if self.measures.steps else "recording"),
             evidence=evidence.collect(self.measures, self.facts, self.context, self.roofline, self.limits),
             advice=advise(name, cause, self._step(basis)),
             reasons=[*blockers, *(text for _, text in doubts)],
@@ -170,11 +171,8 @@ class _Outcome:
         limits, u = self.limits, self.facts.busy_fraction
         codes = ("gpu_not_measured", "partial_file", "several_processes")
         reasons = [self.flags[c].message for c in codes if c in self.flags]
-        if self.facts.waits_for_device(limits) and self.regime == "inconclusive":
-            reasons.append(
-                "Most of the GPU's idle time precedes work that was launched in time: it waits for another device, "
-                "another stream or its own start-up, not for the host."
-            )
+        if u < limits.gpu_bound_from:
+            reasons += [*self._not_launched_late(), *self._mostly_start_up()]
         if u > limits.not_the_same_work and basis == "unprofiled":
             reasons.append(
                 f"GPU busy time is {u:.2f} times the given step time: trace and timing are not of the same work."
@@ -192,7 +190,45 @@ class _Outcome:
             reasons.append(self.flags["invalid_timestamps"].message)
         if basis == "profiled":
             reasons += self._inflated()
+        if self.regime == "inconclusive" and u < limits.gpu_bound_from and not reasons:
+            reasons.append(self._too_little_explained())
         return reasons
+
+    def _not_launched_late(self) -> list[str]:
+        """What most of the idle time is for which no late launch is to blame."""
+        cause = self.facts.mostly(self.limits)
+        if cause == "queued":
+            return [
+                "Most of the GPU's idle time precedes work that was launched in time: it waits for another device, "
+                "another stream or its own start-up, not for the host."
+            ]
+        if cause == "unknown":
+            return [
+                f"{self.facts.share_of(cause):.0%} of the GPU's idle time precedes work with no recorded launch: the "
+                "trace does not show what it waited for."
+            ]
+        return []
+
+    def _too_little_explained(self) -> str:
+        """How T - B divides if late launches explain less than half of it, and nothing else explains more."""
+        facts = self.facts
+        parts = {
+            "precedes work that was launched in time": facts.share_of("queued"),
+            "precedes work with no recorded launch": facts.share_of("unknown"),
+            "is not in the trace": 1 - sum(facts.idle_by_cause_us.values()) / facts.gap_us,
+        }
+        rest = [f"{share:.0%} {what}" for what, share in parts.items() if share >= 0.005]
+        return f"Late launches explain only {facts.late_us / facts.gap_us:.0%} of T - B: {', '.join(rest)}."
+
+    def _mostly_start_up(self) -> list[str]:
+        """Whether start-up takes most of the idle time: what is between its calls then belongs to it."""
+        startup = self.measures.idle.by_cause_us_per_step.get("startup", 0.0)
+        if startup <= sum(self.facts.idle_by_cause_us.values()):
+            return []
+        return [
+            f"Start-up takes {short_time(startup)} of the GPU's idle time and runs until late in the recording: what "
+            "remains is hardly a step of its own; record later steps."
+        ]
 
     def _traced_step_us(self) -> float | None:
         """The longest possible reading of the trace's own step."""
@@ -203,7 +239,7 @@ class _Outcome:
         """Whether the second reading of a bare trace disagrees, or the trace includes compilation."""
         reasons = []
         other = regime(without_inflation(self.facts, self.limits), self.limits)
-        if other != self.regime:
+        if other != self.regime != "inconclusive":
             reasons.append(
                 f"Profiling inflates host time: as recorded, the trace is {self.regime}, but without the inflation it "
                 f"may be {other}; give the unprofiled step time (--step-time-us)."
@@ -259,17 +295,20 @@ class _Outcome:
         for limit in relevant:
             if abs(u - limit) < limits.near:
                 beyond = limit - limits.near if u >= limit else limit + limits.near
-                busy = self.facts.gpu_busy_us
-                other = regime(self.facts.scaled(step_time_us=busy / beyond, gpu_busy_us=busy), limits)
+                other = regime(self.facts.with_busy_fraction(beyond), limits)
                 doubts.append(("medium", f"u = {u:.2f} is close to the limit of {limit}{_beyond(other, self.regime)}."))
         if self.facts.gap_us and u < limits.gpu_bound_from:
-            for name, explained in self.facts.explained_us().items():
+            causes: list[tuple[HostRegime | None, float]] = [*self.facts.explained_us().items()]
+            if self.regime in ("overhead-bound", "mixed"):
+                causes.append((None, self.facts.late_us))
+            for name, explained in causes:
                 share = explained / self.facts.gap_us
                 if abs(share - limits.cause_share) < limits.near:
                     moved = limits.cause_share + (-limits.near if share >= limits.cause_share else limits.near)
                     other = regime(self.facts.with_explained(name, moved * self.facts.gap_us), limits)
                     where = f"close to the limit of {limits.cause_share:.0%}{_beyond(other, self.regime)}"
-                    doubts.append(("medium", f"{share:.0%} of the idle time points to {name}: {where}."))
+                    what = name or "late launches"
+                    doubts.append(("medium", f"{share:.0%} of the idle time points to {what}: {where}."))
         return doubts
 
     def _kind_doubts(self) -> list[tuple[Confidence, str]]:
@@ -290,11 +329,11 @@ class _Outcome:
 
     def _regimes_within_spread(self) -> list[Regime]:
         """Other regimes within the uncertainty of the timing blocks and of the steps' GPU times."""
-        time, busy = self.facts.step_time_us, self.facts.gpu_busy_us
+        busy, ends = self.facts.gpu_busy_us, spread.time_interval(self.context.timing) or ()
         error = spread.busy_error(self.measures.per_step)
         regimes = {
-            regime(self.facts.scaled(step_time_us=t, gpu_busy_us=b), self.limits)
-            for t in (time, *(spread.time_interval(self.context.timing) or ()))
+            regime(facts.scaled(step_time_us=facts.step_time_us, gpu_busy_us=b), self.limits)
+            for facts in (self.facts, *(facts_of(self.measures, t) for t in ends))
             for b in (busy, busy * max(1 - error, 0.01), busy * (1 + error))
         }
         return sorted(regimes - {self.regime})
@@ -305,6 +344,8 @@ class _Outcome:
             causes = self.facts.idle_by_cause_us
             if self.regime == "sync-bound":
                 return "synchronization"
+            if self.regime == "host-bound":
+                return self.facts.host_cause
             return max(causes.items(), key=lambda each: each[1])[0] if causes else None
         kinds: dict[KernelKind, float] = {}
         for kernel in self.measures.kernels:
@@ -317,6 +358,8 @@ def _beyond(other: Regime, here: Regime) -> str:
     return f" (beyond it: {other})" if other != here else ""
 
 
+_NOT_THE_STEPS: tuple[IdleCause, ...] = ("profiler", "startup")
+"""Causes of idle time that later steps, or steps without the profiler, do not have."""
 _LOWERING: tuple[FlagCode, ...] = (
     "no_steps",
     "uneven_steps",

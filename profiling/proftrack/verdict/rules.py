@@ -8,6 +8,9 @@ from proftrack.record.figures import IdleCause, Limit
 from proftrack.record.verdict import GpuRegime, HostRegime, Regime
 from proftrack.verdict.thresholds import Thresholds
 
+_LATE: tuple[IdleCause, ...] = ("dispatch", "host", "input", "synchronization", "allocator")
+"""The host launched late; the other causes are the device's, or unknown."""
+
 
 class StepFacts(Struct, frozen=True, kw_only=True):
     """The figures that the rules use. Microseconds per step."""
@@ -34,13 +37,33 @@ class StepFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def sync_us(self) -> float:
-        """T - max(H, B): what removing the host's waits would save."""
-        return min(self.waits_over_gpu_us, self.gap_us)
+        """T - max(H, B): what removing the host's waits would save.
 
-    def waits_for_device(self, limits: Thresholds) -> bool:
-        """Whether launches came in time for most of the idle time in the trace, which rules out host-side regimes."""
-        shown = sum(self.idle_by_cause_us.values())
-        return shown > 0 and self.idle_by_cause_us.get("queued", 0.0) > limits.cause_share * max(shown, self.gap_us)
+        Launching earlier does not shorten what the device takes on its own, nor surely what is of unknown cause.
+        """
+        others = self.idle_by_cause_us.get("queued", 0.0) + self.idle_by_cause_us.get("unknown", 0.0)
+        return min(self.waits_over_gpu_us, max(self.gap_us - others, 0.0))
+
+    @property
+    def late_us(self) -> float:
+        """Idle time that ended with a launch that came late."""
+        return sum(self.idle_by_cause_us.get(cause, 0.0) for cause in _LATE)
+
+    @property
+    def host_cause(self) -> IdleCause:
+        """The larger cause that makes a step host-bound."""
+        host, allocator = (self.idle_by_cause_us.get(cause, 0.0) for cause in ("host", "allocator"))
+        return "allocator" if allocator > host else "host"
+
+    def share_of(self, cause: IdleCause) -> float:
+        """The cause's share of T - B; if the trace shows more idle time than that, its share of what is shown."""
+        idle = max(sum(self.idle_by_cause_us.values()), self.gap_us)
+        return self.idle_by_cause_us.get(cause, 0.0) / idle if idle else 0.0
+
+    def mostly(self, limits: Thresholds) -> IdleCause | None:
+        """The cause of most idle time that is not the host's, if there is one: it rules out the host's regimes."""
+        causes: tuple[IdleCause, ...] = ("queued", "unknown")
+        return next((cause for cause in causes if self.share_of(cause) > limits.cause_share), None)
 
     def kernel_headroom(self, roofline_us: float) -> float:
         """The most that better kernels can gain: B / R if B has nothing but kernels.
@@ -51,20 +74,28 @@ class StepFacts(Struct, frozen=True, kw_only=True):
         return self.gpu_busy_us / (roofline_us + others)
 
     def explained_us(self) -> dict[HostRegime, float]:
-        """Causes of T - B that have a regime of their own."""
+        """Causes of T - B that have a regime of their own; of several that explain enough, the largest gives it."""
         return {
             "input-bound": self.idle_by_cause_us.get("input", 0.0),
             "sync-bound": self.sync_us,
-            "host-bound": self.idle_by_cause_us.get("host", 0.0),
+            "host-bound": self.idle_by_cause_us.get(self.host_cause, 0.0),
         }
 
-    def with_explained(self, name: HostRegime, explained_us: float) -> StepFacts:
-        """The same step if the cause of this regime (one of `explained_us`) explained this much."""
+    def with_explained(self, name: HostRegime | None, explained_us: float) -> StepFacts:
+        """The same step if the cause of this regime (one of `explained_us`) explained this much; None: `late_us`."""
         if name == "sync-bound":
             return structs.replace(self, waits_over_gpu_us=explained_us)
-        cause: IdleCause = "input" if name == "input-bound" else "host"
-        changed = self.idle_by_cause_us.get(cause, 0.0) + explained_us - self.explained_us()[name]
-        return structs.replace(self, idle_by_cause_us={**self.idle_by_cause_us, cause: max(changed, 0.0)})
+        cause: IdleCause = "dispatch" if name is None else "input" if name == "input-bound" else self.host_cause
+        before = self.late_us if name is None else self.explained_us()[name]
+        changed = max(self.idle_by_cause_us.get(cause, 0.0) + explained_us - before, 0.0)
+        return structs.replace(self, idle_by_cause_us={**self.idle_by_cause_us, cause: changed})
+
+    def with_busy_fraction(self, u: float) -> StepFacts:
+        """The same step with another T, whose idle time has the same causes."""
+        scaled = self.scaled(step_time_us=self.gpu_busy_us / u, gpu_busy_us=self.gpu_busy_us)
+        factor = scaled.gap_us / self.gap_us if self.gap_us else 1.0
+        causes = {cause: us * factor for cause, us in self.idle_by_cause_us.items()}
+        return structs.replace(scaled, idle_by_cause_us=causes, waits_over_gpu_us=self.waits_over_gpu_us * factor)
 
     def scaled(self, *, step_time_us: float, gpu_busy_us: float) -> StepFacts:
         """The same step with a different T and B; the parts of B keep their shares."""
@@ -81,10 +112,12 @@ def regime(facts: StepFacts, limits: Thresholds) -> Regime:
     """The regime by the rules in docs/verdict.md, regardless of data quality."""
     if facts.busy_fraction >= limits.gpu_bound_from:
         return gpu_regime(facts.busy_by_limit_us, limits)
-    for name, explained in facts.explained_us().items():
-        if explained >= limits.cause_share * facts.gap_us:
-            return name
-    if facts.waits_for_device(limits):
+    if facts.mostly(limits) is not None:
+        return "inconclusive"
+    name, explained = max(facts.explained_us().items(), key=lambda each: each[1])  # of equals the first
+    if explained >= limits.cause_share * facts.gap_us:
+        return name
+    if facts.late_us < limits.cause_share * facts.gap_us:
         return "inconclusive"
     return "overhead-bound" if facts.busy_fraction <= limits.overhead_bound_to else "mixed"
 

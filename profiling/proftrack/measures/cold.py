@@ -1,0 +1,56 @@
+"""Start-up: calls that load the driver, libraries or kernels, which happens once: it says nothing about later steps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from proftrack.measures.intervals import union
+from proftrack.trace.categories import CALL_KINDS, is_allocator_call, is_copy, is_launch, is_wait
+from proftrack.trace.table import EventTable, Ints
+
+START_UP_NS = 20_000_000
+"""A longer call that neither copies nor waits does more than call: launching and allocating take microseconds, while
+creating a context, loading a library, or loading a kernel when it is first launched take tens of milliseconds."""
+
+RECURRING = 10
+"""The first allocations of a program create its context; a name that takes this long more often than this without
+steps, or once more behind the first step, is how the program allocates."""
+
+
+def start_up_calls(table: EventTable, second_step: int | None = None) -> Ints:
+    """Rows, in order of time, of the calls of launching threads that start something up.
+
+    They take over 20 ms, neither copy nor wait, and the GPU does not work for most of them: a launch that finds the
+    queue full, or a cudaFree while kernels run, takes that long because it waits. Nor do allocations that recur count;
+    `second_step` is when the second step starts, if there is one.
+    """
+    rows = np.flatnonzero(table.of_kind(*CALL_KINDS) & table.valid & (table.dur > START_UP_NS))
+    rows = rows[~(table.named(is_copy) | table.named(is_wait))[rows]]
+    if not len(rows):
+        return rows
+    launching = np.unique(table.thread[table.of_kind(*CALL_KINDS) & table.named(is_launch)])
+    rows = rows[np.isin(table.thread[rows], launching)]
+    work = np.flatnonzero(table.gpu_work & table.valid)
+    busy = union(table.ts[work], table.end[work]).covered_within(table.ts[rows], table.end[rows])
+    rows = rows[busy * 2 < table.dur[rows]]
+    rows = rows[np.argsort(table.ts[rows], kind="stable")]
+    allocates = table.named(is_allocator_call)[rows]
+    name, again = table.name[rows], np.zeros(len(rows), dtype=bool)
+    if second_step is None:
+        again = np.bincount(name, minlength=1)[name] > RECURRING
+    else:
+        again = np.isin(name, name[table.ts[rows] >= second_step])
+    return rows[~(allocates & again)]
+
+
+def start_up_end(table: EventTable, first_work: int) -> int | None:
+    """When the start-up ahead of the first GPU work, which starts at `first_work`, was over; at most that time.
+
+    host  |-cudaFree(0)-------------|  |-L-|
+    GPU                                   |====
+                                    ^
+    None if there was none. The first launch may itself be the call that loads something.
+    """
+    calls = start_up_calls(table)
+    calls = calls[table.ts[calls] < first_work]
+    return min(int(table.end[calls].max()), first_work) if len(calls) else None

@@ -1,0 +1,86 @@
+"""Start-up within a recording: which calls are, and where the device window then begins; values by hand."""
+
+from __future__ import annotations
+
+import pytest
+from traces import BACKWARD, TraceBuilder, flags
+
+from proftrack.measures.cold import start_up_calls, start_up_end
+
+
+def names_of(trace: TraceBuilder) -> list[str]:
+    table = trace.table()
+    return [table.names[code] for code in table.name[start_up_calls(table)].tolist()]
+
+
+def kernels(trace: TraceBuilder, at: float, count: int = 3) -> TraceBuilder:
+    """Kernels of 90 us, one every 100 us, each launched 10 us before it starts."""
+    for i in range(count):
+        trace.work(100 + i, launch=at + 100 * i, at=at + 100 * i + 10, dur=90)
+    return trace
+
+
+def test_long_calls_in_order_of_time() -> None:
+    trace = kernels(TraceBuilder(), 500_000)
+    trace.call("cuLibraryLoadData", at=200_000, dur=20_001, cat="cuda_driver").call("cudaFree", at=0, dur=150_000)
+    trace.call("cudaGetDeviceCount", at=300_000, dur=20_000)  # not over 20 ms
+    assert names_of(trace) == ["cudaFree", "cuLibraryLoadData"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["cudaMemcpyAsync", "hipMemcpyWithStream", "cudaMemsetAsync", "cudaDeviceSynchronize", "hipStreamSynchronize"],
+)
+def test_copies_and_waits_are_none(name: str) -> None:
+    assert names_of(kernels(TraceBuilder(), 50_000).call(name, at=0, dur=40_000)) == []
+
+
+def test_a_call_during_which_the_gpu_works_waits_for_it() -> None:
+    """A launch that finds the queue full, and a cudaFree while a kernel runs: 21 and 24 of 40 ms are busy."""
+    for busy, found in ((21_000, []), (19_000, ["cudaLaunchKernel"])):
+        trace = kernels(TraceBuilder(), 90_000).launch(at=0, dur=40_000, correlation=1).kernel(at=1000, dur=busy)
+        assert names_of(trace) == found
+    assert names_of(kernels(TraceBuilder(), 90_000).call("cudaFree", at=0, dur=40_000).kernel(at=9, dur=24_000)) == []
+
+
+def test_other_threads_start_nothing_up() -> None:
+    """A thread that pins memory in the background delays no launch."""
+    trace = kernels(TraceBuilder(), 0, 900).call("cudaHostAlloc", at=100, dur=60_000, thread=BACKWARD)
+    assert names_of(trace) == []
+
+
+def test_where_it_ends() -> None:
+    trace = kernels(TraceBuilder(), 50_000).call("cudaFree", at=0, dur=30_000).call("cudaMalloc", at=60_000, dur=30_000)
+    assert start_up_end(trace.table(), 50_010_000) == 30_000_000
+    assert start_up_end(kernels(TraceBuilder(), 0).table(), 10_000) is None
+
+
+def test_without_steps_the_device_window_begins_behind_it() -> None:
+    """30 ms of cudaFree, then 20 us, a launch, and 10 us later three kernels of 90 us with 10 us between them."""
+    trace = TraceBuilder().op("aten::empty", at=0, dur=30_000).call("cudaFree", at=0, dur=30_000)
+    measures = kernels(trace, 30_020).measures()
+    assert flags(measures)["cold_start"] == 1
+    assert next(f.message for f in measures.flags if f.code == "cold_start").endswith(
+        "30 ms, the longest call is cudaFree."
+    )
+    assert (measures.window.duration_us, measures.window.device_duration_us) == (30_320, 320)
+    assert measures.idle.by_cause_us_per_step == {"dispatch": 20 + 3 * 10}
+
+
+def test_a_first_launch_that_loads_its_kernel() -> None:
+    """The launch takes 25 ms and its kernel starts 5 us before it returns: nothing before that is idle time."""
+    trace = TraceBuilder().op("aten::mm", at=0, dur=25_100).launch(at=50, dur=25_000, correlation=1)
+    trace.kernel(at=25_045, dur=955, correlation=1).work(2, launch=25_500, at=26_000, dur=1000)
+    measures = trace.measures()
+    assert flags(measures)["cold_start"] == 1
+    assert measures.window.device_duration_us == 1955
+    assert measures.idle.by_cause_us_per_step == {}
+
+
+def test_a_single_step_begins_behind_it_too() -> None:
+    trace = TraceBuilder().step(1, at=0, dur=30_400).region("train", at=0, dur=30_400)
+    trace.call("hipMalloc", at=100, dur=30_000)
+    measures = kernels(trace, 30_120).measures()  # kernels from 30,130 to 30,420
+    assert flags(measures) == {"cold_start": 1}
+    assert measures.window.device_duration_us == 30_420 - 30_100
+    assert (measures.window.duration_us, measures.totals.gpu_idle_us) == (30_420, 30_420 - 270)
