@@ -53,6 +53,8 @@ def combine(parts: list[Measures]) -> Measures:
         flags=_combined_flags(parts),
         busy_in_device_window_us=_sum(p.busy_in_device_window_us for p in parts),
         other_us=_sum_by_key(p.other_us for p in parts),
+        impossible_us=sum(p.impossible_us for p in parts),
+        memory_sets=sum(p.memory_sets for p in parts),
         unseen_queue_us=sum(p.unseen_queue_us for p in parts),
         busy_by_limit_us=_sum_by_key(p.busy_by_limit_us for p in parts),
         waits_over_gpu_us=sum(p.waits_over_gpu_us for p in parts),

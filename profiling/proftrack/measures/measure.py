@@ -31,6 +31,7 @@ from proftrack.record.figures import (
     Totals,
     TraceWork,
     Window,
+    launches_per_step,
 )
 from proftrack.trace.categories import Kind
 from proftrack.trace.table import NONE, Bools, EventTable
@@ -55,6 +56,10 @@ class Measures:
     """Union of GPU work in the device window: B times the number of steps."""
     busy_by_limit_us: dict[Limit, float]
     """The same by what limits the work; kernels hide copies and collectives that run at the same time."""
+    impossible_us: float = 0.0
+    """Time cut off that device's work because its stream rules it out (`serial.possible_ends`)."""
+    memory_sets: int = 0
+    """How many of the launches set memory: whether they have work in a trace says nothing."""
     unseen_queue_us: float = 0.0
     """Time cut off the device window's start because a queue that is not in the trace seems to have filled it."""
     waits_over_gpu_us: float
@@ -94,11 +99,11 @@ class Measures:
         return "per step" if self.steps else "in total"
 
     @property
-    def launches_per_step(self) -> float:
-        """Launches inside the steps; without steps, all."""
+    def launches_per_step(self) -> float | None:
+        """Launches inside the steps; without steps, all. None if it is not known which calls are launches."""
         if not self.per_step:
-            return float(self.totals.launches)
-        return sum(step.launches for step in self.per_step) / len(self.per_step)
+            return None if self.totals.launches is None else float(self.totals.launches)
+        return launches_per_step(self.per_step)
 
     @property
     def own_share(self) -> float:
@@ -135,6 +140,8 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         devices=tables.devices(table, seen.links, seen.owned, windows.low, windows.high) if windows else [],
         flags=quality.flags(seen, windows),
         host_rows=_host_rows(seen, windows),
+        impossible_us=_impossible_ns(seen) / 1000,
+        memory_sets=int(seen.links.set_calls.sum()),
         unseen_queue_us=(windows.device_low - windows.low) / 1000 if windows and windows.unrecorded else 0.0,
         other_us=_others(table),
         collectives=collectives(seen),
@@ -197,6 +204,11 @@ def _host_rows(seen: View, windows: Windows | None) -> int:
     return int((idle.recorded_on_host(table) & inside).sum())
 
 
+def _impossible_ns(seen: View) -> int:
+    cut = seen.table.end[seen.links.gpu] - seen.on_device.end
+    return int(cut[seen.on_device.usable].sum())
+
+
 def _window(seen: View, windows: Windows | None) -> Window:
     return Window(
         steps=len(seen.steps),
@@ -214,14 +226,14 @@ def _totals(seen: View, windows: Windows | None) -> Totals:
     measured = _placed(seen, windows)
     duration = windows.duration if windows else 0
     return Totals(
-        self_cpu_time_total_us=int(seen.forest.self_ns.sum()) / 1000,
+        self_cpu_time_total_us=int(seen.forest.self_ns.sum()) / 1000 if len(seen.forest.rows) else None,
         self_cuda_time_total_us=total_ns / 1000 if len(links.gpu) else None,
         gpu_busy_us=busy_ns / 1000 if measured else None,
         gpu_idle_us=(duration - busy_ns) / 1000 if measured else None,
         gpu_busy_fraction_profiled=round(busy_ns / duration, 5) if measured else None,
         gpu_events=len(links.gpu),
         kernels=int((table.kind[links.gpu] == Kind.KERNEL).sum()),
-        launches=len(links.calls),
+        launches=len(links.calls) if links.counted else None,
         gpu_events_without_launch=int((links.launch == NONE).sum()),
     )
 

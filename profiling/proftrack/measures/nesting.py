@@ -6,11 +6,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from proftrack.measures.intervals import union
+from proftrack.trace.categories import CALL_KINDS, Kind
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 MAX_ROUNDS = 300
 """Limit for rounds of work on whole columns; operators nest about 20 deep. Thousands of levels need a stack."""
 FEW_ROUNDS = 64
+EARLY_NS = 1000
+"""A call that begins at most this long before the operator of its External id runs inside it: the two are recorded by
+clocks that differ (seen on ROCm, by a nanosecond)."""
+OPERATORS_AT_ONCE = 16
+"""Limit for how many rows may begin within EARLY_NS between the call and its operator."""
 
 
 class Forest(NamedTuple):
@@ -25,11 +32,23 @@ class Forest(NamedTuple):
     parent: Ints
     """Position in `rows` of the row it runs in, NONE for a root."""
     start: Ints
+    """As recorded; that of a call that begins just before its operator, the operator's (`EARLY_NS`)."""
     end: Ints
-    """Clipped to the parent's end: a child's overhang (a nanosecond, by rounding) is not charged to anyone."""
+    """Clipped to the parent's end."""
     last: Ints
     """Position after its last descendant: the descendants of i are i + 1 .. last[i] - 1."""
     self_ns: Ints
+    """Time in the row and in none of its children. On each thread these add up to the time in which it was in any row.
+
+    Rows may cross, by a rounded nanosecond or as regions opened and closed by hand. The one that starts later is a
+    child of the other and is clipped to it:
+
+        a |-----------|
+        b       |-----|~~~~~~~|        b is in a; ~ is its overhang
+        c                 |-------|    c is in neither
+
+    While other rows run, the overhang is theirs (here from c's start). The rest of it is b's own.
+    """
 
     def position_of(self, size: int) -> Ints:
         """For each row of the event table (`size` rows), its position in `rows`, or NONE."""
@@ -64,19 +83,68 @@ class Forest(NamedTuple):
 
 
 def nest(table: EventTable, mask: Bools) -> Forest:
-    """Nest the valid rows of `mask` by time on each thread. A row's parent is the row running when it starts."""
+    """Nest the valid rows of `mask` by time on each thread. A row's parent is the row running when it starts.
+
+    Rows that cross: see `Forest.self_ns`. A call that begins up to EARLY_NS before its operator starts with it.
+    """
     rows = np.flatnonzero(mask & table.valid)
     start, end, thread = table.ts[rows], table.end[rows], table.thread[rows].astype(np.int64)
     # torch's own order breaks ties in time; runtime calls have none and run inside operators; then the file's order.
     recorded = np.where(table.ev_idx[rows] == NONE, np.iinfo(np.int64).max, table.ev_idx[rows])
     order = np.lexsort((recorded, -end, start, thread))
-    rows, start, end, thread = rows[order], start[order], end[order], thread[order]
-    nested = _by_level(thread, start, end)
-    parent, end, last = _by_stack(thread, start, end) if nested is None else nested
-    self_ns = table.dur[rows].copy()
+    early, begun = _early_calls(table, rows[order], start[order], thread[order])
+    if len(early):
+        start[order[early]] = begun
+        order = np.lexsort((recorded, -end, start, thread))
+    rows, start, recorded_end, thread = rows[order], start[order], end[order], thread[order]
+    nested = _by_level(thread, start, recorded_end)
+    parent, end, last = _by_stack(thread, start, recorded_end) if nested is None else nested
+    self_ns = end - start
     child = parent != NONE
     np.subtract.at(self_ns, parent[child], (end - start)[child])
+    _add_overhang(self_ns, thread, parent, start, end, recorded_end)
     return Forest(rows, parent, start, end, last, self_ns)
+
+
+def _early_calls(table: EventTable, rows: Ints, start: Ints, thread: Ints) -> tuple[Ints, Ints]:
+    """Positions in these sorted rows of the calls that begin just before their operator, and the operators' starts.
+
+    A call that ends outside the operator is not in it, whatever its id says.
+    """
+    end, ids, kind = table.end[rows], table.external_id[rows], table.kind[rows]
+    at = np.flatnonzero(np.isin(kind, CALL_KINDS) & (ids > 0))
+    found, begun = [], []
+    for ahead in range(1, OPERATORS_AT_ONCE + 1):
+        at = at[at + ahead < len(rows)]
+        near = (thread[at + ahead] == thread[at]) & (start[at + ahead] - start[at] <= EARLY_NS)
+        at = at[near]
+        if not len(at):
+            break
+        there = at + ahead
+        operator = (kind[there] == Kind.CPU_OP) | (kind[there] == Kind.ANNOTATION)
+        inside = (start[there] > start[at]) & (start[there] < end[at]) & (end[at] <= end[there])
+        belongs = operator & inside & (ids[there] == ids[at])
+        found.append(at[belongs])
+        begun.append(start[there[belongs]])
+        at = at[~belongs]
+    if not found:
+        return at[:0], at[:0]
+    return np.concatenate(found), np.concatenate(begun)
+
+
+def _add_overhang(self_ns: Ints, thread: Ints, parent: Ints, start: Ints, end: Ints, recorded_end: Ints) -> None:
+    """Add to `self_ns` the time of each row's overhang in which no row runs; overlapping overhangs count once."""
+    over = np.flatnonzero(recorded_end > end)
+    for one in np.unique(thread[over]).tolist():
+        low, high = np.searchsorted(thread, one, side="left"), np.searchsorted(thread, one, side="right")
+        roots = low + np.flatnonzero(parent[low:high] == NONE)
+        pieces = over[thread[over] == one]
+        pieces = pieces[np.argsort(end[pieces], kind="stable")]
+        until = recorded_end[pieces]
+        begin = np.maximum(end[pieces], np.concatenate([end[pieces][:1], np.maximum.accumulate(until)[:-1]]))
+        running = union(start[roots], end[roots])
+        until = np.maximum(until, begin)
+        self_ns[pieces] += until - begin - running.covered_within(begin, until)
 
 
 def _by_level(thread: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints] | None:

@@ -187,7 +187,7 @@ def per_step(table: EventTable, forest: Forest, links: Links, steps: Steps, owne
             self_cuda_time_us=int(cuda[i]) / 1000 if measured else None,
             gpu_events=int(events[i]),
             kernels=int(kernels[i]),
-            launches=int(launches[i]),
+            launches=int(launches[i]) if links.counted else None,
         )
         for i in range(count)
     ]
@@ -237,7 +237,7 @@ def _spans(table: EventTable, links: Links, mask: Bools) -> list[Region]:
             calls=int(n),
             cpu_time_us=int(host[i]) / 1000,
             gpu_busy_us=int(busy[i]) / 1000 if len(links.gpu) else None,
-            launches=int(launches[i]),
+            launches=int(launches[i]) if links.counted else None,
         )
         for i, n in enumerate(np.bincount(group, minlength=count).tolist())
     ]

@@ -16,6 +16,7 @@ import numpy as np
 from proftrack.measures.cold import start_up_end
 from proftrack.measures.intervals import Intervals, union
 from proftrack.measures.links import Links
+from proftrack.measures.serial import possible_ends
 from proftrack.trace.categories import Kind
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
@@ -75,12 +76,13 @@ class Ownership(NamedTuple):
     """Has valid times."""
     start: Ints
     end: Ints
+    """As recorded, but cut where the row's stream rules out what was recorded (`serial.possible_ends`)."""
 
 
 def own_work(table: EventTable, links: Links, steps: Steps) -> Ownership:
     """GPU work belongs to a step if its launch call starts inside the step's host interval, whenever it runs."""
     usable = table.valid[links.gpu]
-    start, end = table.ts[links.gpu], table.end[links.gpu]
+    start, end = table.ts[links.gpu], possible_ends(table, links)
     if not len(steps):
         none = np.zeros(len(links.gpu), dtype=bool)
         return Ownership(np.where(usable, 0, NONE), none, usable, start, end)
@@ -182,7 +184,8 @@ def window_of(table: EventTable, steps: Steps, owned: Ownership) -> tuple[int, i
         return int(steps.start[0]), max(int(steps.end.max()), int(owned.end[own].max(initial=0)))
     for rows in (table.valid & (table.gpu_work | table.of_kind(Kind.CPU_OP)), table.valid & table.host):
         if rows.any():
-            return int(table.ts[rows].min()), int(table.end[rows].max())
+            last = int(table.end[rows & ~table.gpu_work].max(initial=0))
+            return int(table.ts[rows].min()), max(last, int(owned.end[owned.usable].max(initial=0)))
     return None
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from proftrack.record import Record
-from proftrack.record.figures import FlagCode
+from proftrack.record.figures import FlagCode, launches_per_step
 from proftrack.redact import scrub
 from proftrack.store import keys
 
@@ -189,7 +189,7 @@ def _means(record: Record) -> dict[str, float | None]:
         return {}
     return {
         keys.KERNELS_PER_STEP: sum(step.kernels for step in steps) / len(steps),
-        keys.LAUNCHES_PER_STEP: sum(step.launches for step in steps) / len(steps),
+        keys.LAUNCHES_PER_STEP: launches_per_step(steps),
     }
 
 

@@ -9,6 +9,8 @@ lenient     a value that is not quite JSON
 rows        decoded events into columns
 codes       numbers that stand for a column's distinct values
 categories  what kind of event a row is
+legacy      rows of torch.autograd's profiler, which have no category
+duplicates  rows that stand in the file twice
 table       the event table: every column explained
 parquet     the table as a file, and back
 ranks       which rank a trace belongs to

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -13,8 +14,10 @@ import numpy.typing as npt
 from msgspec import Raw, Struct, field
 from msgspec.structs import astuple
 
+from proftrack.trace import legacy
 from proftrack.trace.categories import GPU_KINDS, Kind, kind_of
 from proftrack.trace.codes import Numbering, paired
+from proftrack.trace.duplicates import duplicates
 from proftrack.trace.table import NONE, Codes, EventTable, Ints, Notes, TraceMeta
 
 Column = Sequence[Any]
@@ -156,15 +159,18 @@ def _as_id(value: Any) -> int:
 
 
 def _blocks(grid: bytes) -> int:
-    """Thread blocks of a grid like [4, 2, 1], in JSON; NONE for anything else."""
+    """Thread blocks of a grid like [4, 2, 1], in JSON; NONE for anything else.
+
+    A grid without blocks launches nothing: [0, 0, 0] is what ROCm writes for a grid that it does not know.
+    """
     try:
         extents = msgspec.json.decode(grid)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return NONE
-    if not isinstance(extents, list) or not extents or not all(isinstance(extent, int) for extent in extents):
+    if not isinstance(extents, list) or not extents or not all(type(e) is int and e > 0 for e in extents):
         return NONE
     blocks = math.prod(extents)
-    return blocks if 0 <= blocks < _LIMIT_NS else NONE
+    return blocks if blocks < _LIMIT_NS else NONE
 
 
 def _size(value: Any) -> int:
@@ -186,6 +192,8 @@ class TableBuilder:
         self._signatures = Numbering()
         self._kind_of_category: list[Kind] = []
         self._columns: dict[str, list[npt.NDArray[Any]]] = {}
+        self._legacy = False
+        self._operators_on_gpu = 0
         self.events_seen = 0
         """Events of any phase, for the record's source."""
 
@@ -218,6 +226,9 @@ class TableBuilder:
             **self._gpu_columns(pids, tids, args, np.flatnonzero(_IS_GPU_WORK[kind])),
             signature=self._signature_codes(args, kind),
         )
+        self._legacy = self._legacy or ("" in self._categories and any(map(legacy.is_legacy, self._pids)))
+        if self._legacy:
+            self._operators_on_gpu += sum(r.ph == "s" and r.cat.startswith("cpu_to_") for r in decoded)
 
     def _gpu_columns(self, pids: Column, tids: Column, args: list[Args], gpu: Ints) -> dict[str, Any]:
         """Device, stream, grid and bytes, for GPU work only. Old traces give the device as pid, the stream as tid."""
@@ -257,19 +268,21 @@ class TableBuilder:
             self._columns.setdefault(name, []).append(values)
 
     def build(self, meta: TraceMeta, notes: Notes) -> EventTable:
-        """The table, with times relative to the first valid event."""
+        """The table, with times relative to the first valid event, and each event once."""
         if not self._columns:
             self._append(**{c: np.zeros(0, dtype=_DTYPES.get(c, np.int64)) for c in (*_PLAIN, *_BUILT)})
         joined = {name: _concatenate(parts) for name, parts in self._columns.items()}
         self._columns.clear()
         ts, dur = joined.pop("ts"), joined.pop("dur")
+        if self._legacy:
+            notes = replace(notes, legacy=True, operators_on_gpu=self._read_legacy(joined))
         thread, threads = self._threads(joined.pop("pid"), joined.pop("tid"))
         lane, lanes = self._lanes(joined["device"], joined.pop("stream"))
         blocks = np.array([*map(_blocks, self._grids), NONE], dtype=np.int64)  # the last is for rows without a grid
         valid = _valid_times(ts, dur, joined["kind"])
         origin = int(ts[valid].min()) if valid.any() else 0
         ts[ts == _INVALID] = origin
-        return EventTable(
+        table = EventTable(
             ts=ts - origin,
             dur=np.where((dur >= 0) & (dur < LONGEST_NS), dur, 0),
             valid=valid,
@@ -286,6 +299,21 @@ class TableBuilder:
             origin_ns=origin,
             **{name: joined[name] for name in _PLAIN if name in joined},
         )
+        twice = duplicates(table)
+        if not len(twice):
+            return table
+        once = np.ones(len(table), dtype=bool)
+        once[twice] = False
+        return replace(table.take(once), notes=replace(notes, duplicates=len(twice)))
+
+    def _read_legacy(self, joined: dict[str, npt.NDArray[Any]]) -> int:
+        """Give the rows of a legacy trace kinds, and its kernels a device; returns its operators on the GPU."""
+        uncategorised = np.array([not category for category in self._categories], dtype=bool)[joined["category"]]
+        kernels = legacy.kinds(joined["kind"], uncategorised, list(self._pids), joined["pid"], joined["name"])
+        joined["device"][kernels] = _devices(list(self._tids))[joined["tid"][kernels]]
+        joined["stream"][kernels] = self._stream_codes([None])[0]
+        again = int((uncategorised & (joined["kind"] == Kind.GPU_ANNOTATION)).sum())
+        return max(again, self._operators_on_gpu)
 
     def _threads(self, pid: Codes, tid: Codes) -> tuple[Codes, list[tuple[str, str]]]:
         (pid_of, pids), (tid_of, tids) = self._pids.texts(), self._tids.texts()

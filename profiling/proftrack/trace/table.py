@@ -46,6 +46,12 @@ class Notes:
     repaired_example: str | None = None
     skipped: int = 0
     """Events lost in a partial file (`--salvage`)."""
+    duplicates: int = 0
+    """Events that stood in the file more than once; the table has each once."""
+    legacy: bool = False
+    """torch.autograd's old profiler wrote the file (trace.legacy): it records neither launches nor kernels."""
+    operators_on_gpu: int = 0
+    """How many of its operators did something on a GPU."""
     partial: str | None = None
     """Why the file is partial; None if it is complete."""
 
@@ -124,6 +130,12 @@ class EventTable:
     def host(self) -> Bools:
         """Mask of the rows that self CPU time is counted over."""
         return self.of_kind(*HOST_KINDS)
+
+    @cached_property
+    def on_stream(self) -> Bools:
+        """Mask of GPU work on a lane that is one stream: its name is neither absent nor negative."""
+        is_stream = [s not in ("", "None") and not s.startswith("-") for _, s in self.lanes]
+        return np.asarray(np.array([*is_stream, False], dtype=bool)[self.lane])  # NONE is the last
 
     def named(self, predicate: Any) -> Bools:
         """Mask of the rows with a name (cut to TELLING) that satisfies `predicate(str)`, called once per name."""

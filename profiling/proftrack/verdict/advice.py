@@ -14,7 +14,7 @@ from proftrack.measures import Measures
 from proftrack.measures.waits import Wait
 from proftrack.record.figures import IdleCause, Kernel
 from proftrack.record.verdict import GPU_REGIMES, Cause, Regime
-from proftrack.text import counted, factor, how_often, number, plain, short_time
+from proftrack.text import counted, factor, how_often, plain, short_time
 from proftrack.verdict.context import Context
 from proftrack.verdict.rules import StepFacts
 from proftrack.verdict.thresholds import Thresholds
@@ -131,11 +131,13 @@ def _launching(step: Step) -> Iterator[Advice]:
             f"The step is already compiled{cost}: replay it as a CUDA graph with mode='reduce-overhead' {most}, and "
             "measure whether eager is faster at this size."
         )
-    elif launches > 1:
+    elif launches is None or launches > 1:
+        many = "" if launches is None else f"{counted(round(launches), 'launch')} {measures.per}: "
         text = (
-            f"{number(round(launches))} launches {measures.per}: replay the step as a CUDA graph {most}{once}, or let "
-            "torch.compile fuse its operators and measure whether that is faster."
+            f"{many}replay the step as a CUDA graph {most}{once}, or let torch.compile fuse its operators and measure "
+            "whether that is faster."
         )
+        text = text[0].upper() + text[1:]
     else:
         text = f"One launch {measures.per}: only a larger batch gives the GPU more to do."
     yield Advice(saves, text)
@@ -150,9 +152,9 @@ def _launching_us(step: Step) -> float:
 def _optimizer(step: Step) -> Iterator[Advice]:
     """For a for-loop or foreach optimizer that makes many of the step's launches."""
     measures = step.measures
-    total = step.per_step(sum(s.launches for s in measures.per_step) or measures.totals.launches)
+    total = measures.launches_per_step or 0.0
     for region in measures.regions:
-        launches = step.per_step(region.launches)
+        launches = step.per_step(region.launches or 0)
         if not region.name.startswith("Optimizer.step#") or launches < max(_SHARE * total, _MANY_LAUNCHES):
             continue
         foreach = any(op.name.startswith("aten::_foreach_") for op in measures.ops)

@@ -188,6 +188,8 @@ class _Outcome:
             reasons += self._gpu_partly_measured()
         if self._share_of("invalid_timestamps", self.measures.totals.gpu_events) > limits.invalid_share:
             reasons.append(self.flags["invalid_timestamps"].message)
+        if self.measures.impossible_us > limits.impossible_share * (self.measures.busy_in_device_window_us or 0.0):
+            reasons.append(self.flags["impossible_durations"].message)
         if basis == "profiled":
             reasons += self._inflated()
         if self.regime == "inconclusive" and u < limits.gpu_bound_from and not reasons:
@@ -260,7 +262,8 @@ class _Outcome:
         """If the GPU may have done more than was recorded, no verdict can rely on its idle time."""
         if "under_recorded_graphs" in self.flags:
             return [self.flags["under_recorded_graphs"].message]
-        silent = self._share_of("launches_without_gpu_work", self.measures.totals.launches)
+        telling = (self.measures.totals.launches or 0) - self.measures.memory_sets
+        silent = self._share_of("launches_without_gpu_work", telling)
         return [self.flags["launches_without_gpu_work"].message] if silent > self.limits.silent_launches else []
 
     def _share_of(self, code: FlagCode, whole: int) -> float:

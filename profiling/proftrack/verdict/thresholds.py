@@ -35,6 +35,10 @@ class Thresholds(Struct, frozen=True, kw_only=True):
     invalid_share: float = 0.05
     """Share of GPU work without usable times above which the figures do not support a verdict."""
 
+    impossible_share: float = 0.05
+    """Share of B that may be cut off GPU work whose stream rules it out. That a trace's times are wrong by more says
+    that the others may be, too; a judgement call, as invalid_share is."""
+
     roofline_slack: float = 1.05
     """R / B above this is impossible: the ceilings are off."""
     uncounted_share: float = 0.2
