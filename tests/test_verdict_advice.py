@@ -252,7 +252,7 @@ def allocating(*calls: str) -> TraceBuilder:
 @pytest.mark.parametrize("calls", [("hipFree", "hipMalloc"), ("cudaFree", "cudaMalloc"), ("cuMemUnmap", "cuMemCreate")])
 def test_an_allocator_that_is_exhausted_has_its_own_advice(calls: tuple[str, ...]) -> None:
     texts = advice("host-bound", allocating(*calls), facts(1000, 100, allocator=600), "allocator")
-    assert texts[0].startswith(f"{calls[0]} and {calls[1]} in the step leave the GPU idle for at most 600 us of a 1 ms")
+    assert texts[0].startswith(f"Calls of {calls[0]} and {calls[1]} leave the GPU idle for at most 600 us of a 1 ms")
     assert "empty_cache" in texts[0]
     assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in texts[0]
     assert texts[-1].startswith("A CUDA graph or fused kernels do not help here")

@@ -219,9 +219,8 @@ def _allocating(step: Step) -> Iterator[Advice]:
     calls = [op for op in step.measures.ops if _ALLOCATOR_CALL.match(op.name)]
     names = [op.name for op in sorted(calls, key=lambda op: -op.cpu_time_us)][:2]
     pinned = bool(names) and "Host" in names[0]
-    what = (
-        f"{' and '.join(names) or 'Allocator calls'} in the step leave the GPU idle for at most {step.of_step(saves)}"
-    )
+    who = f"Calls of {' and '.join(names)}" if names else "Allocator calls"
+    what = f"{who} leave the GPU idle for at most {step.of_step(saves)}"
     remedy = (
         "allocate pinned memory once and use it again."
         if pinned
