@@ -64,7 +64,7 @@ def waits(view: View, gpu_busy: Intervals) -> list[Wait]:
     if not len(rows):
         return []
     table = view.table
-    over = gpu_busy.covered_within(table.ts[rows], table.end[rows])
+    over = gpu_busy.covered_within(table.ts[rows], np.minimum(table.end[rows], delays_until(view)))
     keys = table.name[rows].astype(np.int64) * (len(table.names) + 1) + operator + 1
     unique, group = np.unique(keys, return_inverse=True)
     calls, total = np.bincount(group), np.bincount(group, weights=over)

@@ -211,7 +211,8 @@ def _hosting(step: Step) -> Iterator[Advice]:
 
 def _during(name: str) -> str:
     """What the host did in a gap, if one row says so for most of it."""
-    return f", during {name[:120]}" if name and "unrecorded" not in name and "unknown" not in name else ""
+    unknown = not name or name.startswith(("unrecorded host activity", "unknown host activity"))
+    return "" if unknown else f", during {name[:120]}"
 
 
 def _allocating(step: Step) -> Iterator[Advice]:

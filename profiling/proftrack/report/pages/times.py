@@ -25,7 +25,7 @@ def bars(record: Record) -> list[Bar]:
         below = ("W", "operators' working time", "If every operator reached the roofline")
     steps = "step time, without the profiler" if unprofiled else "step time, from the profiled trace"
     rows = [("T", steps, t, "If everything but the GPU's work vanished" if below[0] == "B" else "Without overhead")]
-    least = f"roofline: the least this device could need{' for the counted part' if _is_part(record) else ''}"
+    least = f"roofline: the least this device could need{' for the counted part' if is_part(record) else ''}"
     rows += [(below[0], below[1], b, below[2]), ("R", least, r, "")]
     measured = [(key, label, us, what) for key, label, us, what in rows if us]
     longest = max((us for _, _, us, _ in measured), default=0.0)
@@ -39,7 +39,7 @@ def bars(record: Record) -> list[Bar]:
         text = f"{what}: {_most(record, key, us / lower)}" if lower < us else ""
         if not text and not last:
             text = f"{what}: nothing to gain"
-        if record.verdict.regime == "inconclusive" or (key == "B" and _is_part(record)):
+        if record.verdict.regime == "inconclusive" or (key == "B" and is_part(record)):
             text = ""
         solid = 100 * lower / longest
         rest = 100 * us / longest - solid
@@ -56,8 +56,8 @@ def _most(record: Record, key: str, ratio: float) -> str:
     return f"{headroom(ratio, 1 / other)} faster (a bound from a profiled step)"
 
 
-def _is_part(record: Record) -> bool:
-    """Whether R leaves out so much work that no headroom follows from it."""
+def is_part(record: Record) -> bool:
+    """Whether R leaves out so much work that it is only a lower bound, from which no headroom follows."""
     times, figure = record.times, record.verdict.figure
     both = times.gpu_busy_per_step_us is not None and figure("roofline_time_us") is not None
     return both and figure("kernel_headroom") is None
@@ -107,7 +107,7 @@ def remarks(record: Record) -> list[str]:
         if rates.gbytes_per_s:
             share = f" ({percent(rates.mbu)} of attainable)" if rates.mbu else ""
             attained.append(f"{scaled(rates.gbytes_per_s * 1e9, 'B/s')} of minimum traffic{share}")
-        at_least = "at least " if _is_part(record) else ""
+        at_least = "at least " if is_part(record) else ""
         out.append(f"Over T, the step attains {at_least}{' and '.join(attained)}.")
     return out
 
