@@ -28,7 +28,7 @@ def two_kernels(gap: float) -> TraceBuilder:
     GPU      |==100==|            gap              |==100==|
     """
     end = 110 + gap
-    trace = TraceBuilder().step(0, at=0, dur=end + 200).work(1, launch=5, at=10, dur=100)
+    trace = TraceBuilder().step(0, at=0, dur=end + 100).work(1, launch=5, at=10, dur=100)
     return trace.launch(at=end - 6, correlation=2).kernel("gemm", at=end, dur=100, correlation=2)
 
 
@@ -113,9 +113,17 @@ def test_allocator_calls() -> None:
     assert causes(trace.measures())["allocator"] == 400
 
 
+def test_allocator_a_call_that_drained_the_queue() -> None:
+    # It waits from 20 on for the kernel that ends at 110; 30 us later the next one starts.
+    trace = two_kernels(30).call("cudaFree", at=20, dur=92)
+    assert causes(trace.measures()) == {"allocator": 30, "dispatch": 10}
+    # Here it began 10 us before the kernel ended, and explains 12 of 500 us.
+    assert causes(two_kernels(500).call("cudaFree", at=100, dur=12).measures()) == {"dispatch": 510}
+
+
 def test_queued_the_work_was_launched_in_time() -> None:
     # Both launched at once; the device starts the second 7 us after the first.
-    trace = TraceBuilder().step(0, at=0, dur=300).work(1, launch=5, at=10, dur=100).work(2, launch=7, at=117, dur=100)
+    trace = TraceBuilder().step(0, at=0, dur=217).work(1, launch=5, at=10, dur=100).work(2, launch=7, at=117, dur=100)
     assert causes(trace.measures()) == {"queued": 7, "dispatch": 10}
 
 
@@ -197,12 +205,12 @@ def test_a_graph_launch_that_outlives_its_first_copy_does_not_wait() -> None:
 
 @pytest.mark.parametrize("call", ["hipMemcpyWithStream", "cudaMemcpyAsync"])
 def test_queued_a_blocking_copy_waits_for_what_was_not_recorded(call: str) -> None:
-    # The call lasts from 100 to 60,000, the copy takes its last 5 us: 20 us after its start it was launched.
+    # The call lasts from 100 to 60,000, the copy takes its last 5 us. It prepares the copy for up to 100 us.
     trace = TraceBuilder().op("aten::copy_", at=0, dur=60_010).call(call, at=100, dur=59_900, correlation=1)
     trace.memcpy(PAGEABLE, at=59_995, dur=5, correlation=1).work(2, launch=60_005, at=60_010, dur=90)
     measures = trace.measures()
     # Behind it, 10 us: the host had been waiting for longer than that.
-    assert causes(measures) == {"dispatch": 120, "queued": 59_995 - 120, "synchronization": 10}
+    assert causes(measures) == {"dispatch": 200, "queued": 59_995 - 200, "synchronization": 10}
     assert measures.idle.largest[0].during == call
 
 
@@ -321,14 +329,14 @@ def test_a_gap_is_during_what_fills_half_of_it(rows: list[tuple[str, float, floa
 
 
 def test_unknown_no_launch_was_recorded() -> None:
-    trace = TraceBuilder().step(0, at=0, dur=300).work(1, launch=5, at=10, dur=100).kernel("k", at=150, dur=20)
+    trace = TraceBuilder().step(0, at=0, dur=180).work(1, launch=5, at=10, dur=100).kernel("k", at=150, dur=20)
     trace.work(2, launch=160, at=170, dur=10)
     assert causes(trace.measures()) == {"unknown": 40, "dispatch": 10}
 
 
 def test_the_thread_that_launched_counts() -> None:
     # The main thread is in a long operator that launches nothing; the gap is the backward thread's own.
-    trace = TraceBuilder().step(0, at=0, dur=6000).work(1, launch=5, at=10, dur=100)
+    trace = TraceBuilder().step(0, at=0, dur=5120).work(1, launch=5, at=10, dur=100)
     trace.op("MmBackward0", at=120, dur=5000, thread=BACKWARD)
     trace.launch(at=5100, correlation=2, thread=BACKWARD).kernel("k", at=5110, dur=10, correlation=2)
     assert causes(trace.measures()) == {"dispatch": 5010}
@@ -361,7 +369,7 @@ def test_the_largest_gaps_say_what_the_host_did() -> None:
 
 
 def test_ten_gaps_are_listed_the_largest_first() -> None:
-    trace = TraceBuilder().step(0, at=0, dur=2000)
+    trace = TraceBuilder().step(0, at=0, dur=195.1)
     at = 0.0
     for i in range(1, 16):
         at += i

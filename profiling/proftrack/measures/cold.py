@@ -24,10 +24,11 @@ def start_up_calls(table: EventTable, second_step: int | None = None) -> Ints:
     queue full, or a cudaFree while kernels run, takes that long because it waits. Nor do allocations that recur count;
     `second_step` is when the second step starts, if there is one.
     """
-    rows = np.flatnonzero(table.of_kind(*CALL_KINDS) & table.valid & (table.dur > START_UP_NS))
-    rows = rows[~(table.named(is_copy) | table.named(is_wait))[rows]]
+    rows = np.flatnonzero(table.dur > START_UP_NS)
+    rows = rows[table.valid[rows] & np.isin(table.kind[rows], CALL_KINDS)]
     if not len(rows):
         return rows
+    rows = rows[~(table.named(is_copy) | table.named(is_wait))[rows]]
     launching = np.unique(table.thread[table.of_kind(*CALL_KINDS) & table.named(is_launch)])
     rows = rows[np.isin(table.thread[rows], launching)]
     work = np.flatnonzero(table.gpu_work & table.valid)

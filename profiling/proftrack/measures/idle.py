@@ -29,9 +29,10 @@ LAUNCH_LATENCY_NS = QUEUE_DELAY_NS
 """Work launched into an empty queue starts 2 to 10 us after its call on NVIDIA GPUs, and a little later on others. A
 launch ahead of the GPU would have hidden that, so up to here it is part of what a late launch costs. Beyond, the device
 had another reason not to start, and nothing after the call is the host's doing."""
-WAKE_UP_NS = 100_000
-"""A wait returns some ten microseconds after the work that it waited for. One that goes on for longer while the device
-does nothing waits for another device, or for work that was not recorded."""
+WAIT_OVERHEAD_NS = 100_000
+"""A call that waits takes some ten microseconds by itself: a blocking copy prepares it, a synchronization returns some
+time after the work that it waited for. One that lasts longer while the device does nothing waits for another device, or
+for work that was not recorded."""
 LARGEST = 10
 
 CAUSES = IDLE_CAUSES
@@ -149,17 +150,18 @@ def explained(view: View, windows: Windows, gaps: Intervals) -> Gaps:
 def _next(view: View, waiting: Bools, gaps: Intervals) -> _Next:
     """What ended each gap; of works that start at once, the one that was launched first."""
     table, links, work = view.table, view.links, view.on_device
-    launched, returned = links.launch != NONE, table.end[links.launch]
-    waited = np.where(waiting[links.launch], np.minimum(table.ts[links.launch] + LAUNCH_LATENCY_NS, returned), returned)
-    called = np.where(launched, waited, 0)
-    order = np.lexsort((called, ~launched, work.start))
+    order = np.lexsort((table.end[links.launch], links.launch == NONE, work.start))
     order = order[work.usable[order] & (work.end > work.start)[order]]
-    first = np.append(order, 0)[np.searchsorted(work.start[order], gaps.end, side="left")]
-    ended = np.isin(gaps.end, work.start[order])
-    known = ended & launched[first]
-    thread = np.where(known, table.thread[links.launch[first]], NONE).astype(np.int64)
+    index = np.searchsorted(work.start[order], gaps.end, side="left")
+    first = np.append(order, 0)[index]
+    ended = np.append(work.start[order], NONE)[index] == gaps.end
+    launch = np.where(ended, links.launch[first], NONE)
+    began, returned = table.ts[launch], table.end[launch]
+    waits = np.where(began <= gaps.start, began, np.minimum(began + WAIT_OVERHEAD_NS, returned))
+    called = np.where(launch == NONE, gaps.end, np.where(waiting[launch], waits, returned))
+    thread = np.where(launch == NONE, NONE, table.thread[launch]).astype(np.int64)
     thread[~ended] = _running_thread(view)
-    return _Next(np.where(known, links.launch[first], NONE), np.where(known, called[first], gaps.end), thread)
+    return _Next(launch, called, thread)
 
 
 def _running_thread(view: View) -> int:
@@ -188,7 +190,7 @@ def host_activity(
     return Host(
         not_launching=launching.gaps(windows.low, windows.high),
         input=joined(here & table.of_kind(Kind.CPU_OP, Kind.ANNOTATION) & table.named(is_input)),
-        allocator=joined(calls & table.named(is_allocator_call)),
+        allocator=joined(calls & table.named(is_allocator_call) & ~loading),
         waits=waits,
         delaying=waits.clipped(windows.low, delays_until(view)),
         profiler=joined(table.valid & table.of_kind(Kind.OVERHEAD) & ~table.named(_is_module_loading)),
@@ -227,9 +229,9 @@ def _causes(host: Host, start: Ints, until: Ints) -> npt.NDArray[np.int8]:
         "host": np.maximum(
             _long_stretches(host.not_launching, start, until, HOST_STRETCH_NS) - waiting_for_data - profiler, 0
         ),
-        "allocator": host.allocator.covered_within(start, until),
-        "queued": _long_stretches(host.waits, start, until, WAKE_UP_NS),
-        "synchronization": np.minimum(_waited(host.delaying, start), length),
+        "allocator": np.minimum(host.allocator.covered_within(start, until) + _since(host.allocator, start), length),
+        "queued": _long_stretches(host.waits, start, until, WAIT_OVERHEAD_NS),
+        "synchronization": np.minimum(_since(host.delaying, start), length),
         "startup": host.startup.covered_within(start, until),
     }
     cause = np.full(len(start), CAUSES.index("dispatch"), dtype=np.int8)
@@ -241,13 +243,13 @@ def _causes(host: Host, start: Ints, until: Ints) -> npt.NDArray[np.int8]:
     return cause
 
 
-def _waited(waits: Intervals, start: Ints) -> Ints:
-    """How long the host had been waiting when each gap began: it could have launched that much earlier."""
-    if not len(waits.start):
+def _since(calls: Intervals, start: Ints) -> Ints:
+    """How long the host had been in such a call when each gap began: it could have launched that much earlier."""
+    if not len(calls.start):
         return np.zeros(len(start), dtype=np.int64)
-    index = np.searchsorted(waits.start, start, side="right") - 1
-    during = (index >= 0) & (waits.end[np.maximum(index, 0)] >= start)
-    return np.asarray(np.where(during, start - waits.start[np.maximum(index, 0)], 0), dtype=np.int64)
+    index = np.searchsorted(calls.start, start, side="right") - 1
+    during = (index >= 0) & (calls.end[np.maximum(index, 0)] >= start)
+    return np.asarray(np.where(during, start - calls.start[np.maximum(index, 0)], 0), dtype=np.int64)
 
 
 def _long_stretches(intervals: Intervals, start: Ints, until: Ints, length: int) -> Ints:
@@ -261,6 +263,7 @@ def summarize(view: View, gaps: Gaps, windows: Windows) -> Idle:
     per_step = max(len(view.steps), 1)
     rows = np.bincount(gaps.cause, weights=_rows_within(view, gaps), minlength=len(CAUSES))
     order = np.argsort(gaps.start - gaps.end, kind="stable")[:LARGEST]
+    telling = recorded_on_host(view.table) & ~view.table.named(_is_step)  # a step says nothing about what is in it
     return Idle(
         by_cause_us_per_step={c: round(ns / 1000 / per_step, 3) for c, ns in gaps.by_cause().items()},
         rows_by_cause_per_step={c: n / per_step for c, n in zip(CAUSES, rows.tolist(), strict=True) if n},
@@ -269,7 +272,7 @@ def summarize(view: View, gaps: Gaps, windows: Windows) -> Idle:
                 start_us=(int(gaps.start[i]) - windows.device_low) / 1000,
                 duration_us=int(gaps.end[i] - gaps.start[i]) / 1000,
                 cause=CAUSES[gaps.cause[i]],
-                during=_during(view.table, int(gaps.thread[i]), int(gaps.start[i]), int(gaps.end[i])),
+                during=_during(view.table, telling, int(gaps.thread[i]), int(gaps.start[i]), int(gaps.end[i])),
             )
             for i in order.tolist()
         ],
@@ -290,15 +293,11 @@ def recorded_on_host(table: EventTable) -> Bools:
     return table.valid & (table.host | table.of_kind(Kind.PYTHON))
 
 
-def _during(table: EventTable, thread: int, start: int, end: int) -> str:
-    """What the thread did in most of [start, end): the innermost row that fills at least half of it, if one does.
-
-    A step says nothing about what is in it.
-    """
+def _during(table: EventTable, telling: Bools, thread: int, start: int, end: int) -> str:
+    """What the thread did in most of [start, end): the innermost telling row that fills half of it, if one does."""
     if thread == NONE:
         return "unknown host activity (no launch was recorded)"
-    mine = (table.thread == thread) & recorded_on_host(table) & (table.ts < end) & (table.end > start)
-    rows = np.flatnonzero(mine & ~table.named(_is_step))
+    rows = np.flatnonzero((table.thread == thread) & telling & (table.ts < end) & (table.end > start))
     low, high = np.maximum(table.ts[rows], start), np.minimum(table.end[rows], end)
     filling = rows[(high - low) * 2 >= end - start]
     if not len(filling):

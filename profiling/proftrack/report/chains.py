@@ -9,9 +9,9 @@ import numpy as np
 from msgspec import Struct
 
 from proftrack.measures.view import View
+from proftrack.measures.waits import waiting_calls
 from proftrack.measures.window import busy
 from proftrack.record.figures import Kernel
-from proftrack.trace.categories import CALL_KINDS, is_wait
 from proftrack.trace.table import NONE, Ints
 
 _LONGEST = 6
@@ -93,7 +93,7 @@ def _paths(seen: View, at: Ints) -> Ints:
 def waits(seen: View) -> list[Wait]:
     """The calls that wait for the GPU, by name, longest first, with the GPU's busy time during each."""
     table = seen.table
-    rows = np.flatnonzero(table.of_kind(*CALL_KINDS) & table.valid & table.named(is_wait))
+    rows = np.flatnonzero(waiting_calls(table, seen.links))
     worked = busy(seen.on_device).covered_within(table.ts[rows], table.end[rows])
     out = []
     for code in np.unique(table.name[rows]).tolist():
