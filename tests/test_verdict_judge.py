@@ -336,6 +336,40 @@ def test_start_up_that_takes_most_of_the_recording() -> None:
     assert judged(cold(20)).verdict.regime == "overhead-bound"
 
 
+def with_impossible(dur: float, count: int = 1) -> TraceBuilder:
+    """Four steps of 1 ms with a kernel of 100 us each; in the first `count` a longer one begins before that one."""
+    number = iter(range(50, 60))
+
+    def longer(trace: TraceBuilder, at: float) -> None:
+        if at < count * 1000:
+            trace.work(next(number), launch=at, at=at + 1, dur=dur, name="impossible")
+
+    return steps(each=longer)
+
+
+def test_where_more_than_a_twentieth_of_b_is_cut_off_there_is_no_verdict() -> None:
+    # B: 4 x 100 us, and of the impossible kernel, which starts at 1, the 1 us up to its successor's start. 5 % of that
+    # are 20 us; cut are 120 and 11,999 us.
+    assert judged(with_impossible(121), 1000).verdict.regime == "inconclusive"
+    verdict = judged(with_impossible(12_000), 1000).verdict
+    assert verdict.regime == "inconclusive"
+    assert [r for r in verdict.reasons if r.startswith("Some GPU work outlives later work of its stream")]
+    assert verdict.gpu_busy_fraction == pytest.approx(401 / 4 / 1000)
+
+
+def test_a_small_part_cut_off_is_only_flagged() -> None:
+    def longer(trace: TraceBuilder, at: float) -> None:
+        first = int(at) + 10
+        trace.work(first, launch=at + 3, at=at + 101, dur=6).work(first + 1, launch=at + 5, at=at + 103, dur=2)
+
+    trace = steps(each=longer)  # a step: 2..102, 101..107 cut at 103, 103..105
+    judgement = judged(trace, 1000)
+    measures = trace.measures()
+    assert (measures.impossible_us, measures.busy_in_device_window_us) == (4 * 4, 4 * 103)
+    assert judgement.verdict.regime == "overhead-bound"
+    assert "impossible_durations" in {f.code for f in measures.flags}
+
+
 # -- confidence
 
 

@@ -2,8 +2,8 @@
 
 view         one trace with its rows nested, launches joined and GPU work assigned to steps
 nesting      which host row ran inside which, and each row's self time
-links        which host call launched which GPU work
 serial       ends of GPU work that its stream rules out
+links        which host call launched which GPU work
 window       steps, and the time windows that figures cover
 cold         calls that start something up, which happens once
 intervals    unions and overlaps of time intervals

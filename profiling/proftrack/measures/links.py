@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from proftrack.measures.nesting import Forest
+from proftrack.measures.serial import possible_ends
 from proftrack.trace.categories import (
     CALL_KINDS,
     Kind,
@@ -28,6 +29,8 @@ class Links(NamedTuple):
 
     gpu: Ints
     """Rows of GPU work in the event table, invalid times included."""
+    end: Ints
+    """When each of `gpu` ended: as recorded, but cut where its stream rules that out (`serial.possible_ends`)."""
     launch: Ints
     """For each of `gpu`, the row of the call that launched it, or NONE."""
     calls: Ints
@@ -60,7 +63,8 @@ def link(table: EventTable, forest: Forest) -> Links:
     joined = position[launch[launch != NONE]]
     caused = np.bincount(joined[joined != NONE], minlength=len(calls)).astype(np.int64)
     replays, sets = table.named(is_graph_launch)[calls], table.named(is_memory_set)[calls]
-    return Links(gpu, launch, calls, caused, replays, sets, len(calls) > 0 or not _has_device(table))
+    end = possible_ends(table, gpu, calls)
+    return Links(gpu, end, launch, calls, caused, replays, sets, len(calls) > 0 or not _has_device(table))
 
 
 def _has_device(table: EventTable) -> bool:

@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from proftrack.measures.links import Links
 from proftrack.trace.table import EventTable, Ints
 
 OUTLIVES_NS = 1000
 """Old traces give whole microseconds: by less than this a row outlives its successor by rounding alone."""
 
 
-def possible_ends(table: EventTable, links: Links) -> Ints:
-    """The ends of `links.gpu`, those of impossible rows cut at the start of the next row on their stream.
+def possible_ends(table: EventTable, gpu: Ints, launches: Ints) -> Ints:
+    """The ends of the rows `gpu`, those of impossible ones cut at the start of the next row on their stream.
 
     A stream runs its work in order. Consecutive rows may overlap (a programmatic launch starts early), but none can
     end after work that its stream started later. Not one of 60 public traces (CUDA and ROCm, with graphs) has such a
     row, and the branches of a CUDA graph get streams of their own. Streams are not told apart in a file of several
-    processes, nor is work without a stream: there nothing is cut. A row without a length says nothing.
+    processes (`launches`: their calls), nor is work without a stream: there nothing is cut. A row without a length
+    says nothing.
     """
-    gpu = links.gpu
     end: Ints = table.end[gpu].copy()
     at = np.flatnonzero(table.on_stream[gpu] & table.valid[gpu] & (table.dur[gpu] > 0))
-    if len(at) < 2 or _processes(table, links) > 1:
+    if len(at) < 2 or _processes(table, launches) > 1:
         return end
     lane, start = table.lane[gpu[at]].astype(np.int64), table.ts[gpu[at]]
     order = np.lexsort((end[at], start, lane))
@@ -42,6 +41,5 @@ def possible_ends(table: EventTable, links: Links) -> Ints:
     return end
 
 
-def _processes(table: EventTable, links: Links) -> int:
-    """How many processes launched GPU work."""
-    return len({table.threads[thread][0] for thread in np.unique(table.thread[links.calls]).tolist()})
+def _processes(table: EventTable, launches: Ints) -> int:
+    return len({table.threads[thread][0] for thread in np.unique(table.thread[launches]).tolist()})

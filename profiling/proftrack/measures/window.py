@@ -16,7 +16,6 @@ import numpy as np
 from proftrack.measures.cold import start_up_end
 from proftrack.measures.intervals import Intervals, union
 from proftrack.measures.links import Links
-from proftrack.measures.serial import possible_ends
 from proftrack.trace.categories import Kind
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
@@ -76,13 +75,13 @@ class Ownership(NamedTuple):
     """Has valid times."""
     start: Ints
     end: Ints
-    """As recorded, but cut where the row's stream rules out what was recorded (`serial.possible_ends`)."""
+    """`links.end`."""
 
 
 def own_work(table: EventTable, links: Links, steps: Steps) -> Ownership:
     """GPU work belongs to a step if its launch call starts inside the step's host interval, whenever it runs."""
     usable = table.valid[links.gpu]
-    start, end = table.ts[links.gpu], possible_ends(table, links)
+    start, end = table.ts[links.gpu], links.end
     if not len(steps):
         none = np.zeros(len(links.gpu), dtype=bool)
         return Ownership(np.where(usable, 0, NONE), none, usable, start, end)
