@@ -186,7 +186,7 @@ def test_launches_that_explain_nothing_are_no_advice() -> None:
 
 
 def test_an_optimizer_is_weighed_by_its_launches_and_the_graph_by_the_rest() -> None:
-    """30 of 40 launches are the optimizer's: of 800 us of launching, 600 and 200."""
+    """30 of 40 launches are the optimizer's: of 800 us of launching, 600; the graph comes second for the other 200."""
     trace = loop(2, dur=2000, launches=40, busy=10)
     for at in (0, 2000):
         trace.region("Optimizer.step#SGD.step", at=at + 95, dur=300)
@@ -194,7 +194,27 @@ def test_an_optimizer_is_weighed_by_its_launches_and_the_graph_by_the_rest() -> 
     assert texts[0].startswith("SGD.step makes 30 of 40 launches per step: pass it foreach=True or fused=True")
     assert "600 us of a 1.2 ms step" in texts[0]
     assert texts[1].startswith("40 launches per step")
-    assert "200 us of a 1.2 ms step" in texts[1]
+    assert "800 us of a 1.2 ms step" in texts[1]
+
+
+def test_where_the_optimizer_makes_nearly_all_launches_it_is_the_only_specific_advice() -> None:
+    """38 of 40: 40 us of 800 us of launching are left, under a twentieth of 1.2 ms."""
+    trace = loop(2, dur=2000, launches=40, busy=10)
+    for at in (0, 2000):
+        trace.region("Optimizer.step#SGD.step", at=at + 15, dur=380)
+    texts = advice("overhead-bound", trace, facts(1200, 400, dispatch=800))
+    assert "SGD.step makes 38 of 40 launches" in texts[0]
+    assert texts[1].startswith("Launch less")
+
+
+def test_kernels_side_by_side_take_no_longer_than_the_gpu_is_busy() -> None:
+    trace = loop(launches=1, busy=900, name="sgemm_a")
+    for i in range(3):
+        trace.launch(at=i * 1000 + 3, correlation=50 + i)
+        trace.kernel("sgemm_b", at=i * 1000 + 5, dur=900, correlation=50 + i, stream=9)
+    assert (
+        verdict_of(trace, 1000).advice[0].startswith("Float32 arithmetic without tensor cores takes 900 us of a 1 ms")
+    )
 
 
 def test_elementwise_kernels_that_take_no_time_are_not_mentioned() -> None:

@@ -114,10 +114,10 @@ def _roofline_sentence(headroom: float) -> str:
 
 
 def _launching(step: Step) -> Iterator[Advice]:
-    """Fewer launches save what the host's launching costs; what a better optimizer saves of it counts only there."""
+    """Fewer launches save what the host's launching costs. Beside a better optimizer they are weighed by the rest."""
     optimizer = list(_optimizer(step))
     yield from optimizer
-    saves = _launching_us(step) - sum(advice.saves_us for advice in optimizer)
+    saves = _launching_us(step)
     measures = step.measures
     launches, most = measures.launches_per_step, f"(at most {step.of_step(saves)})"
     once = " once nothing in it waits for the GPU" if measures.waits else ""
@@ -140,7 +140,7 @@ def _launching(step: Step) -> Iterator[Advice]:
         text = text[0].upper() + text[1:]
     else:
         text = f"One launch {measures.per}: only a larger batch gives the GPU more to do."
-    yield Advice(saves, text)
+    yield Advice(saves - sum(advice.saves_us for advice in optimizer), text)
 
 
 def _launching_us(step: Step) -> float:
@@ -236,8 +236,9 @@ def _allocating(step: Step) -> Iterator[Advice]:
 
 
 def _kernels_us(step: Step, kernels: list[Kernel]) -> float:
-    """Time per step of the steps' own work of these names."""
-    return step.per_step(sum(kernel.total_us for kernel in kernels)) * step.measures.own_share
+    """Time per step of the steps' own work of these names; side by side on several streams it is not more than B."""
+    own = step.per_step(sum(kernel.total_us for kernel in kernels)) * step.measures.own_share
+    return min(own, step.facts.gpu_busy_us)
 
 
 def _copying(step: Step) -> Iterator[Advice]:
