@@ -24,7 +24,7 @@ class Wait(Struct, frozen=True, kw_only=True):
     """The innermost operator that the call ran in; empty if none."""
     calls: int
     over_gpu_us: float
-    """The part in which the GPU worked: the host could have launched ahead."""
+    """The part of the typical steps in which the GPU worked meanwhile: the host could have launched ahead."""
 
 
 def waiting_calls(table: EventTable, links: Links) -> Bools:
@@ -56,7 +56,8 @@ def delays_until(view: View) -> int:
 
 
 def waits(view: View, gpu_busy: Intervals) -> list[Wait]:
-    """The waits of launching threads inside the steps, the longest first; `gpu_busy` is that of the device window.
+    """The waits of launching threads inside the steps, the longest first; `gpu_busy` is that of the typical
+    steps.
 
     Without steps, those before the last launch: what follows it delays nothing in the trace.
     """

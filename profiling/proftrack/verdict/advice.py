@@ -45,7 +45,7 @@ class Step(NamedTuple):
     limits: Thresholds
 
     def per_step(self, total_us: float) -> float:
-        """A sum over the trace, per step."""
+        """A sum over the trace, per step: totals hold all steps, outliers too."""
         return total_us / max(self.measures.steps, 1)
 
     def idle(self, cause: IdleCause) -> float:
@@ -169,7 +169,7 @@ def _optimizer(step: Step) -> Iterator[Advice]:
 def _waiting(step: Step) -> Iterator[Advice]:
     """Without a wait the host launches ahead: that saves what it waited while the GPU worked, at most T - B."""
     for wait in step.measures.waits:
-        saves = min(step.per_step(wait.over_gpu_us), step.facts.gap_us)
+        saves = min(wait.over_gpu_us / step.measures.window.typical_steps, step.facts.gap_us)
         if saves:
             yield Advice(saves, f"{_without(wait, step)} (at most {step.of_step(saves)}).")
 
