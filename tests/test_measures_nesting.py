@@ -95,6 +95,23 @@ def test_a_call_that_begins_just_before_its_operator_runs_inside_it(early: float
     assert ops["hipLaunchKernel"].cpu_time_us == pytest.approx(10 + early)  # as recorded
 
 
+@pytest.mark.parametrize("late", [-40, -0.001, 0, 0.001, 1])
+@pytest.mark.parametrize("call_first", [True, False])
+def test_an_early_call_may_end_with_its_operator_or_just_after_it(late: float, call_first: bool) -> None:
+    trace = TraceBuilder().launch(at=99.999, dur=50.001 + late, correlation=7, External_id=7)
+    trace.op("op", at=100, dur=50, External_id=7)
+    if not call_first:
+        trace.events.reverse()
+    assert parents(trace) == {"op": None, "cudaLaunchKernel": "op"}
+    inside, beyond = min(50 + late, 50), max(late, 0)
+    assert self_us(trace) == pytest.approx({"op": 50 - inside, "cudaLaunchKernel": inside + beyond})
+
+
+def test_a_call_as_long_as_its_operator_runs_inside_it_whatever_comes_first() -> None:
+    trace = TraceBuilder().launch(at=0, dur=10, correlation=1).op("op", at=0, dur=10)  # neither has an Ev Idx
+    assert parents(trace) == {"op": None, "cudaLaunchKernel": "op"}
+
+
 def test_the_operator_of_the_id_may_be_an_inner_one() -> None:
     # call        |----|           99.9 .. 104, of id 8
     # outer        |-----------|   100 .. 150, id 7
@@ -111,6 +128,7 @@ OUTSIDE = {
     "id 0, which is none": {"at": 99.9, "dur": 10, "External_id": 0},
     "over a microsecond early": {"at": 98.9, "dur": 10, "External_id": 7},
     "over before the operator begins": {"at": 99.5, "dur": 0.4, "External_id": 7},
+    "over a microsecond longer": {"at": 99.9, "dur": 51.2, "External_id": 7},
     "another thread": {"at": 99.9, "dur": 10, "External_id": 7, "thread": BACKWARD},
 }
 

@@ -42,6 +42,14 @@ def test_rows_without_ids_count_once_where_others_show_that_the_file_was_written
     assert figures(merged) == {**figures(once), "flags": figures(merged)["flags"]}
 
 
+def test_in_a_doubled_file_work_of_no_length_counts_once_by_its_id() -> None:
+    trace = clean().launch(at=50, correlation=9).kernel("z", at=60, dur=0, correlation=9)
+    trace.launch(at=52, correlation=10).kernel("lost", at=-(10**12), dur=5, correlation=10)
+    once, merged = trace.measures(), twice(trace).measures()
+    assert (once.totals.gpu_events, merged.totals.gpu_events) == (4, 4)
+    assert flags(merged)["invalid_timestamps"] == 1
+
+
 def test_the_first_of_equal_rows_stays() -> None:
     trace = TraceBuilder().op("a", at=0, dur=9, External_id=1).op("b", at=1, dur=2, External_id=2)
     trace.op("a", at=0, dur=9, External_id=1).op("a", at=0, dur=9, External_id=1)

@@ -46,8 +46,8 @@ class Links(NamedTuple):
 
     @property
     def launching(self) -> Ints:
-        """Rows of the calls that launched work, by their name or by the work that they caused."""
-        return np.union1d(self.calls, self.launch[self.launch != NONE])
+        """Rows of the calls that launched work, by their name or by the work that they caused; rows may repeat."""
+        return np.concatenate([self.calls, self.launch[self.launch != NONE]])
 
 
 def link(table: EventTable, forest: Forest) -> Links:

@@ -13,6 +13,8 @@ from proftrack.trace.table import NONE, Bools, EventTable, Ints
 MAX_ROUNDS = 300
 """Limit for rounds of work on whole columns; operators nest about 20 deep. Thousands of levels need a stack."""
 FEW_ROUNDS = 64
+_UNNUMBERED = np.iinfo(np.int64).max - 1
+"""Follows every Ev Idx."""
 EARLY_NS = 1000
 """A call that begins at most this long before the operator of its External id runs inside it: the two are recorded by
 clocks that differ (seen on ROCm, by a nanosecond)."""
@@ -89,13 +91,17 @@ def nest(table: EventTable, mask: Bools) -> Forest:
     """
     rows = np.flatnonzero(mask & table.valid)
     start, end, thread = table.ts[rows], table.end[rows], table.thread[rows].astype(np.int64)
+    is_call = table.of_kind(*CALL_KINDS)[rows]
     # torch's own order breaks ties in time; runtime calls have none and run inside operators; then the file's order.
-    recorded = np.where(table.ev_idx[rows] == NONE, np.iinfo(np.int64).max, table.ev_idx[rows])
+    recorded = np.where(table.ev_idx[rows] == NONE, _UNNUMBERED + is_call, table.ev_idx[rows])
     order = np.lexsort((recorded, -end, start, thread))
-    early, begun = _early_calls(table, rows[order], start[order], thread[order])
+    early, operator = _early_calls(table, rows[order], is_call[order], start[order], thread[order])
     if len(early):
-        start[order[early]] = begun
-        order = np.lexsort((recorded, -end, start, thread))
+        call, around = order[early], order[operator]
+        start[call] = start[around]
+        within = end.copy()
+        within[call] = np.minimum(end[call], end[around])  # so that the operator comes first
+        order = np.lexsort((recorded, -within, start, thread))
     rows, start, recorded_end, thread = rows[order], start[order], end[order], thread[order]
     nested = _by_level(thread, start, recorded_end)
     parent, end, last = _by_stack(thread, start, recorded_end) if nested is None else nested
@@ -106,44 +112,43 @@ def nest(table: EventTable, mask: Bools) -> Forest:
     return Forest(rows, parent, start, end, last, self_ns)
 
 
-def _early_calls(table: EventTable, rows: Ints, start: Ints, thread: Ints) -> tuple[Ints, Ints]:
-    """Positions in these sorted rows of the calls that begin just before their operator, and the operators' starts.
+def _early_calls(table: EventTable, rows: Ints, is_call: Bools, start: Ints, thread: Ints) -> tuple[Ints, Ints]:
+    """Positions in these sorted rows of the calls that begin just before their operator, and of the operators.
 
-    A call that ends outside the operator is not in it, whatever its id says.
+    A call that ends before the operator begins or over EARLY_NS after its end is not in it, whatever its id says.
     """
-    end, ids, kind = table.end[rows], table.external_id[rows], table.kind[rows]
-    at = np.flatnonzero(np.isin(kind, CALL_KINDS) & (ids > 0))
-    found, begun = [], []
+    at = np.flatnonzero(is_call)
+    calls, operators = [at[:0]], [at[:0]]
     for ahead in range(1, OPERATORS_AT_ONCE + 1):
         at = at[at + ahead < len(rows)]
-        near = (thread[at + ahead] == thread[at]) & (start[at + ahead] - start[at] <= EARLY_NS)
+        near = (start[at + ahead] - start[at] <= EARLY_NS) & (thread[at + ahead] == thread[at])
         at = at[near]
         if not len(at):
             break
         there = at + ahead
-        operator = (kind[there] == Kind.CPU_OP) | (kind[there] == Kind.ANNOTATION)
-        inside = (start[there] > start[at]) & (start[there] < end[at]) & (end[at] <= end[there])
-        belongs = operator & inside & (ids[there] == ids[at])
-        found.append(at[belongs])
-        begun.append(start[there[belongs]])
+        call, around = rows[at], rows[there]
+        operator = (table.kind[around] == Kind.CPU_OP) | (table.kind[around] == Kind.ANNOTATION)
+        same = (table.external_id[call] == table.external_id[around]) & (table.external_id[call] > 0)
+        inside = (table.end[call] > start[there]) & (table.end[call] <= table.end[around] + EARLY_NS)
+        belongs = operator & same & inside & (start[there] > start[at])
+        calls.append(at[belongs])
+        operators.append(there[belongs])
         at = at[~belongs]
-    if not found:
-        return at[:0], at[:0]
-    return np.concatenate(found), np.concatenate(begun)
+    return np.concatenate(calls), np.concatenate(operators)
 
 
 def _add_overhang(self_ns: Ints, thread: Ints, parent: Ints, start: Ints, end: Ints, recorded_end: Ints) -> None:
     """Add to `self_ns` the time of each row's overhang in which no row runs; overlapping overhangs count once."""
     over = np.flatnonzero(recorded_end > end)
-    for one in np.unique(thread[over]).tolist():
-        low, high = np.searchsorted(thread, one, side="left"), np.searchsorted(thread, one, side="right")
-        roots = low + np.flatnonzero(parent[low:high] == NONE)
-        pieces = over[thread[over] == one]
-        pieces = pieces[np.argsort(end[pieces], kind="stable")]
-        until = recorded_end[pieces]
-        begin = np.maximum(end[pieces], np.concatenate([end[pieces][:1], np.maximum.accumulate(until)[:-1]]))
+    over = over[np.lexsort((end[over], thread[over]))]
+    for pieces in np.split(over, np.flatnonzero(np.diff(thread[over])) + 1) if len(over) else []:
+        first, behind = np.searchsorted(thread, thread[pieces[0]] + np.array([0, 1]))
+        roots = first + np.flatnonzero(parent[first:behind] == NONE)
         running = union(start[roots], end[roots])
-        until = np.maximum(until, begin)
+        reach = np.maximum.accumulate(recorded_end[pieces])
+        begin = end[pieces]
+        begin[1:] = np.maximum(begin[1:], reach[:-1])
+        until = np.maximum(recorded_end[pieces], begin)
         self_ns[pieces] += until - begin - running.covered_within(begin, until)
 
 

@@ -21,14 +21,14 @@ def duplicates(table: EventTable) -> Ints:
     Equal in all columns is not enough where two events can be equal: a wrapper and the operator in it, calls of no
     length. What cannot be two is GPU work at the same time on the same stream (a graph's kernels share their id, but
     not the time), a step, a call with its correlation id, and any other row with an id of its own. A file that has
-    such rows twice was written twice: there, equal rows that take time are the same row, too.
+    such rows twice was written twice: there, equal rows that take time or have an id are the same row, too.
     """
     rows = _candidates(table)
-    rows = rows[table.valid[rows]]
     sure = _again(table, rows[_cannot_be_two(table, rows)])
     if not len(sure):
         return sure
-    return np.union1d(sure, _again(table, rows[table.dur[rows] > 0]))
+    takes_time = table.valid[rows] & (table.dur[rows] > 0)
+    return np.union1d(sure, _again(table, rows[takes_time | (table.correlation[rows] > 0) | _named(table, rows)]))
 
 
 def _again(table: EventTable, rows: Ints) -> Ints:
@@ -70,7 +70,11 @@ def _cannot_be_two(table: EventTable, rows: Ints) -> Bools:
     whole = ((table.ts[rows] + table.origin_ns) % 1000 == 0) & (table.dur[rows] % 1000 == 0)
     work = table.on_stream[rows] & (table.dur[rows] > np.where(whole, _ROUNDED_NS, 0))
     correlated = table.correlation[rows] > 0
+    steps = [code for code, name in enumerate(table.names) if name.startswith("ProfilerStep")]
     # A call's External id is that of its operator, which may make the same call twice.
-    named = (table.external_id[rows] > 0) | (table.ev_idx[rows] != NONE)
-    step = np.array([table.names[name].startswith("ProfilerStep") for name in table.name[rows].tolist()], dtype=bool)
-    return np.where(gpu, work, np.where(call, correlated, named | step))
+    known = np.where(call, correlated, _named(table, rows) | np.isin(table.name[rows], steps))
+    return np.asarray(table.valid[rows] & np.where(gpu, work, known))
+
+
+def _named(table: EventTable, rows: Ints) -> Bools:
+    return np.asarray((table.external_id[rows] > 0) | (table.ev_idx[rows] != NONE))
