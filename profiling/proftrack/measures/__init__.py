@@ -9,7 +9,7 @@ cold         calls that start something up, which happens once
 intervals    unions and overlaps of time intervals
 measure      the figures of one trace, from:
 idle         each idle gap of the device and its cause
-waits        calls in which the host waits for the GPU
+waits        calls in which the host waits for the GPU, and what they could cost
 kernels      the kind of a kernel, by its name
 identifiers  the function in a kernel's name, and its words
 limits       what limits GPU work, and how busy time divides among the limits

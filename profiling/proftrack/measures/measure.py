@@ -15,7 +15,7 @@ from proftrack.measures.compiling import compiling_steps
 from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.typical import Outlier, find_outliers, step_times, without_outliers
 from proftrack.measures.view import View, view
-from proftrack.measures.waits import delays_until, waiting_calls
+from proftrack.measures.waits import Wait, delays_until, waiting_calls, waits
 from proftrack.measures.window import Windows, busy, find_windows
 from proftrack.record.ceilings import Ceilings
 from proftrack.record.figures import (
@@ -72,6 +72,8 @@ class Measures:
     """Compilation and autotuning during the typical steps."""
     waits_over_gpu_us: float
     """Host waits inside the steps that overlap GPU work: the part of T that H leaves out."""
+    waits: list[Wait] = field(default_factory=list)
+    """The same waits by call and operator."""
     host_rows: int = 0
     """Host rows recorded in the window, including Python functions."""
     work: TraceWork | None = None
@@ -192,6 +194,7 @@ def _gpu_part(seen: View, windows: Windows | None, classes: dict[Limit, Bools]) 
         "busy_us": busy_time.length / 1000,
         "busy_by_limit_us": limits.by_limit(seen, windows, classes),
         "waits_over_gpu_us": _waits_over_gpu(seen, busy_time),
+        "waits": waits(seen, busy_time),
     }
 
 

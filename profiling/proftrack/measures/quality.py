@@ -37,7 +37,8 @@ FLAGS: dict[FlagCode, str] = {
     "gpu_work_without_launch": "Some GPU work has no recorded launch: it counts in totals, but in no step or operator.",
     "invalid_timestamps": "Some events have impossible timestamps: they count, but not towards busy or idle time.",
     "duplicate_rows": "Some events stand in the file twice: they count once.",
-    "repaired_json": "The file was not valid JSON and was repaired where that required no guessing.",
+    "repaired_json": "The file is not valid JSON and was repaired where that required no guessing: other programs may "
+    "reject it, `proftrack open` shows a mended copy.",
     "partial_file": "The file is broken and was read only in part: every total is too small.",
     "under_recorded_graphs": "Graph replays have few or no recorded kernels: the GPU did more than the trace shows.",
     "recompiled_in_window": "Compilation or autotuning ran during the recorded steps: later steps cost less.",

@@ -4,6 +4,7 @@ source      the file's bytes, decompressed and limited in size, in chunks
 members     the keys around the event array, read one by one
 reader      the events, decoded in batches
 repair      a batch that does not decode, event by event
+mend        a copy of the file that is valid JSON
 lenient     a value that is not quite JSON
 rows        decoded events into columns
 codes       numbers that stand for a column's distinct values
