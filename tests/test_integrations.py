@@ -16,11 +16,20 @@ from stores import mlflow_runs
 import proftrack
 from proftrack.errors import UsageError
 from proftrack.frontends.loop import ProfileWarning
+from proftrack.record import Record
+from proftrack.record.figures import EXCLUDED_REGION, Region
 
 torch = pytest.importorskip("torch")
 
 SHORT = {"wait": 12, "warmup": 1, "active": 2}
 QUIET: dict[str, Any] = {"calibrate": False, "quiet": True}
+NO_STORE: dict[str, Any] = {**QUIET, "mlflow": False}
+
+
+def regions(record: Record, name: str) -> Region:
+    """The region of that name; there must be one."""
+    (found,) = [region for region in record.regions if region.name == name]
+    return found
 
 
 def all_runs() -> dict[str, Any]:
@@ -51,11 +60,13 @@ def trainer(tmp_path: Path) -> Any:
         )
         model = transformers.LlamaForCausalLM(config)
         rows = [{"input_ids": torch.arange(8), "labels": torch.arange(8)} for _ in range(8)]
-        given = {"max_steps": 18, "per_device_train_batch_size": 2, "report_to": [], **arguments}
+        given = {"max_steps": 18, "per_device_train_batch_size": 2, "report_to": [], "save_strategy": "no", **arguments}
         options = transformers.TrainingArguments(
-            output_dir=str(tmp_path / "out"), use_cpu=True, save_strategy="no", disable_tqdm=True, **given
+            output_dir=str(tmp_path / "out"), use_cpu=True, disable_tqdm=True, **given
         )
-        return transformers.Trainer(model=model, args=options, train_dataset=rows, callbacks=[callback])
+        return transformers.Trainer(
+            model=model, args=options, train_dataset=rows, eval_dataset=rows, callbacks=[callback]
+        )
 
     return make
 
@@ -172,6 +183,51 @@ def test_a_training_that_an_exception_ends_is_failed_when_the_program_ends(tmp_p
     assert (found.info.status, found.data.tags["proftrack.error"]) == ("FAILED", "RuntimeError: the loss is gone")
 
 
+@pytest.mark.parametrize("strategy", ["no", "steps"])
+def test_a_trainers_evaluation_is_no_part_of_its_steps(trainer: Any, tmp_path: Path, strategy: str) -> None:
+    """After the 3rd, 6th ... of 18 steps, on eight sequences one by one; checkpoints are written with it, or not."""
+    from proftrack.integrations.transformers import ProfileCallback
+
+    callback = ProfileCallback(schedule={"wait": 12, "warmup": 1, "active": 4}, output=tmp_path / "o", **NO_STORE)
+    made = trainer(
+        callback,
+        eval_strategy="steps",
+        eval_steps=3,
+        per_device_eval_batch_size=1,
+        save_strategy=strategy,
+        save_steps=3,
+    )
+    made.eval_dataset = made.train_dataset
+    made.train()
+    assert callback.record is not None and callback.record.run is not None
+    # Recorded are the steps 13 to 16 (from 0): 3 evaluations while the first 12 steps are timed, and the one after the
+    # 15th step begins the step that is recorded as number 15.
+    excluded, step = regions(callback.record, EXCLUDED_REGION), regions(callback.record, "LlamaForCausalLM")
+    assert (excluded.calls, step.calls) == (1, 4)
+    (flag,) = [flag for flag in callback.record.quality if flag.code == "evaluation_in_steps"]
+    assert flag.count == 1
+    assert "In step 15:" in flag.message
+    assert any("of evaluation and other work between the timed steps" in note for note in callback.record.run.notes)
+
+
+def test_evaluation_that_nobody_announced_is_excluded_from_its_second_batch_on(trainer: Any, tmp_path: Path) -> None:
+    """A callback behind ours evaluates by itself, as some libraries' do."""
+    transformers = pytest.importorskip("transformers")
+    from proftrack.integrations.transformers import ProfileCallback
+
+    class Evaluates(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == 14:
+                made.evaluate()
+
+    callback = ProfileCallback(schedule=SHORT, output=tmp_path / "o", **NO_STORE)
+    made = trainer(callback, per_device_eval_batch_size=1)
+    made.add_callback(Evaluates)
+    made.train()
+    assert callback.record is not None
+    assert regions(callback.record, EXCLUDED_REGION).calls == 1
+
+
 # ---- Lightning -------------------------------------------------------------------------------------------------------
 
 
@@ -189,10 +245,13 @@ def fit(tmp_path: Path) -> Any:
             assert index != self.fails_at, "as asked"
             return self.layer(batch).sum()
 
+        def validation_step(self, batch: Any, index: int) -> None:
+            self.layer(batch).sum()
+
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    def run(callback: Any, *, fails_at: int = -1, **arguments: Any) -> None:
+    def run(callback: Any, *, fails_at: int = -1, validated: bool = False, **arguments: Any) -> None:
         loader = torch.utils.data.DataLoader(torch.ones(48, 4), batch_size=2)
         options = {"accelerator": "cpu", "max_epochs": 1, "logger": False, **arguments}
         trainer = lightning.Trainer(
@@ -203,7 +262,7 @@ def fit(tmp_path: Path) -> Any:
             enable_model_summary=False,
             **options,
         )
-        trainer.fit(Module(fails_at), loader)
+        trainer.fit(Module(fails_at), loader, loader if validated else None)
 
     return run
 
@@ -227,6 +286,20 @@ def test_a_fit_is_profiled_beside_the_users_own_run(fit: Any, store_uri: str) ->
     assert child.data.metrics["recorded_steps"] == 2
     assert callback.record is not None
     assert {op.name: op.calls for op in callback.record.ops}["aten::addmm"] == 2
+
+
+def test_validation_within_an_epoch_is_no_part_of_its_steps(fit: Any, tmp_path: Path) -> None:
+    """After the 4th, 8th ... of 24 batches, and two batches before the first one, to check that it works at all."""
+    from proftrack.integrations.lightning import ProfileCallback
+
+    callback = ProfileCallback(schedule={"wait": 12, "warmup": 1, "active": 5}, output=tmp_path / "o", **NO_STORE)
+    fit(callback, validated=True, val_check_interval=4)
+    assert callback.record is not None and callback.record.run is not None
+    # Recorded are the batches 13 to 17 (from 0): validation after the 16th begins the one with number 16.
+    assert regions(callback.record, EXCLUDED_REGION).calls == 1
+    (flag,) = [flag for flag in callback.record.quality if flag.code == "evaluation_in_steps"]
+    assert "In step 16:" in flag.message
+    assert any("of evaluation and other work between the timed steps" in note for note in callback.record.run.notes)
 
 
 def test_an_exception_in_the_fit_passes_and_the_run_is_failed(fit: Any, store_uri: str) -> None:

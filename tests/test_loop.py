@@ -8,8 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from proftrack import rundir
 from proftrack.capture import loop as capture_loop
 from proftrack.errors import CaptureError, StoreError, UsageError
 from proftrack.frontends.loop import SCHEDULE, Profile, ProfileWarning, fitting_schedule
+from proftrack.record.figures import EXCLUDED_REGION
 from proftrack.store import connect
 
 torch = pytest.importorskip("torch")
@@ -145,6 +148,76 @@ def test_steps_are_timed_outside_of_the_profiler(tmp_path: Path) -> None:
             seen.append(torch.autograd.profiler._is_profiler_enabled)
             p.step()
     assert seen == [*[False] * 13, True, True, *[False] * 5]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The time that a loop is timed by, in nanoseconds: one entry, which the test moves on."""
+    now = [0]
+    monkeypatch.setattr(capture_loop, "time", SimpleNamespace(perf_counter_ns=lambda: now[0], time_ns=time.time_ns))
+    return now
+
+
+def test_what_is_excluded_is_no_part_of_the_step_time(tmp_path: Path, clock: list[int]) -> None:
+    """Steps of 1 ms; evaluation takes 500 ms after every fifth step, and 2 ms more are spent on each first step."""
+    with proftrack.profile("e", schedule=SHORT, output=tmp_path / "o", mlflow=False, **QUIET) as p:
+        for number in range(15):
+            clock[0] += 1_000_000
+            p.step()
+            if number % 5 == 1:
+                with p.excluded():
+                    clock[0] += 500_000_000
+    assert p.record is not None and p.record.timing is not None and p.record.run is not None
+    assert p.record.timing.block_step_times_us == [1000, 1000, 1000]
+    assert p.record.timing.first_step_time_us == 1000
+    # After the 2nd and the 7th of the 12 timed steps; the one after the 12th is over, and no part of the timing.
+    assert "1 s of evaluation and other work between the timed steps" in " ".join(p.record.run.notes)
+
+
+def test_the_next_step_ends_what_is_excluded(tmp_path: Path, clock: list[int]) -> None:
+    """A step inside of it, or an exception that the loop handles."""
+    with proftrack.profile("e", schedule=SHORT, output=tmp_path / "o", mlflow=False, **QUIET) as p:
+        for number in range(15):
+            if number == 5:
+                with pytest.raises(RuntimeError, match="no data"), p.excluded():
+                    clock[0] += 500_000_000
+                    raise RuntimeError("no data")
+                clock[0] += 1_000_000
+                p.step()
+            elif number == 7:
+                with p.excluded(), p.excluded():
+                    clock[0] += 500_000_000
+                    p.step()
+                clock[0] += 3_000_000
+            else:
+                clock[0] += 1_000_000
+                p.step()
+    assert p.record is not None and p.record.timing is not None
+    # Blocks of three: the 4th to the 6th step, of which one is not seen; the 7th to the 9th, of which the same holds,
+    # but which has the 3 ms after it.
+    assert p.record.timing.block_step_times_us == [pytest.approx(2000 / 3), pytest.approx(5000 / 3), 1000]
+
+
+def test_what_is_excluded_from_a_recorded_step_is_marked(tmp_path: Path) -> None:
+    x = torch.ones(8)
+    with proftrack.profile("e", schedule={**SHORT, "active": 4}, output=tmp_path / "o", mlflow=False, **QUIET) as p:
+        for number in range(20):
+            torch.add(x, x)
+            p.step()
+            if number in (3, 14):  # in the step that is recorded as number 15
+                with p.excluded():
+                    for _ in range(200):
+                        torch.mul(x, x)
+    assert p.record is not None
+    assert [region.calls for region in p.record.regions if region.name == EXCLUDED_REGION] == [1]
+    (flag,) = [flag for flag in p.record.quality if flag.code == "evaluation_in_steps"]
+    assert flag.count == 1
+    assert "In step 15:" in flag.message
+
+
+def test_with_the_profile_switched_off_nothing_is_excluded() -> None:
+    with proftrack.profile("e", enabled=False) as p, p.excluded():
+        p.step()
 
 
 def test_latency_times_every_step_by_itself(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_sums_and_bounds(trace: TraceBuilder) -> None:
     got = trace.measures()
     totals = got.totals
     # Work without a length, or before its own step, is in no window: then nothing is measured.
-    assert (totals.gpu_busy_us is None) == (got.busy_in_device_window_us is None)
+    assert (totals.gpu_busy_us is None) == (got.busy_us is None)
     if totals.gpu_busy_us is not None:
         check_sums(got)
         assert totals.self_cuda_time_total_us is not None

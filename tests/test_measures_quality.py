@@ -11,6 +11,7 @@ from traces import TraceBuilder, clean, flags, table_of
 
 from proftrack.measures import measure, quality
 from proftrack.measures.quality import FLAGS
+from proftrack.record.figures import EXCLUDED_REGION
 
 
 def steps(count: int, kernels: int = 1, *, dur: float = 100) -> TraceBuilder:
@@ -53,7 +54,7 @@ RAISED: dict[str, tuple[Callable[[], TraceBuilder], str, int]] = {
         "cold_start",
         1,
     ),
-    "a step ten times as long": (lambda: steps(4, dur=1000).step(4, at=4000, dur=10_000), "uneven_steps", 1),
+    "a step ten times as long": (lambda: steps(4, dur=1000).step(4, at=4000, dur=10_000), "outlier_steps", 1),
     "a step with ten times the GPU work": (
         lambda: steps(4).step(4, at=400, dur=100).work(99, launch=410, at=420, dur=100),
         "uneven_steps",
@@ -110,7 +111,16 @@ RAISED: dict[str, tuple[Callable[[], TraceBuilder], str, int]] = {
         1,
     ),
     "autotuning": (lambda: clean().op("benchmark_all_configs", at=50, dur=9), "recompiled_in_window", 1),
-    "a module loaded": (lambda: clean().call("cuModuleLoadData", at=50, dur=9), "recompiled_in_window", 1),
+    "evaluation in a step": (
+        lambda: clean().region("validation", at=130, dur=40),
+        "evaluation_in_steps",
+        1,
+    ),
+    "what the loop's owner left out in every step": (
+        lambda: clean().region(EXCLUDED_REGION, at=20, dur=20).region(EXCLUDED_REGION, at=130, dur=40),
+        "evaluation_in_steps",
+        2,
+    ),
     "no region": (
         lambda: TraceBuilder().step(0, at=0, dur=90).op("a", at=0, dur=9).work(1, launch=1, at=5, dur=5),
         "no_region",
@@ -146,6 +156,12 @@ NOT_RAISED: dict[str, tuple[Callable[[], TraceBuilder], str]] = {
     "a compiled region that only runs": (
         lambda: clean().region("Torch-Compiled Region: 0/0", at=50, dur=9).op("CompiledFxGraph", at=51, dur=3),
         "recompiled_in_window",
+    ),
+    # CUDA loads a kernel when it first runs; nothing is compiled for it.
+    "a module loaded": (lambda: clean().call("cuModuleLoadData", at=50, dur=9), "recompiled_in_window"),
+    "evaluation in every step": (
+        lambda: clean().region("validation", at=20, dur=20).region("validation", at=130, dur=40),
+        "evaluation_in_steps",
     ),
     "compilation before the steps": (lambda: clean().region("compile_inner", at=-50, dur=9), "recompiled_in_window"),
     "a wait of 50 ms in the only step": (

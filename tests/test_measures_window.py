@@ -14,12 +14,12 @@ def test_a_clean_trace_has_these_figures_and_no_flag() -> None:
     assert measures.window.steps == 2
     assert measures.window.step_names == ["ProfilerStep#2", "ProfilerStep#3"]
     assert measures.window.duration_us == 200
-    assert measures.window.device_duration_us == 155  # to the end of own work
+    assert measures.window.device_duration_us == 200  # to the last step's end
     assert measures.totals.gpu_busy_us == 80
     assert measures.totals.gpu_idle_us == 120
     assert measures.totals.gpu_busy_fraction_profiled == 0.4
     assert measures.gpu_busy_per_step_us == 40
-    assert measures.step_time_profiled_us == 77.5
+    assert measures.step_time_profiled_us == 100
     first, second = measures.per_step
     assert (first.step, first.host_us, first.self_cuda_time_us) == (2, 100, 40)
     assert (second.gpu_events, second.kernels, second.launches) == (1, 1, 1)
@@ -58,7 +58,7 @@ def test_leaked_work_counts_in_totals_only() -> None:
     assert measures.totals.self_cuda_time_total_us == 180
     assert [s.self_cuda_time_us for s in measures.per_step] == [30, 30]
     assert measures.window.duration_us == 100
-    assert measures.window.device_duration_us == 70  # from the end of leaked work, 120, to 190
+    assert measures.window.device_duration_us == 80  # from the end of leaked work, 120, to 200
     assert measures.gpu_busy_per_step_us == 30
     assert measures.totals.gpu_busy_us == 80  # 20 of the leaked work lie in the window
 
@@ -68,7 +68,7 @@ def test_work_launched_before_the_steps_is_leaked_too() -> None:
     trace.work(1, launch=110, at=116, dur=10)
     measures = trace.measures()
     assert flags(measures)["work_before_window"] == 1
-    assert measures.window.device_duration_us == 126 - 115
+    assert measures.window.device_duration_us == 150 - 115
 
 
 def test_leaked_work_on_a_stream_of_its_own() -> None:
@@ -76,7 +76,7 @@ def test_leaked_work_on_a_stream_of_its_own() -> None:
     trace.work(1, launch=110, at=111, dur=30)
     measures = trace.measures()
     assert flags(measures)["work_before_window"] == 1
-    assert measures.window.device_duration_us == 141 - 111  # it does not keep the own work waiting
+    assert measures.window.device_duration_us == 150 - 111  # it does not keep the own work waiting
     assert measures.gpu_busy_per_step_us == 30
 
 
@@ -105,8 +105,8 @@ def test_leaked_work_that_outlives_all_own_work_takes_nothing_from_it() -> None:
     trace = TraceBuilder().step(0, at=100, dur=50).kernel("old", at=50, dur=500, stream=20)
     trace.work(1, launch=110, at=111, dur=30)
     measures = trace.measures()
-    assert measures.window.device_duration_us == 141 - 111
-    assert measures.gpu_busy_per_step_us == 30
+    assert measures.window.device_duration_us == 150 - 111
+    assert measures.gpu_busy_per_step_us == 39  # the copy of the earlier step runs to the end
 
 
 def test_a_late_first_launch_is_no_queue() -> None:
@@ -116,7 +116,7 @@ def test_a_late_first_launch_is_no_queue() -> None:
     assert "work_before_window" not in flags(measures)
     assert (measures.window.device_duration_us, measures.unseen_queue_us) == (11_031, 0)
     queued = TraceBuilder().step(0, at=0, dur=100).work(1, launch=10, at=60, dur=30).measures()
-    assert (queued.window.device_duration_us, queued.unseen_queue_us) == (30, 60)
+    assert (queued.window.device_duration_us, queued.unseen_queue_us) == (40, 60)
 
 
 def test_without_steps_the_window_spans_operators_and_gpu_work() -> None:
@@ -172,7 +172,7 @@ def test_where_no_work_can_be_placed_the_gpu_is_neither_busy_nor_idle(trace: Tra
     got = trace.measures()
     assert got.window.duration_us == window_us
     assert (got.totals.gpu_busy_us, got.totals.gpu_idle_us, got.totals.gpu_busy_fraction_profiled) == (None, None, None)
-    assert (got.split, got.busy_in_device_window_us, got.idle.by_cause_us_per_step) == (None, None, {})
+    assert (got.split, got.busy_us, got.idle.by_cause_us_per_step) == (None, None, {})
     found = judge(got).verdict
     assert (found.regime, found.confidence) == ("inconclusive", "low")
     assert found.summary == "Inconclusive: no GPU work belongs to the steps."
@@ -270,7 +270,7 @@ def test_several_devices() -> None:
     trace.work(3, launch=60, at=100, dur=15, device=1)
     measures = trace.measures()
     assert measures.window.duration_us == 115
-    assert measures.window.device_duration_us == 70  # of device 0
+    assert measures.window.device_duration_us == 100  # of device 0: to the step's end, later than its own work
     assert measures.totals.gpu_busy_us == 60
     assert measures.totals.gpu_idle_us == 55
     assert measures.totals.self_cuda_time_total_us == 115

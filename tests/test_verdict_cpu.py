@@ -237,6 +237,33 @@ def test_unrecorded_threads() -> None:
     assert not recorded.flags
 
 
+def test_next_to_no_operators_and_nothing_known_of_threads() -> None:
+    """49 of 1000 us in operators; the rest may be Python's, or operators in threads of the program's own."""
+    verdict = case(working=0, inside=49).verdict
+    is_inconclusive(verdict, "Operators take 49 us of a 1 ms step", "the work may be in them")
+    assert any("0 us of it is work of the recorded threads" in item.text for item in verdict.evidence)
+    assert case(working=0, inside=51).verdict.regime == "host-bound"
+    for known in ({"all_threads": True}, {"timed": timing(1000, 1000, 1000, load=load())}):
+        assert case(working=0, inside=49, **known).verdict.regime == "host-bound"
+
+
+@pytest.mark.parametrize(("operator", "said"), [(0, True), (1, True), (1490, True), (1600, False)])
+def test_a_bare_trace_that_shows_next_to_nothing_says_where_work_may_be(operator: float, said: bool) -> None:
+    """Steps of 30.7 ms with one operator; 5 % of a step are 1535 us."""
+    trace = TraceBuilder()
+    for i in range(3):
+        trace.step(i, at=i * 30_700, dur=30_700).region("loop", at=i * 30_700, dur=30_690)
+        if operator:
+            trace.op("aten::add", at=i * 30_700 + 5, dur=operator)
+    for context in (Context(), Context(step_time_us=30_700)):
+        verdict = judge(trace.measures(), context).verdict
+        assert verdict.regime == "inconclusive"
+        assert any("profile_all_threads" in reason for reason in verdict.reasons) == said
+    assert not any(
+        "profile_all_threads" in r for r in judge(trace.measures(), Context(all_threads=True)).verdict.reasons
+    )
+
+
 def test_threads_that_were_recorded_leave_the_roofline_out() -> None:
     outcome = case(threads=3, work=StepWork(flops_by_dtype={"float32": 9e9}, bytes=None, source="counted"))
     assert outcome.verdict.regime == "compute-bound"
@@ -265,7 +292,7 @@ def test_waiting_is_not_overhead() -> None:
 
 def test_near_a_limit() -> None:
     assert any("close to the limit of 0.8" in r for r in case(working=820).verdict.reasons)
-    near = case(working=0, inside=10, operators=7).verdict  # 141 us for each, the limit is 100
+    near = case(working=0, inside=70, operators=7).verdict  # 133 us for each, the limit is 100
     assert (near.regime, near.confidence) == ("host-bound", "low")
 
 

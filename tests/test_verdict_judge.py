@@ -164,7 +164,7 @@ def test_the_profilers_own_stall_is_nobodys_work() -> None:
     verdict = judged(trace).verdict
     assert verdict.regime != "host-bound"
     said = {item.name: item.value for item in verdict.evidence}
-    assert said["step_time_us"] == pytest.approx((20_902 - 18_402) / 3, abs=1)
+    assert said["step_time_us"] == pytest.approx((21_000 - 18_402) / 3, abs=1)
 
 
 # -- what makes it inconclusive
@@ -367,7 +367,7 @@ def test_next_to_a_limit_it_is_medium() -> None:
     ("trace", "level"),
     [
         (lambda: TraceBuilder().op("a", at=0, dur=1000).work(1, launch=5, at=9, dur=9), "low"),  # no steps
-        (lambda: steps().step(9, at=4000, dur=50_000).work(99, launch=4001, at=4005, dur=100), "medium"),
+        (lambda: steps().step(9, at=4000, dur=1000), "medium"),  # a step without GPU work
         (lambda: steps(each=lambda t, at: t.op("compile_fx", at=at + 300, dur=5)), "medium"),
     ],
 )
@@ -388,7 +388,7 @@ def test_slower_under_the_profiler_is_flagged() -> None:
 
 # Of a trace (B = 40, 100, 900 us; none) and a step time: the regime, how sure it is, and how many reasons it gives.
 VERDICTS = [
-    (clean(), None, "inconclusive", "low", 3),
+    (clean(), None, "inconclusive", "low", 2),
     (clean(), 1000.0, "inconclusive", "low", 1),  # ten times the step that was traced
     (clean(), 100.0, "overhead-bound", "high", 0),  # u = 0.4
     (clean(), 70.0, "mixed", "high", 0),  # 0.57

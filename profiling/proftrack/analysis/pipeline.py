@@ -211,6 +211,7 @@ def _record(
             step_time_us=timing.step_time_us if timing else judged.step_time_us,
             step_latency_us=timing.step_latency_us if timing else None,
             step_time_profiled_us=measures.step_time_profiled_us,
+            step_time_all_steps_us=measures.step_time_all_steps_us,
             gpu_busy_per_step_us=measures.gpu_busy_per_step_us,
             roofline_time_us=judged.roofline_us,
         ),

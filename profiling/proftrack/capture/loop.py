@@ -4,8 +4,9 @@
     | first | warm-up | block | block | block | synchronised   | warmup | active ... | (wait | warmup | active) ...
             ^         ^       ^       ^       ^ ^ ^ ^ ^ ^ ^ ^ ^  the device is waited for and the clock is read
 
-Between two readings only the step count changes. A user's step cannot be run again: nothing keeps a GPU's clocks up
-before a window, and a step's work is counted from the shapes in the trace.
+Between two readings only the step count changes. Evaluation between two steps (`pause`, `resume`) is taken out of the
+stretch that holds it, and in a recorded step it has a region of its own. A user's step cannot be run again: nothing
+keeps a GPU's clocks up before a window, and a step's work is counted from the shapes in the trace.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from proftrack.capture.timing import BLOCKS, STEPS_PER_BLOCK, timing_of
 from proftrack.experiment import Experiment
 from proftrack.record.environment import GpuState
 from proftrack.record.timing import Timing
+from proftrack.text import short_time
 
 FEWEST_STEPS = 10
 """Fewest unrecorded steps that are timed: with fewer, T (the step time) is the trace's own."""
@@ -98,6 +100,9 @@ class LoopCapture:
         self._recording = Recording(self._device, experiment, self._folder, rank=rank)
         self._region: Any = None
         self._open = contextlib.ExitStack()
+        self._paused_at: int | None = None
+        self._paused_ns = 0
+        self._excluded = contextlib.ExitStack()
         self.steps = 0
         """Number of finished steps."""
 
@@ -127,7 +132,8 @@ class LoopCapture:
         self._last = time.perf_counter_ns()
 
     def step(self) -> None:
-        """Call at the end of each step."""
+        """Call at the end of each step. Ends a pause."""
+        self.resume()
         self.steps += 1
         if self.steps in self._marks:
             self._mark()
@@ -168,9 +174,37 @@ class LoopCapture:
 
     def close(self) -> None:
         """Turn the profiler off if it is on. `finish` also writes a window that is not complete yet."""
+        self._excluded.close()
         self._leave_region()
         with quiet():
             self._open.close()
+
+    # ---- between two steps
+
+    def pause(self) -> None:
+        """What follows is no part of a step, until `resume`."""
+        if self._paused_at is not None:
+            return
+        if self._is_timing:
+            self._device.synchronize()  # the steps' own work is part of them
+        self._paused_at = time.perf_counter_ns()
+        self._excluded.enter_context(self._recording.excluded())
+
+    def resume(self) -> None:
+        """The current step goes on after a pause; without one, nothing happens."""
+        if self._paused_at is None:
+            return
+        self._excluded.close()
+        if self._is_timing:
+            self._device.synchronize()
+            paused = time.perf_counter_ns() - self._paused_at
+            self._paused_ns += paused
+            self._last += paused
+        self._paused_at = None
+
+    @property
+    def _is_timing(self) -> bool:
+        return self.steps < self._before
 
     # ---- without the profiler
 
@@ -200,12 +234,18 @@ class LoopCapture:
         return msgspec.structs.replace(timing, first_step_time_us=first, warmup_steps=self._plan.warm)
 
     def _own_notes(self) -> list[str]:
+        notes = []
+        if self._paused_ns:
+            seconds = short_time(self._paused_ns / 1000)
+            notes.append(
+                f"{seconds} of evaluation and other work between the timed steps is not part of the step time."
+            )
         if self._plan is None:
-            return [
+            notes.append(
                 f"Only {self._before} steps run before the profiler starts, and timing needs {FEWEST_STEPS}: the step "
                 "time comes from the trace. Raise schedule.wait to time more steps."
-            ]
-        return []
+            )
+        return notes
 
     # ---- with the profiler
 

@@ -29,6 +29,7 @@ from proftrack.capture.trace_file import Counts, export, file_name, region_name,
 from proftrack.errors import CaptureError, ProftrackError
 from proftrack.experiment import Experiment, ProfilerOptions, Schedule
 from proftrack.experiment.workload import first_line
+from proftrack.record.figures import EXCLUDED_REGION
 
 REWARM_SECONDS = 0.1
 REWARM_STEPS = 2000
@@ -155,6 +156,12 @@ class Recording:
         from torch.profiler import record_function
 
         return record_function(self._region) if self.is_recorded else contextlib.nullcontext()
+
+    def excluded(self) -> contextlib.AbstractContextManager[Any]:
+        """A context around what runs in the current step but is no part of it; marked if the step is recorded."""
+        from torch.profiler import record_function
+
+        return record_function(EXCLUDED_REGION) if self.is_recorded else contextlib.nullcontext()
 
     def next_step(self) -> None:
         """End the current step and begin the next. Synchronises the device first if that one starts a window."""

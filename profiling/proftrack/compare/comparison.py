@@ -99,7 +99,7 @@ def _same_data(before: Record, after: Record) -> bool:
 
 
 def step_samples(record: Record, basis: Basis, runs: int = 1) -> Samples:
-    """T with its samples: blocks (or latencies) without the profiler, the steps' host times in a trace.
+    """T with its samples: blocks (or latencies) without the profiler, the steps' own times in a trace.
 
     Raises ProftrackError if there is none.
     """
@@ -109,7 +109,9 @@ def step_samples(record: Record, basis: Basis, runs: int = 1) -> Samples:
     if not value:
         files = ", ".join(file.name for file in record.source.files)
         raise ProftrackError(f"{files}: has no step time to compare", "record steps with a schedule and step()")
-    return Samples(value, [step.host_us for step in record.per_step] if basis == "profiled" else [], runs, mean=True)
+    return Samples(
+        value, [step.host_us for step in record.typical_steps] if basis == "profiled" else [], runs, mean=True
+    )
 
 
 def _step_time(baseline: Subject, candidate: Subject, basis: Basis, known: Floor | None, *, same: bool) -> TimeChange:
@@ -167,7 +169,7 @@ def _busy(baseline: Subject, candidate: Subject, known: Floor | None, *, same: b
         busy = subject.record.times.gpu_busy_per_step_us
         if not busy:
             return None
-        steps = [step.self_cuda_time_us or 0.0 for step in subject.record.per_step]
+        steps = [step.self_cuda_time_us or 0.0 for step in subject.record.typical_steps]
         sides.append(Samples(busy, steps, subject.runs(BUSY), mean=True))
     return compare_times(BUSY, sides[0], sides[1], known or floors.assumed_busy_floor(), same_data=same)
 

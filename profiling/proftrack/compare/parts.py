@@ -54,7 +54,8 @@ def _gpu_parts(record: Record, busy: float) -> list[Part]:
         Site(operator="", shapes="", kernel=k.name, kind=k.kind, calls=k.calls, busy_us=k.total_us)
         for k in record.kernels
     ]
-    steps, total = max(record.window.steps, 1), sum(s.busy_us for s in sites)
+    steps = record.window.typical_steps if record.sites else max(record.window.steps, 1)
+    total = sum(s.busy_us for s in sites)
     if not total:
         return [Part(part="gpu", name="GPU work", us=busy)]
     return [

@@ -20,10 +20,10 @@ _READS_BACK = re.compile(r"::(?:item|_local_scalar_dense|is_nonzero|nonzero|mask
 def counts(before: Record, after: Record) -> list[Count]:
     """How often things happen per step, if both records know. Only waits and allocator calls of every step count."""
     out = []
-    if before.totals.gpu_events and after.totals.gpu_events and before.per_step and after.per_step:
+    if before.totals.gpu_events and after.totals.gpu_events and before.typical_steps and after.typical_steps:
         for name, field in ((LAUNCHES, "launches"), (KERNELS, "kernels")):
-            a = [getattr(step, field) for step in before.per_step]
-            b = [getattr(step, field) for step in after.per_step]
+            a = [getattr(step, field) for step in before.typical_steps]
+            b = [getattr(step, field) for step in after.typical_steps]
             varies = len(set(a)) > 1 or len(set(b)) > 1
             out.append(Count(name=name, before=sum(a) / len(a), after=sum(b) / len(b), varies=varies))
         for name, belongs in ((WAITS, is_wait), (ALLOCATIONS, is_allocator_call)):

@@ -4,6 +4,9 @@
         for batch in loader:
             train(batch)
             p.step()
+            if it_is_time:
+                with p.excluded():  # no part of a step
+                    evaluate()
 
 Without `with`, the first step() starts the profile, and the end of the program ends it. The result is available, and
 logged, as soon as the schedule is over; rank 0 prints it when the loop ends.
@@ -19,7 +22,7 @@ import contextlib
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -69,6 +72,10 @@ class Off:
 
     def step(self) -> None:
         """Accept the call that a profile would count."""
+
+    def excluded(self) -> contextlib.AbstractContextManager[None]:
+        """Accept what a profile would leave out."""
+        return contextlib.nullcontext()
 
 
 class Profile:
@@ -188,6 +195,20 @@ class Profile:
         if self._capture.is_over:
             self._conclude()
 
+    @contextlib.contextmanager
+    def excluded(self) -> Iterator[None]:
+        """A context around what runs between two steps but is no part of them: evaluation, writing a checkpoint.
+
+        It is left out of the step time, and in the trace it has a region of its own. Outside of the schedule it does
+        nothing; the next `step()` ends it in any case.
+        """
+        capture = self._capture
+        if capture is not None:
+            capture.pause()
+        yield
+        if capture is not None:  # after an exception the next step, if there is one, ends it
+            capture.resume()
+
     # ---- the end
 
     def _program_ends(self) -> None:
@@ -299,6 +320,8 @@ def profile(
     enabled: bool = True,
 ) -> Profile | Off:
     """Profile a loop: `with proftrack.profile("train") as p:`, and `p.step()` at the end of every step.
+
+    What is no part of a step, such as evaluation, goes into `with p.excluded():`.
 
     The verdict is printed when the loop ends; `p.record` and `p.verdict` hold it once the schedule is over. Without
     `with`, the first `p.step()` starts the profile, and the end of the program ends it.

@@ -3,8 +3,9 @@
     from proftrack.integrations.lightning import ProfileCallback
     Trainer(..., callbacks=[ProfileCallback()])
 
-A step is a training batch. Both of Lightning's packages work, `lightning.pytorch` and `pytorch_lightning`: the callback
-derives from the Callback of those already imported, else of the first one installed.
+A step is a training batch; validation between two of them is no part of a step. Both of Lightning's packages work,
+`lightning.pytorch` and `pytorch_lightning`: the callback derives from the Callback of those already imported, else of
+the first one installed.
 """
 
 from __future__ import annotations
@@ -53,6 +54,14 @@ class ProfileCallback(Training, *_bases()):  # type: ignore[misc]  # the bases a
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
         """Count a batch as a step."""
         self.step()
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Leave validation between two training batches out of the steps."""
+        self.pause()
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Go on with the step."""
+        self.resume()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """End the profile with the fit."""

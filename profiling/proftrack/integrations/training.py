@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -48,6 +49,8 @@ class Training:
         self._enabled = enabled
         self._code = code or caller(sys._getframe(1))  # where the callback was created: the user's own file
         self._open = False
+        self._excluded = contextlib.ExitStack()
+        self._is_excluded = False
         if enabled:
             # Invalid arguments are rejected here, where the user wrote them, not when the training begins.
             self._experiment("name", {}, None, "cpu")
@@ -90,12 +93,25 @@ class Training:
     def step(self) -> None:
         """Count a step."""
         if self._open and self.profile is not None:
+            self.resume()
             self.profile.step()
+
+    def pause(self) -> None:
+        """What follows is no part of a step, until `resume`: the library evaluates, or writes a checkpoint."""
+        if self._open and self.profile is not None and not self._is_excluded:
+            self._is_excluded = True
+            self._excluded.enter_context(self.profile.excluded())
+
+    def resume(self) -> None:
+        """The training goes on; without a pause, nothing happens."""
+        self._is_excluded = False
+        self._excluded.close()
 
     def end(self, error: BaseException | None = None) -> None:
         """End the profile with the training, and with the exception that ended it, if any."""
         if self._open and self.profile is not None:
             self._open = False
+            self.resume()
             atexit.unregister(self._interpreter_ends)
             self.profile.__exit__(type(error) if error else None, error, None)
 

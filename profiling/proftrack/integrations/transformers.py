@@ -3,8 +3,9 @@
     from proftrack.integrations.transformers import ProfileCallback
     Trainer(..., callbacks=[ProfileCallback()])
 
-A step is an optimizer step, with all the batches accumulated for it. A Trainer does not notify its callbacks of
-exceptions: if one ends a training, its run becomes FAILED when the program ends, or when the next training begins.
+A step is an optimizer step, with all the batches accumulated for it; evaluation and checkpoints are no part of one. A
+Trainer does not notify its callbacks of exceptions: if one ends a training, its run becomes FAILED when the program
+ends, or when the next training begins.
 """
 
 from __future__ import annotations
@@ -33,12 +34,38 @@ class ProfileCallback(Training, TrainerCallback):
         )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Count an optimizer step."""
+        """Count an optimizer step. Evaluation and checkpoints follow if an earlier callback has asked for them."""
         self.step()
+        self._pause_before(control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The same at the end of an epoch."""
+        self._pause_before(control)
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """A batch of evaluation was run, which nobody may have announced."""
+        self.pause()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Go on with the step, unless a checkpoint follows; whether this is the best one is decided later."""
+        if not (control.should_save or getattr(args.save_strategy, "value", args.save_strategy) == "best"):
+            self.resume()
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Go on with the step: the checkpoint is written."""
+        self.resume()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Training certainly goes on."""
+        self.resume()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """End the profile with the training."""
         self.end()
+
+    def _pause_before(self, control: Any) -> None:
+        if getattr(control, "should_evaluate", False) or getattr(control, "should_save", False):
+            self.pause()
 
 
 def _facts(args: Any, model: Any) -> dict[str, Any]:

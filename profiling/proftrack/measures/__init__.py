@@ -13,6 +13,8 @@ kernels      the kind of a kernel, by its name
 limits       what limits GPU work, and how busy time divides among the limits
 work, costs  arithmetic and memory traffic, from operators' input shapes
 sites        which operator caused which GPU work
+evaluation   steps that hold evaluation
+compiling    compilations, and autotuning, in the steps
 tables       operators, GPU work, steps, regions, devices
 collectives  collectives in order
 quality      flags: what changes the meaning of the figures

@@ -36,7 +36,6 @@ def combine(parts: list[Measures]) -> Measures:
     """Figures over several cycles: sums, and means weighted by steps. A single cycle is returned unchanged."""
     if len(parts) == 1:
         return parts[0]
-    steps = sum(p.steps for p in parts)
     return Measures(
         window=_added([p.window for p in parts], step_names=[n for p in parts for n in p.window.step_names]),
         totals=_combined_totals(parts),
@@ -45,16 +44,18 @@ def combine(parts: list[Measures]) -> Measures:
         kernels=_combined_kernels(parts),
         sites=sites.merged(s for p in parts for s in p.sites),
         regions=_combined_regions([r for p in parts for r in p.regions]),
-        idle=_combined_idle(parts, steps),
+        idle=_combined_idle(parts),
         split=_added_if_any([p.split for p in parts if p.split is not None]),
         launch=_combined_launch(parts),
         devices=_combined_devices(parts),
         flags=_combined_flags(parts),
-        busy_in_device_window_us=_sum(p.busy_in_device_window_us for p in parts),
+        typical_us=_sum(p.typical_us for p in parts),
+        busy_us=_sum(p.busy_us for p in parts),
         other_us=_sum_by_key(p.other_us for p in parts),
         unseen_queue_us=sum(p.unseen_queue_us for p in parts),
         busy_by_limit_us=_sum_by_key(p.busy_by_limit_us for p in parts),
         waits_over_gpu_us=sum(p.waits_over_gpu_us for p in parts),
+        compiling_us=sum(p.compiling_us for p in parts),
         host_rows=sum(p.host_rows for p in parts),
         collectives=[c for p in parts for c in p.collectives],
         modules=_combined_regions([r for p in parts for r in p.modules]),
@@ -165,19 +166,20 @@ def _combined_regions(regions: list[Region]) -> list[Region]:
     return sorted(merged, key=lambda r: (-r.cpu_time_us, r.name))
 
 
-def _combined_idle(parts: list[Measures], steps: int) -> Idle:
+def _combined_idle(parts: list[Measures]) -> Idle:
+    steps = sum(p.window.typical_steps for p in parts)
     causes: Counter[IdleCause] = Counter()
     rows: Counter[IdleCause] = Counter()
     for part in parts:
         for cause, us in part.idle.by_cause_us_per_step.items():
-            causes[cause] += us * max(part.steps, 1)  # type: ignore[assignment]  # Counter's values may be floats
+            causes[cause] += us * part.window.typical_steps  # type: ignore[assignment]  # Counter may hold floats
         for cause, count in part.idle.rows_by_cause_per_step.items():
-            rows[cause] += count * max(part.steps, 1)  # type: ignore[assignment]
+            rows[cause] += count * part.window.typical_steps  # type: ignore[assignment]
     largest = sorted((g for p in parts for g in p.idle.largest), key=lambda g: -g.duration_us)
     return Idle(
-        by_cause_us_per_step={c: us / max(steps, 1) for c, us in causes.items()},
+        by_cause_us_per_step={c: us / steps for c, us in causes.items()},
         largest=largest[: idle.LARGEST],
-        rows_by_cause_per_step={c: n / max(steps, 1) for c, n in rows.items()},
+        rows_by_cause_per_step={c: n / steps for c, n in rows.items()},
     )
 
 

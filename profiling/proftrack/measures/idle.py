@@ -61,6 +61,11 @@ def _is_module_loading(name: str) -> bool:
     return "Loading" in name
 
 
+def profilers_own(table: EventTable) -> Bools:
+    """Mask of the profiler's own work, which does not happen without it: requesting and flushing buffers."""
+    return table.valid & table.of_kind(Kind.OVERHEAD) & ~table.named(_is_module_loading)
+
+
 def is_input(name: str) -> bool:
     """Whether a host row of this name fetches data for the model."""
     return LOADING.search(name) is not None
@@ -77,6 +82,15 @@ class Gaps(NamedTuple):
     """Row of the call that launched the work that ended the gap, or NONE."""
     thread: Ints
     """The thread that made that call; for a gap that no work ended, the one that runs the steps; or NONE."""
+
+    def within(self, time: Intervals) -> Gaps:
+        """The parts of the gaps that lie in these intervals."""
+        first = np.searchsorted(time.end, self.start, side="right")
+        count = np.maximum(np.searchsorted(time.start, self.end, side="left") - first, 0)
+        gap = np.repeat(np.arange(len(first)), count)
+        piece = np.arange(len(gap)) - np.repeat(np.cumsum(count) - count - first, count)
+        start, end = np.maximum(self.start[gap], time.start[piece]), np.minimum(self.end[gap], time.end[piece])
+        return Gaps(start, end, self.cause[gap], self.launch[gap], self.thread[gap])
 
     def by_cause(self) -> dict[IdleCause, int]:
         """Nanoseconds for each cause that occurs."""
@@ -193,7 +207,7 @@ def host_activity(
         allocator=joined(calls & table.named(is_allocator_call) & ~loading),
         waits=waits,
         delaying=waits.clipped(windows.low, delays_until(view)),
-        profiler=joined(table.valid & table.of_kind(Kind.OVERHEAD) & ~table.named(_is_module_loading)),
+        profiler=joined(profilers_own(table)),
         startup=joined(here & loading),
     )
 
@@ -259,8 +273,9 @@ def _long_stretches(intervals: Intervals, start: Ints, until: Ints, length: int)
 
 
 def summarize(view: View, gaps: Gaps, windows: Windows) -> Idle:
-    """Idle time per step by cause (the total if there are no steps), and the largest gaps with what the host did."""
-    per_step = max(len(view.steps), 1)
+    """Idle time per typical step by cause (the total if there are no steps), and its largest gaps."""
+    gaps = gaps.within(windows.typical)
+    per_step = max(windows.typical_steps, 1)
     rows = np.bincount(gaps.cause, weights=_rows_within(view, gaps), minlength=len(CAUSES))
     order = np.argsort(gaps.start - gaps.end, kind="stable")[:LARGEST]
     telling = recorded_on_host(view.table) & ~view.table.named(_is_step)  # a step says nothing about what is in it

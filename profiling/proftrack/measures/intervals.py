@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from proftrack.trace.table import Ints
+from proftrack.trace.table import Bools, Ints
 
 
 class Intervals(NamedTuple):
@@ -47,6 +47,13 @@ class Intervals(NamedTuple):
     def covered_within(self, low: Ints, high: Ints) -> Ints:
         """For each pair, the total length of the intervals within [low, high)."""
         return self.covered_until(np.maximum(high, low)) - self.covered_until(low)
+
+    def overlapping(self, low: Ints, high: Ints) -> Bools:
+        """For each pair, whether any part of an interval lies between `low` and `high`."""
+        index = np.searchsorted(self.start, high, side="left") - 1
+        if not len(self.start):
+            return np.zeros(len(low), dtype=bool)
+        return np.asarray((index >= 0) & (self.end[np.maximum(index, 0)] > low))
 
     def longer_than(self, length: int) -> Intervals:
         """Only the intervals longer than this."""

@@ -59,7 +59,7 @@ def _by_name(seen: View, owner: Ints) -> Ints:
 
 
 def by_limit(seen: View, windows: Windows, classes: dict[Limit, Bools]) -> dict[Limit, float]:
-    """The device window's busy time divided by limit: kernels first, then exposed collectives, then exposed copies."""
+    """The typical steps' busy time by limit: kernels first, then exposed collectives, then exposed copies."""
     out: dict[Limit, float] = {}
     compute = [c for c in classes if c not in ("communication", "transfer")]
     covered = _clip(seen, classes, compute, windows)
@@ -80,14 +80,12 @@ def _clip(seen: View, classes: dict[Limit, Bools], names: Iterable[Limit], windo
     mask = np.zeros(len(seen.links.gpu), dtype=bool)
     for name in names:
         mask |= classes[name]
-    return busy(seen.on_device, mask).clipped(windows.device_low, windows.device_high)
+    return windows.during_steps(seen.on_device, mask)
 
 
 def _clip_sum(seen: View, mask: Bools, windows: Windows) -> int:
     keep = mask & seen.on_device.usable
-    start = np.maximum(seen.on_device.start[keep], windows.device_low)
-    end = np.minimum(seen.on_device.end[keep], windows.device_high)
-    return int(np.maximum(end - start, 0).sum())
+    return int(windows.typical.covered_within(seen.on_device.start[keep], seen.on_device.end[keep]).sum())
 
 
 def _joined(a: Intervals, b: Intervals) -> Intervals:

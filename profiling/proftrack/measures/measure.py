@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from proftrack.measures import idle, limits, quality, tables, work
 from proftrack.measures import sites as launch_sites
 from proftrack.measures.collectives import Collective, collectives
+from proftrack.measures.compiling import compiling_steps
 from proftrack.measures.intervals import Intervals, intersection, union
+from proftrack.measures.typical import Outlier, find_outliers, step_times, without_outliers
 from proftrack.measures.view import View, view
 from proftrack.measures.waits import delays_until, waiting_calls
 from proftrack.measures.window import Windows, busy, find_windows
@@ -51,12 +54,16 @@ class Measures:
     launch: Launch | None
     devices: list[Device]
     flags: list[Flag]
-    busy_in_device_window_us: float | None
-    """Union of GPU work in the device window: B times the number of steps."""
+    typical_us: float | None
+    """The device window without outlier steps."""
+    busy_us: float | None
+    """Union of GPU work in it: B times the number of typical steps."""
     busy_by_limit_us: dict[Limit, float]
     """The same by what limits the work; kernels hide copies and collectives that run at the same time."""
     unseen_queue_us: float = 0.0
     """Time cut off the device window's start because a queue that is not in the trace seems to have filled it."""
+    compiling_us: float = 0.0
+    """Compilation and autotuning during the typical steps."""
     waits_over_gpu_us: float
     """Host waits inside the steps that overlap GPU work: the part of T that H leaves out."""
     host_rows: int = 0
@@ -79,12 +86,18 @@ class Measures:
     @property
     def gpu_busy_per_step_us(self) -> float | None:
         """B. Without steps, the whole recording counts as one step."""
-        return self._per_step(self.busy_in_device_window_us)
+        return self._per_step(self.busy_us)
 
     @property
     def step_time_profiled_us(self) -> float | None:
-        """The device window divided by its steps; without steps, the whole recording."""
-        return self._per_step(self.window.device_duration_us)
+        """The typical time divided by its steps; without steps, the whole recording."""
+        return self._per_step(self.typical_us)
+
+    @property
+    def step_time_all_steps_us(self) -> float | None:
+        """The same with the outliers; None if there are none."""
+        whole = self.window.device_duration_us
+        return round(whole / self.steps, 3) if whole is not None and self.window.outlier_steps else None
 
     @property
     def per(self) -> str:
@@ -93,10 +106,10 @@ class Measures:
 
     @property
     def launches_per_step(self) -> float:
-        """Launches inside the steps; without steps, all."""
+        """Launches inside the typical steps; without steps, all."""
         if not self.per_step:
             return float(self.totals.launches)
-        return sum(step.launches for step in self.per_step) / len(self.per_step)
+        return sum(step.launches for step in self.per_step if step.outlier is None) / self.window.typical_steps
 
     @property
     def own_share(self) -> float:
@@ -106,13 +119,18 @@ class Measures:
 
     def _per_step(self, total_us: float | None) -> float | None:
         """The mean per step, rounded to the nanosecond, which is the trace's resolution."""
-        return None if total_us is None else round(total_us / max(self.steps, 1), 3)
+        return None if total_us is None else round(total_us / self.window.typical_steps, 3)
 
 
 def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
     """All figures of one trace; with `ceilings`, also each kernel's limit and distance from its roofline."""
     seen = view(table)
     windows = find_windows(table, seen.links, seen.steps, seen.owned, seen.on_device)
+    placed = windows is not None and _placed(seen, windows)
+    outliers: list[Outlier] = []
+    if windows is not None and placed and len(seen.steps):
+        outliers = find_outliers(seen, windows)
+        windows = without_outliers(seen, windows, outliers)
     owner = tables.launching_row(table, seen.forest, seen.links)
     operators = work.operator_costs(table, seen.forest)
     costs = work.gpu_costs(table, seen.links.gpu, owner, operators, ceilings)
@@ -120,22 +138,26 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
     gpu = _gpu_part(seen, windows, classes)
     shapes = len(table.signatures) > 0 and len(seen.forest.rows) > 0
     owned = work.Owned(seen.links.gpu, owner, operators, costs)
-    own = seen.owned.step != NONE
+    own = (seen.owned.step != NONE) & ~np.isin(seen.owned.step, [outlier.step for outlier in outliers])
     return Measures(
         window=_window(seen, windows),
+        typical_us=windows.typical.length / 1000 if windows and _comparable(seen, windows) else None,
         totals=_totals(seen, windows),
-        per_step=tables.per_step(table, seen.forest, seen.links, seen.steps, seen.owned),
+        per_step=_with_outliers(
+            tables.per_step(table, seen.forest, seen.links, seen.steps, seen.owned), seen, windows, outliers
+        ),
         ops=tables.operators(table, seen.forest, seen.links, owner),
         kernels=tables.gpu_work(table, seen.links, classes, costs),
-        sites=launch_sites.sites(seen, owner, windows),
+        sites=launch_sites.sites(seen, owner, windows if placed else None),
         regions=tables.regions(table, seen.links),
         launch=tables.launch_figures(table, seen.links, seen.owned),
         devices=tables.devices(table, seen.links, seen.owned, windows.low, windows.high) if windows else [],
-        flags=quality.flags(seen, windows),
+        flags=quality.flags(seen, windows, outliers),
         host_rows=_host_rows(seen, windows),
         unseen_queue_us=(windows.device_low - windows.low) / 1000 if windows and windows.unrecorded else 0.0,
         other_us=_others(table),
         collectives=collectives(seen),
+        compiling_us=_compiling(seen, outliers),
         modules=tables.modules(table, seen.links),
         work=work.trace_work(table, seen.forest, owned, own) if shapes else None,
         cpu=work.cpu_work(work.cpu_calls(table, seen.forest, operators), ceilings)
@@ -151,18 +173,30 @@ def _gpu_part(seen: View, windows: Windows | None, classes: dict[Limit, Bools]) 
         return {
             "idle": Idle(by_cause_us_per_step={}, largest=[]),
             "split": None,
-            "busy_in_device_window_us": None,
+            "busy_us": None,
             "busy_by_limit_us": {},
             "waits_over_gpu_us": 0.0,
         }
-    in_device_window = busy(seen.on_device).clipped(windows.device_low, windows.device_high)
+    busy_time = windows.during_steps(seen.on_device)
     return {
         "idle": idle.summarize(seen, idle.find_gaps(seen, windows), windows),
         "split": limits.split(seen, windows, classes),
-        "busy_in_device_window_us": in_device_window.length / 1000,
+        "busy_us": busy_time.length / 1000,
         "busy_by_limit_us": limits.by_limit(seen, windows, classes),
-        "waits_over_gpu_us": _waits_over_gpu(seen, in_device_window),
+        "waits_over_gpu_us": _waits_over_gpu(seen, busy_time),
     }
+
+
+def _with_outliers(steps: list[Step], seen: View, windows: Windows | None, outliers: list[Outlier]) -> list[Step]:
+    """The steps with their times on the device, and what filled the outliers."""
+    if windows is None or not steps or not _placed(seen, windows):
+        return steps
+    why = {outlier.step: outlier.why for outlier in outliers}
+    lengths = step_times(seen, windows).length.tolist()
+    return [
+        structs.replace(step, device_us=length / 1000, outlier=why.get(i))
+        for i, (step, length) in enumerate(zip(steps, lengths, strict=True))
+    ]
 
 
 def _placed(seen: View, windows: Windows | None) -> bool:
@@ -180,6 +214,17 @@ def _placed(seen: View, windows: Windows | None) -> bool:
     return True
 
 
+def _comparable(seen: View, windows: Windows) -> bool:
+    """Whether the steps' times mean anything: not if there is GPU work but none of it can be placed in them."""
+    return windows.device_duration > 0 and (not len(seen.links.gpu) or _placed(seen, windows))
+
+
+def _compiling(seen: View, outliers: list[Outlier]) -> float:
+    time = compiling_steps(seen.table, seen.steps, seen.forest)
+    time[[outlier.step for outlier in outliers]] = 0
+    return int(time.sum()) / 1000
+
+
 def _others(table: EventTable) -> dict[str, float]:
     rows = np.flatnonzero(table.of_kind(Kind.OTHER))
     sums = np.bincount(table.category[rows], weights=table.dur[rows], minlength=len(table.categories))
@@ -190,7 +235,7 @@ def _host_rows(seen: View, windows: Windows | None) -> int:
     if windows is None:
         return 0
     table = seen.table
-    inside = (table.ts >= windows.low) & (table.ts < windows.high)
+    inside = windows.typical.overlapping(table.ts, table.ts + 1)
     return int((idle.recorded_on_host(table) & inside).sum())
 
 
@@ -199,8 +244,8 @@ def _window(seen: View, windows: Windows | None) -> Window:
         steps=len(seen.steps),
         step_names=seen.steps.name,
         duration_us=windows.duration / 1000 if windows else None,
-        # Its length is 0 if no GPU work can be placed in the steps (clocks that differ, for example): then None.
-        device_duration_us=windows.device_duration / 1000 or None if windows else None,
+        device_duration_us=windows.device_duration / 1000 if windows and _comparable(seen, windows) else None,
+        outlier_steps=len(seen.steps) - windows.typical_steps if windows else 0,
     )
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from proftrack.measures.cold import start_up_calls
+from proftrack.measures.compiling import compilations, compiling_steps, number_of
+from proftrack.measures.evaluation import steps_with_evaluation
 from proftrack.measures.intervals import union_by_group
+from proftrack.measures.typical import Outlier, step_times
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
 from proftrack.record.figures import Flag, FlagCode
+from proftrack.text import counted, short_time
 from proftrack.trace.categories import Kind
-from proftrack.trace.table import NONE, Ints
+from proftrack.trace.table import NONE, Bools, Ints
 
 FLAGS: dict[FlagCode, str] = {
     "no_steps": "The trace has no ProfilerStep rows: figures cover the whole recording, and none is per step.",
@@ -21,6 +24,8 @@ FLAGS: dict[FlagCode, str] = {
     "fewer_steps": "The loop ended before its schedule did: figures rest on fewer steps than requested.",
     "several_processes": "One file holds steps of several processes: their times are mixed; record them separately.",
     "cold_start": "CUDA, a library or a kernel was loaded while recording: that happens once, and later steps lack it.",
+    "outlier_steps": "Some steps are much longer than the others and do not recur: T, B and the causes leave them out, "
+    "totals include them.",
     "uneven_steps": "The recorded steps differ widely: their mean represents none of them.",
     "launches_without_gpu_work": "Some launch calls have no recorded GPU work: busy time may be too small.",
     "gpu_not_measured": "The host launched GPU work but none was recorded: the GPU was not measured, rather than idle.",
@@ -40,6 +45,7 @@ FLAGS: dict[FlagCode, str] = {
     "gpu_shared": "Other processes used the GPU while steps were timed: the program alone may be faster.",
     "work_not_counted": "Part of the GPU's work has no known FLOPs or bytes: its kernels have no roofline.",
     "other_threads": "Threads started by the program did work that was not recorded: their work is missing.",
+    "evaluation_in_steps": "Some recorded steps hold evaluation, or other work that is no part of a step.",
     "no_region": "The steps have no record_function region: host time cannot be attributed to parts of the program.",
 }
 """Every flag and its effect on the figures."""
@@ -51,12 +57,11 @@ UNEVEN = 3.0
 UNEVEN_HOST_NS = 2_000_000
 """A host interval that exceeds the median by less than this is only the profiler starting up in the first step."""
 FEW_JOINED = 0.5
+SHOWN = 5
+"""Outliers named in a flag."""
 
-_COMPILING = re.compile(
-    r"compile_inner|compile_fx|backend_compile|inductor_compile|dynamo_timed|\bcompile_file\b|nvrtcCompile|autotun"
-    r"|benchmark_all_configs|async_compile|(?:cuda|cu|hip)(?:Module|Library)Load(?:Data|DataEx|FromFile|FatBinary)?\b|create_aot_dispatcher",
-    re.IGNORECASE,
-)
+MOST_NAMED = 4
+"""Steps that a sentence names; the others are counted."""
 
 
 def flag(code: FlagCode, count: int, detail: str = "") -> Flag:
@@ -64,9 +69,10 @@ def flag(code: FlagCode, count: int, detail: str = "") -> Flag:
     return Flag(code=code, count=count, message=FLAGS[code] + (f" {detail}" if detail else ""))
 
 
-def flags(view: View, windows: Windows | None) -> list[Flag]:
+def flags(view: View, windows: Windows | None, outliers: Sequence[Outlier] = ()) -> list[Flag]:
     """All flags that a trace alone can raise, in the order of FLAGS."""
-    raised = [f for group in (_file, _steps, _gpu, _clocks, _host) for f in group(view, windows)]
+    raised = [f for group in (_file, _gpu, _clocks, _host) for f in group(view, windows)]
+    raised += [*_steps(view, windows, outliers), *_outliers(view, windows, outliers)]
     order = list(FLAGS)
     return sorted(raised, key=lambda f: order.index(f.code))
 
@@ -83,9 +89,9 @@ def _file(view: View, _: Windows | None) -> Iterator[Flag]:
         yield flag("invalid_timestamps", invalid, f"GPU work among them: {gpu}.")
 
 
-def _steps(view: View, windows: Windows | None) -> Iterator[Flag]:
+def _steps(view: View, windows: Windows | None, outliers: Sequence[Outlier]) -> Iterator[Flag]:
     steps = view.steps
-    if len(steps) <= 1 and len(view.links.gpu):
+    if any(outlier.cold for outlier in outliers) or (len(steps) < 2 and len(view.links.gpu)):
         yield from _cold_start(view)
     if not len(steps):
         yield flag("no_steps", 1)
@@ -93,22 +99,43 @@ def _steps(view: View, windows: Windows | None) -> Iterator[Flag]:
     processes = {view.table.threads[thread][0] for thread in set(steps.thread.tolist())}
     if len(processes) > 1:
         yield flag("several_processes", len(processes), f"Processes {', '.join(sorted(processes)[:4])}.")
-    if len(steps) > 1:
-        cuda = np.zeros(len(steps), dtype=np.int64)
-        own = view.owned.step != NONE
-        np.add.at(cuda, view.owned.step[own], view.table.dur[view.links.gpu[own]])
-        host = steps.end - steps.start
-        median = float(np.median(host))
-        uneven = (host > UNEVEN * median) & (host > median + UNEVEN_HOST_NS)
-        uneven |= (cuda * UNEVEN < np.median(cuda)) | (cuda > UNEVEN * np.median(cuda))
-        if uneven.any():
-            spans = f"Host time {host.min() / 1000:.1f} to {host.max() / 1000:.1f} us"
-            if cuda.any():
-                spans += f", GPU time {cuda.min() / 1000:.1f} to {cuda.max() / 1000:.1f} us"
-            yield flag("uneven_steps", int(uneven.sum()), f"{spans}.")
+    typical = np.ones(len(steps), dtype=bool)
+    typical[[outlier.step for outlier in outliers]] = False
+    if typical.sum() > 1:
+        yield from _uneven(view, typical)
+    yield from _evaluation(view, outliers)
     if windows is not None and (windows.leaked or windows.unrecorded):
         detail = "" if windows.leaked else "The trace does not show it, but the steps' first work waited in a queue."
         yield flag("work_before_window", max(windows.leaked, 1), detail)
+
+
+def _uneven(view: View, typical: Bools) -> Iterator[Flag]:
+    """Whether steps differ widely after outliers were left out."""
+    cuda = np.zeros(len(view.steps), dtype=np.int64)
+    own = view.owned.step != NONE
+    np.add.at(cuda, view.owned.step[own], view.table.dur[view.links.gpu[own]])
+    cuda, host = cuda[typical], (view.steps.end - view.steps.start)[typical]
+    median = float(np.median(host))
+    uneven = (host > UNEVEN * median) & (host > median + UNEVEN_HOST_NS)
+    uneven |= (cuda * UNEVEN < np.median(cuda)) | (cuda > UNEVEN * np.median(cuda))
+    if uneven.any():
+        spans = f"Host time {host.min() / 1000:.1f} to {host.max() / 1000:.1f} us"
+        if cuda.any():
+            spans += f", GPU time {cuda.min() / 1000:.1f} to {cuda.max() / 1000:.1f} us"
+        yield flag("uneven_steps", int(uneven.sum()), f"{spans}.")
+
+
+def _outliers(view: View, windows: Windows | None, outliers: Sequence[Outlier]) -> Iterator[Flag]:
+    if windows is None or not outliers:
+        return
+    length = step_times(view, windows).length
+    shown = [
+        f"{view.steps.name[o.step]} takes {short_time(length[o.step] / 1000)}{f' ({o.why})' if o.why else ''}"
+        for o in outliers[:SHOWN]
+    ]
+    more = f", and {len(outliers) - SHOWN} more" if len(outliers) > SHOWN else ""
+    mean = short_time(float(length.mean()) / 1000)
+    yield flag("outlier_steps", len(outliers), f"{', '.join(shown)}{more}; over all steps, the mean is {mean}.")
 
 
 def _cold_start(view: View) -> Iterator[Flag]:
@@ -194,9 +221,41 @@ def _host(view: View, _: Windows | None) -> Iterator[Flag]:
     if not len(steps):
         return
     inside = table.valid & (table.ts >= steps.start[0]) & (table.ts < steps.end.max())
-    compiling = int((inside & table.host & table.named(lambda n: _COMPILING.search(n) is not None)).sum())
-    if compiling:
-        yield flag("recompiled_in_window", compiling)
+    yield from _recompiled(view)
     annotated = table.of_kind(Kind.ANNOTATION) & ~table.named(lambda n: n.startswith("ProfilerStep"))
     if not (inside & annotated).any():
         yield flag("no_region", 1)
+
+
+def _recompiled(view: View) -> Iterator[Flag]:
+    table, steps, forest = view.table, view.steps, view.forest
+    graphs, tuned = number_of(compilations(table, steps, forest))
+    if graphs or tuned:
+        parts = [counted(graphs, "compilation")] * bool(graphs) + [counted(tuned, "autotuning run")] * bool(tuned)
+        time = compiling_steps(table, steps, forest)
+        took = f"{short_time(int(time.sum()) / 1000)}, in {_steps_in_words(steps.number[time > 0])}"
+        yield flag("recompiled_in_window", graphs + tuned, f"{' and '.join(parts)}, {took}.")
+
+
+def _evaluation(view: View, outliers: Sequence[Outlier]) -> Iterator[Flag]:
+    steps = view.steps
+    held = steps_with_evaluation(view.table, steps, view.forest)
+    if not held.any():
+        return
+    time = steps.end - steps.start
+    takes = f"at most {short_time(int(time[held].max()) / 1000)}"
+    beside = "" if held.all() else f", beside {short_time(float(np.median(time[~held])) / 1000)} without it"
+    left_out = set(np.flatnonzero(held).tolist()) <= {outlier.step for outlier in outliers}
+    so = f"A step's figures {'leave such steps out' if left_out else 'include it'}"
+    where = _steps_in_words(steps.number[held])
+    yield flag("evaluation_in_steps", int(held.sum()), f"In {where}: {takes}{beside}. {so}.")
+
+
+def _steps_in_words(numbers: Ints) -> str:
+    """step 12; steps 2, 3 and 5; steps 2, 3, 4, 5 and 12 more."""
+    different = list(dict.fromkeys(numbers.tolist()))
+    if len(different) == 1:
+        return f"step {different[0]}"
+    more = len(different) - MOST_NAMED
+    named, last = (different[:MOST_NAMED], f"{more} more") if more > 0 else (different[:-1], str(different[-1]))
+    return f"steps {', '.join(map(str, named))} and {last}"

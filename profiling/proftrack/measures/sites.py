@@ -24,18 +24,17 @@ _SHAPES_LIMIT = 300
 
 
 def sites(view: View, owner: Ints, windows: Windows | None) -> list[Site]:
-    """The device window's GPU work by launching operator, input shapes and name, most busy time first.
+    """The typical steps' GPU work by launching operator, input shapes and name, most busy time first.
 
     `owner`: for each piece of GPU work, the position in the forest of the row that launched it, or NONE.
-    The parts add up to the union of GPU work in the device window: concurrent work shares its time equally.
+    The parts add up to the union of GPU work in the typical time: concurrent work shares its time equally.
     """
     table, links, owned = view.table, view.links, view.on_device
     if windows is None or not len(links.gpu):
         return []
-    inside = owned.usable & (owned.end > windows.device_low) & (owned.start < windows.device_high)
-    rows = np.flatnonzero(inside)
-    start = np.maximum(owned.start[rows], windows.device_low)
-    end = np.minimum(owned.end[rows], windows.device_high)
+    rows = np.flatnonzero(owned.usable & windows.typical.overlapping(owned.start, owned.end))
+    # Times on a clock that stands still outside the typical time.
+    start, end = windows.typical.covered_until(owned.start[rows]), windows.typical.covered_until(owned.end[rows])
     busy = shared_time(start, np.maximum(end, start))
     launcher = np.where(owner[rows] == NONE, NONE, view.forest.rows[owner[rows]] if len(view.forest.rows) else NONE)
     columns = (

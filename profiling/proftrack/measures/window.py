@@ -1,9 +1,9 @@
 """Steps, the GPU work that belongs to them, and the time windows that the figures cover. Nanoseconds.
 
 host    |-- ProfilerStep#2 --|-- ProfilerStep#3 --|
-GPU  leaked|--- own work of #2 ---|  |-- own work of #3 --|
-     |<----------------------- window ------------------->|
-           |<----------------- device window ------------>|
+GPU  leaked|--- own work of #2 ---|  |- own work of #3 -|
+        |<---------------------- window ------------------>|
+           |<-------------- device window ---------------->|
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from proftrack.measures.cold import start_up_end
-from proftrack.measures.intervals import Intervals, union
+from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.links import Links
 from proftrack.trace.categories import Kind
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
@@ -118,6 +118,10 @@ class Windows(NamedTuple):
     """How many GPU events of earlier steps are in the trace."""
     unrecorded: bool
     """There are none, but a queue seems to have been ahead of the first own work."""
+    typical: Intervals
+    """The device window without outliers (see `typical`)."""
+    typical_steps: int
+    """How many steps that is; 0 if none were recorded."""
 
     @property
     def duration(self) -> int:
@@ -128,6 +132,10 @@ class Windows(NamedTuple):
     def device_duration(self) -> int:
         """Length of the device window."""
         return self.device_high - self.device_low
+
+    def during_steps(self, owned: Ownership, mask: Bools | None = None) -> Intervals:
+        """Union of the GPU work (in `mask`) within the typical time."""
+        return intersection(busy(owned, mask), self.typical)
 
 
 def find_windows(
@@ -141,35 +149,41 @@ def find_windows(
     if window is None:
         return None
     low, high = window
-    if not len(steps):
-        return Windows(low, high, max(low, _start_up_end(table, on_device, on_device.usable)), high, 0, False)
+    leaked = int(on_device.leaked.sum()) if len(steps) else 0
+    device_low, device_high, unrecorded = low, high, False
+    if len(steps):
+        device_low, unrecorded = _device_start(table, links, on_device, low)
+        device_high = _end_of_steps(steps, on_device)
+    if len(steps) < 2:
+        device_low = max(device_low, _start_up_end(table, on_device))
+    whole = union(np.array([device_low], dtype=np.int64), np.array([device_high], dtype=np.int64))
+    return Windows(low, high, device_low, device_high, leaked, unrecorded, whole, len(steps))
+
+
+def _device_start(table: EventTable, links: Links, on_device: Ownership, low: int) -> tuple[int, bool]:
+    """Where the device window begins, and whether that is behind a queue which is not in the trace."""
     here = on_device.usable & (on_device.step != NONE)
-    leaked = int(on_device.leaked.sum())
     if not here.any():
-        return Windows(low, high, low, high, leaked, False)
-    own_end = int(on_device.end[here].max())
-    device_low, unrecorded = low, False
+        return low, False
     first = int(np.flatnonzero(here)[np.argmin(on_device.start[here])])
     start, called = int(on_device.start[first]), int(table.end[links.launch[first]])
-    if leaked:
-        # Leaked work on a separate stream (a copy) runs concurrently with own work and does not delay it.
-        queued = on_device.leaked & np.isin(table.lane[links.gpu], np.unique(table.lane[links.gpu[here]]))
-        beside = on_device.leaked & ~queued
-        device_low = max(
-            low, int(on_device.end[queued].max(initial=low)), min(int(on_device.end[beside].max(initial=low)), start)
-        )
-    else:
+    if not on_device.leaked.any():
         # The wait is taken for a queue if it is most of the time up to that point.
         unrecorded = start - called > QUEUE_DELAY_NS and (start - called) * 2 >= start - low
-        device_low = max(low, start) if unrecorded else low
-    if len(steps) == 1:
-        device_low = max(device_low, _start_up_end(table, on_device, here))
-    return Windows(low, high, min(device_low, own_end), own_end, leaked, unrecorded)
+        return (max(low, start) if unrecorded else low), unrecorded
+    # Leaked work on a separate stream (a copy) runs concurrently with own work and does not delay it.
+    queued = on_device.leaked & np.isin(table.lane[links.gpu], np.unique(table.lane[links.gpu[here]]))
+    beside = on_device.leaked & ~queued
+    device_low = max(
+        low, int(on_device.end[queued].max(initial=low)), min(int(on_device.end[beside].max(initial=low)), start)
+    )
+    return min(device_low, int(on_device.end[here].max())), False
 
 
-def _start_up_end(table: EventTable, on_device: Ownership, work: Bools) -> int:
-    """When the start-up ahead of this GPU work was over; 0 if there was none or there is no such work."""
-    return (start_up_end(table, int(on_device.start[work].min())) or 0) if work.any() else 0
+def _start_up_end(table: EventTable, on_device: Ownership) -> int:
+    """When the start-up ahead of the first own work was over; 0 if there was none or there is no such work."""
+    own = on_device.usable & (on_device.step != NONE)
+    return (start_up_end(table, int(on_device.start[own].min())) or 0) if own.any() else 0
 
 
 def window_of(table: EventTable, steps: Steps, owned: Ownership) -> tuple[int, int] | None:
@@ -178,12 +192,16 @@ def window_of(table: EventTable, steps: Steps, owned: Ownership) -> tuple[int, i
     Without steps, the span of all operators and GPU work; without those, of the other host rows.
     """
     if len(steps):
-        own = owned.usable & (owned.step != NONE)
-        return int(steps.start[0]), max(int(steps.end.max()), int(owned.end[own].max(initial=0)))
+        return int(steps.start[0]), _end_of_steps(steps, owned)
     for rows in (table.valid & (table.gpu_work | table.of_kind(Kind.CPU_OP)), table.valid & table.host):
         if rows.any():
             return int(table.ts[rows].min()), int(table.end[rows].max())
     return None
+
+
+def _end_of_steps(steps: Steps, owned: Ownership) -> int:
+    own = owned.usable & (owned.step != NONE)
+    return max(int(steps.end.max()), int(owned.end[own].max(initial=0)))
 
 
 def busy(owned: Ownership, mask: Bools | None = None) -> Intervals:

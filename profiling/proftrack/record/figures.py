@@ -42,12 +42,14 @@ KernelKind = Literal[
 ]
 """The kind of a piece of GPU work, judged by its name."""
 
+EXCLUDED_REGION = "proftrack: excluded"
+"""The region that capture puts around what runs inside a loop but is no part of a step, as evaluation is."""
+
 FlagCode = Literal[
     "no_steps",
     "partial_window",
     "fewer_steps",
     "several_processes",
-    "cold_start",
     "uneven_steps",
     "launches_without_gpu_work",
     "gpu_not_measured",
@@ -67,7 +69,10 @@ FlagCode = Literal[
     "gpu_shared",
     "work_not_counted",
     "other_threads",
+    "evaluation_in_steps",
     "no_region",
+    "outlier_steps",
+    "cold_start",
 ]
 """Properties of a trace that change what its figures mean; measures.quality has a sentence for each."""
 
@@ -80,8 +85,15 @@ class Window(Struct, frozen=True, kw_only=True):
     duration_us: float | None
     """From the first step's start to the later of the last step's end and the end of the steps' own GPU work."""
     device_duration_us: float | None
-    """The device window: work left over from earlier steps is cut off at its start."""
+    """The device window: the same, with work left over from earlier steps cut off at its start."""
     cycles: int = 1
+    outlier_steps: int = 0
+    """Steps that the figures of a step leave out; see Step.outlier."""
+
+    @property
+    def typical_steps(self) -> int:
+        """Steps that the figures of a step are means of; at least 1, as a trace without steps counts as one."""
+        return max(self.steps - self.outlier_steps, 1)
 
 
 class Totals(Struct, frozen=True, kw_only=True):
@@ -109,6 +121,10 @@ class Step(Struct, frozen=True, kw_only=True):
     gpu_events: int
     kernels: int
     launches: int
+    device_us: float | None = None
+    """From the end of the step before it to its own end or that of its GPU work, whichever is later."""
+    outlier: str | None = None
+    """What filled it, for a step that T, B and the causes leave out because it is long and does not recur."""
 
 
 class Op(Struct, frozen=True, kw_only=True):

@@ -82,8 +82,11 @@ class Times(Struct, frozen=True, kw_only=True):
     step_latency_us: float | None = None
     """Synchronized after each step. `Record.step_time_us` tells which of the two is T."""
     step_time_profiled_us: float | None = None
+    """Under the profiler: the part of the device window that each typical step takes."""
+    step_time_all_steps_us: float | None = None
+    """The same over all recorded steps, if outliers were left out."""
     gpu_busy_per_step_us: float | None = None
-    """B: the union of GPU work in the device window, divided by the steps."""
+    """B: the union of the typical steps' GPU work, divided by their number."""
     roofline_time_us: float | None = None
     """R: the least time that this hardware could need."""
 
@@ -148,6 +151,11 @@ class Record(Struct, frozen=True, kw_only=True):
         if self.cpu is None or self.totals.launches or not self.window.steps:
             return None
         return min(sum(self.cpu.working_us.values()) / self.window.steps, self.step_time_us or float("inf"))
+
+    @property
+    def typical_steps(self) -> list[Step]:
+        """The recorded steps without outliers: what T, B and the causes are means over."""
+        return [step for step in self.per_step if step.outlier is None]
 
     @property
     def unprofiled_step_time_us(self) -> float | None:

@@ -176,8 +176,8 @@ def _cpu_work(record: Record) -> dict[str, float | None]:
 
 
 def _means(record: Record) -> dict[str, float | None]:
-    """Means over the recorded steps."""
-    steps = record.per_step
+    """Means over the typical steps."""
+    steps = record.typical_steps
     if not steps or record.totals.self_cuda_time_total_us is None:
         return {}
     return {

@@ -28,6 +28,11 @@ class Context(Struct, frozen=True, kw_only=True):
         """T if it was measured without the profiler, else None."""
         return self.timing.chosen.us if self.timing is not None else self.step_time_us
 
+    @property
+    def threads_are_known(self) -> bool:
+        """Whether threads that the program starts were recorded, or at least their use of the processors was."""
+        return self.all_threads or (self.timing is not None and self.timing.load is not None)
+
     def unrecorded_threads(self, limits: Thresholds) -> float | None:
         """The share of a core used by threads with unrecorded operators; None if negligible."""
         load = self.timing.load if self.timing is not None else None
@@ -45,7 +50,7 @@ class Context(Struct, frozen=True, kw_only=True):
             return None
         if self.work is not None:
             return self.work
-        shapes, steps = measures.work, max(measures.steps, 1)
+        shapes, steps = measures.work, measures.window.typical_steps
         if shapes is None or not shapes.flops_by_dtype:
             return None
         flops = {dtype: total / steps for dtype, total in shapes.flops_by_dtype.items()}

@@ -52,7 +52,24 @@ def verdict(measures: Measures, context: Context, time: float | None, *, basis: 
             )
     else:
         return _judged(measures, measures.cpu, context, time, limits)
-    return _inconclusive(measures, basis, limits, what, reason)
+    seen = _operators_are_few(measures, limits) if what == "a CPU-only trace" and not context.threads_are_known else []
+    return _inconclusive(measures, basis, limits, what, [reason, *seen])
+
+
+def _operators_are_few(measures: Measures, limits: Thresholds) -> list[str]:
+    """A caveat for a trace in which next to nothing runs: its self times say little about the program."""
+    regions = {region.name for region in measures.regions}
+    operators = sum(
+        op.self_cpu_time_us for op in measures.ops if op.name not in regions and not op.name.startswith("ProfilerStep")
+    )
+    whole = measures.window.duration_us or 0.0
+    if operators >= limits.cpu_seen * whole:
+        return []
+    return [
+        f"Operators take {short_time(operators)} of the {short_time(whole)} recorded. The rest is Python and waiting, "
+        "or work in threads that the program starts: torch records those only with profile_all_threads (in "
+        "torch.profiler's experimental_config)."
+    ]
 
 
 class _Reading(NamedTuple):
@@ -122,7 +139,7 @@ def _judged(measures: Measures, cpu: CpuWork, context: Context, time: float, lim
         basis="unprofiled",
         gpu_busy_fraction=None,
         summary=f"Inconclusive (CPU): {_decapitalized(against[0])}" if against else _summary(name, own.busy, time),
-        evidence=_evidence(measures, context, own),
+        evidence=_evidence(measures, context, own, limits),
         advice=advise_cpu(name, context),
         reasons=[*against, *doubts, *_remarks(cpu, context, measures)],
         thresholds=limits.as_dict(),
@@ -250,11 +267,14 @@ def _summary(name: str, busy: float, time: float) -> str:
     return f"{name.capitalize()} (CPU): {share}; {_TEXT[name]}."
 
 
-def _evidence(measures: Measures, context: Context, reading: _Reading) -> list[Evidence]:
+def _evidence(measures: Measures, context: Context, reading: _Reading, limits: Thresholds) -> list[Evidence]:
     ceilings, time, busy = context.ceilings, reading.time, reading.busy
     calls, inside = reading.calls, reading.inside
-    work = f"{short_time(busy)} of it is work, estimated from the operators' self time."
-    operators = f"{number(calls)} operators per step take {short_time(inside)} under the profiler."
+    # What threads that were not recorded do is in no trace: "0 us of it is work" would be false.
+    whole = context.threads_are_known and context.unrecorded_threads(limits) is None
+    of_which = "" if whole else " of the recorded threads"
+    work = f"{short_time(busy)} of it is work{of_which}, estimated from the operators' self time."
+    operators = f"{number(calls)} operators per step{of_which} take {short_time(inside)} under the profiler."
     out = [
         item("step_time_us", time, "us", f"A step takes {short_time(time)} without the profiler."),
         item("cpu_working_us", busy, "us", work),
@@ -291,7 +311,7 @@ def _top_operators(measures: Measures) -> list[Evidence]:
     return out
 
 
-def _inconclusive(measures: Measures, basis: Basis, limits: Thresholds, what: str, reason: str) -> Verdict:
+def _inconclusive(measures: Measures, basis: Basis, limits: Thresholds, what: str, reasons: list[str]) -> Verdict:
     return Verdict(
         regime="inconclusive",
         cause=None,
@@ -301,6 +321,6 @@ def _inconclusive(measures: Measures, basis: Basis, limits: Thresholds, what: st
         summary=f"Inconclusive: {what}.",
         evidence=_top_operators(measures),
         advice=advise_cpu("inconclusive", Context()),
-        reasons=[reason],
+        reasons=reasons,
         thresholds=limits.as_dict(),
     )

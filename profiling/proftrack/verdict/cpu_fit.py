@@ -35,7 +35,7 @@ def misfits(measures: Measures, cpu: CpuWork, context: Context, time: float, lim
     """All disagreements, those that make the verdict inconclusive first."""
     timing = context.timing
     unsorted = [
-        *_threads(context, limits),
+        *_threads(measures, cpu, context, time, limits),
         *(_load(timing.load, limits) if timing is not None and timing.load is not None else ()),
         *(_timing(timing, limits) if timing is not None else ()),
         *_roofline(measures, context, time, limits),
@@ -44,7 +44,14 @@ def misfits(measures: Measures, cpu: CpuWork, context: Context, time: float, lim
     return sorted(unsorted, key=lambda misfit: misfit.level != "inconclusive")
 
 
-def _threads(context: Context, limits: Thresholds) -> Iterator[Misfit]:
+def _threads(measures: Measures, cpu: CpuWork, context: Context, time: float, limits: Thresholds) -> Iterator[Misfit]:
+    inside = cpu.operators_us / measures.steps
+    if not context.threads_are_known and inside < limits.cpu_seen * time:
+        yield Misfit(
+            "inconclusive",
+            f"Operators take {short_time(inside)} of a {short_time(time)} step in the recorded threads, and threads "
+            "that the program starts were neither recorded nor watched: the work may be in them.",
+        )
     share = context.unrecorded_threads(limits)
     if share is not None:
         yield Misfit(

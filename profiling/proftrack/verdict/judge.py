@@ -8,6 +8,7 @@ from msgspec import structs
 
 from proftrack.measures import Measures
 from proftrack.measures.quality import flag
+from proftrack.measures.typical import EVALUATION
 from proftrack.record.figures import Flag, FlagCode, IdleCause, KernelKind
 from proftrack.record.verdict import Basis, Cause, Confidence, Regime, Verdict
 from proftrack.text import number, short_time
@@ -62,7 +63,7 @@ def facts_of(measures: Measures, step_time_us: float) -> StepFacts:
     subtracted from each cause by the rows recorded in its gaps. Work that records nothing (numpy, sleep, I/O) keeps
     its time.
     """
-    steps = max(measures.steps, 1)
+    steps = measures.window.typical_steps
     added = max((_traced_step_us(measures) or step_time_us) - step_time_us, 0.0)
     a_row = added * steps / measures.host_rows if measures.host_rows else 0.0
     rows = measures.idle.rows_by_cause_per_step
@@ -221,7 +222,7 @@ class _Outcome:
     def _traced_step_us(self) -> float | None:
         """The longest possible reading of the trace's own step."""
         window, steps = self.measures.window, max(self.measures.steps, 1)
-        return max(window.duration_us or 0.0, window.device_duration_us or 0.0) / steps or None
+        return max((window.duration_us or 0.0) / steps, self.measures.step_time_profiled_us or 0.0) or None
 
     def _inflated(self) -> list[str]:
         """Whether the second reading of a bare trace disagrees, or the trace includes compilation."""
@@ -232,7 +233,7 @@ class _Outcome:
                 f"Profiling inflates host time: as recorded, the trace is {self.regime}, but without the inflation it "
                 f"may be {other}; give the unprofiled step time (--step-time-us)."
             )
-        unseen = self.measures.unseen_queue_us / max(self.measures.steps, 1)
+        unseen = self.measures.unseen_queue_us / self.measures.window.typical_steps
         idle = structs.replace(self.facts, step_time_us=self.facts.step_time_us + unseen)
         if regime(idle, self.limits) != self.regime:
             reasons.append(
@@ -240,7 +241,7 @@ class _Outcome:
                 f"have run, or the GPU may have been idle; if it was idle, the trace is {regime(idle, self.limits)}. "
                 "Give the unprofiled step time (--step-time-us)."
             )
-        if "recompiled_in_window" in self.flags:
+        if "recompiled_in_window" in self.flags and not self._left_out("recompiled_in_window"):
             reasons.append(self.flags["recompiled_in_window"].message)
         return reasons
 
@@ -267,11 +268,17 @@ class _Outcome:
             doubts.append(("low", f"Within the spread of the measurements, it could also be {' or '.join(others)}."))
         doubts += self._near_a_limit()
         for code in _LOWERING:
-            if code in self.flags:
+            if code in self.flags and not self._left_out(code):
                 doubts.append(("low" if code == "no_steps" else "medium", self.flags[code].message))
         if self.regime in ("compute-bound", "memory-bound"):
             doubts += self._kind_doubts()
         return doubts
+
+    def _left_out(self, code: FlagCode) -> bool:
+        """Whether the figures leave out all steps that raised this flag, so that it changes none of them."""
+        if code == "recompiled_in_window":
+            return not self.measures.compiling_us and self.measures.window.outlier_steps > 0
+        return code == "evaluation_in_steps" and any(step.outlier == EVALUATION for step in self.measures.per_step)
 
     def _near_a_limit(self) -> list[tuple[Confidence, str]]:
         """u is close to a limit of its own regime; limits that only other regimes have do not matter."""
@@ -323,8 +330,8 @@ class _Outcome:
                 return self.facts.host_cause
             return max(causes.items(), key=lambda each: each[1])[0] if causes else None
         kinds: dict[KernelKind, float] = {}
-        for kernel in self.measures.kernels:
-            kinds[kernel.kind] = kinds.get(kernel.kind, 0.0) + kernel.total_us
+        for site in self.measures.sites:
+            kinds[site.kind] = kinds.get(site.kind, 0.0) + site.busy_us
         return max(kinds.items(), key=lambda each: each[1])[0] if kinds else None
 
 
@@ -340,5 +347,6 @@ _LOWERING: tuple[FlagCode, ...] = (
     "clocks_low",
     "gpu_shared",
     "other_threads",
+    "evaluation_in_steps",
 )
 """Flags that lower confidence, in the order in which they are listed."""

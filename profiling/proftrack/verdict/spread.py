@@ -24,8 +24,8 @@ def time_interval(timing: Timing | None) -> tuple[float, float] | None:
 
 
 def busy_error(steps: list[Step]) -> float:
-    """Relative half-width of B: two standard errors of the steps' own GPU time, or 0 if there are too few steps."""
-    own = np.array([s.self_cuda_time_us for s in steps if s.self_cuda_time_us])
+    """Relative half-width of B: two standard errors of the typical steps' GPU time; 0 if there are too few."""
+    own = np.array([s.self_cuda_time_us for s in steps if s.self_cuda_time_us and s.outlier is None])
     if len(own) < _FEWEST:
         return 0.0
     return 2 * float(own.std(ddof=1)) / float(np.sqrt(len(own))) / float(own.mean())

@@ -64,6 +64,9 @@ class Thresholds(Struct, frozen=True, kw_only=True):
     cpu_others_low: float = 0.1
     other_threads: float = 0.1
     """Share of a core that threads with unrecorded operators may use."""
+    cpu_seen: float = 0.05
+    """Share of the step in operators below which others may have run in threads that were not recorded. A judgement
+    call, like the others."""
     off_cpu: float = 0.2
     """Share of T for which the steps' thread may be off the processor before that counts as waiting."""
     cpu_freeing: float = 2.0

@@ -137,7 +137,7 @@ def _entry(result: Measured, first: Record | None) -> Entry:
 def _fill(entry: Entry, record: Record) -> None:
     fill(entry, record)
     entry.step_time_us = statistics.median(entry.round_us)
-    timing, steps = record.timing, record.per_step
+    timing, steps = record.timing, record.typical_steps
     if steps and record.totals.gpu_events:
         entry.kernels_per_step = sum(step.kernels for step in steps) / len(steps)
         entry.launches_per_step = sum(step.launches for step in steps) / len(steps)

@@ -132,31 +132,34 @@ def operators(record: Record, title: str = "") -> Table:
 
 
 def steps(record: Record, title: str = "") -> Table:
-    """The recorded steps; without a GPU, only the host's columns."""
+    """The recorded steps; without a GPU, only the host's columns; which are outliers if there are any."""
     gpu = record.totals.self_cuda_time_total_us is not None
-    columns = [
-        Column(label="step"),
-        Column(label="host", hint="length of the ProfilerStep row, profiler included"),
-        Column(label="self CPU", hint="self time of the host rows inside the step"),
+    outliers = record.window.outlier_steps > 0
+    on_gpu = [
         Column(label="self CUDA", hint="GPU time of the work the step launched, whenever it ran"),
         Column(label="kernels"),
         Column(label="GPU events"),
         Column(label="launches"),
+    ]
+    left_out = Column(label="left out of T and B", kind="code", hint="a long step that does not recur, and its content")
+    columns = [
+        Column(label="step"),
+        Column(label="host", hint="length of the ProfilerStep row, profiler included"),
+        Column(label="self CPU", hint="self time of the host rows inside the step"),
+        *(on_gpu if gpu else []),
+        *([left_out] if outliers else []),
     ]
     rows = [
         [
             _count(s.step),
             _time(s.host_us),
             _time(s.self_cpu_time_us),
-            _time(s.self_cuda_time_us),
-            _count(s.kernels),
-            _count(s.gpu_events),
-            _count(s.launches),
+            *([_time(s.self_cuda_time_us), _count(s.kernels), _count(s.gpu_events), _count(s.launches)] if gpu else []),
+            *([_name("" if s.outlier is None else s.outlier or "unknown")] if outliers else []),
         ]
         for s in record.per_step[:ROWS]
     ]
-    shown = len(columns) if gpu else 3
-    return _table(title, columns[:shown], [row[:shown] for row in rows], len(record.per_step))
+    return _table(title, columns, rows, len(record.per_step))
 
 
 def regions(regions_: list[Region], what: str, title: str = "") -> Table:

@@ -84,6 +84,10 @@ def remarks(record: Record) -> list[str]:
             out.append(
                 f"Under the profiler, a step takes {duration(profiled)}, {ratio} T: the timeline shows that step."
             )
+    everything, outliers = record.times.step_time_all_steps_us, record.window.outlier_steps
+    if everything:
+        left_out = counted(outliers, "outlier")
+        out.append(f"Over all recorded steps, {left_out} included, the mean is {duration(everything)}.")
     rates = record.rates
     if rates is not None and rates.tflops:
         share = f" ({percent(rates.mfu)} of attainable)" if rates.mfu else ""
