@@ -229,8 +229,8 @@ class _Outcome:
         if startup <= sum(self.facts.idle_by_cause_us.values()):
             return []
         return [
-            f"Start-up takes {short_time(startup)} of the GPU's idle time and runs until late in the recording: what "
-            "remains is hardly a step of its own; record later steps."
+            f"Start-up takes {short_time(startup)} of the GPU's idle time, more than everything else: what is between "
+            "its calls says little about later steps; record those."
         ]
 
     def _traced_step_us(self) -> float | None:
