@@ -412,6 +412,16 @@ def test_ranks_of_another_numbering_are_all_there(tmp_path: Path) -> None:
     assert joint.waited_for_rank == 2
 
 
+def test_names_that_count_from_one(tmp_path: Path) -> None:
+    traces = [rank_trace(Meets(us, **group("0", "[0, 1]", 2))) for us in (500, 100)]
+    for n, trace in enumerate(traces, 1):
+        trace.write(tmp_path / f"rank{n}.json")
+    joint = analyzed(tmp_path).joint
+    assert joint is not None
+    assert "missing_ranks" not in texts(joint)
+    assert joint.waited_for_rank == 2
+
+
 # ---- a late start, and what one step shows ---------------------------------------------------------------------------
 
 

@@ -182,9 +182,12 @@ def _figures(part: Part, found: Waiting) -> RankFigures:
 def _slowest(ranks: Sequence[RankFigures]) -> int | None:
     """The rank with the most time of its own in a step, if the ranks differ notably.
 
-    Ranks that wait for each other have steps of one length, and which is the longest is noise.
+    Ranks that wait for each other have steps of one length, and which is the longest is noise. Where it is unknown how
+    much of a step is waiting, so is this.
     """
     timed = [r for r in ranks if r.step_time_us and not r.partial]
+    if any(r.communication_us and r.waiting_us is None for r in timed):
+        return None
     own = {r.rank: (r.step_time_us or 0.0) - (r.waiting_us or 0.0) for r in timed}
     if len(own) < 2 or max(own.values()) < (1 + NOTABLE) * min(own.values()):
         return None
@@ -201,7 +204,10 @@ def _missing(parts: Sequence[Part]) -> list[tuple[int, int]]:
     worlds = [part.world for part in parts if part.world is not None]
     groups = {(c.members, c.size) for part in parts for c in part.collectives}
     members = [rank + 1 for ranks, _ in groups for rank in ranks or ()]
-    needed = max([present[-1] + 1, *worlds, *members, *(size for _, size in groups if size is not None)])
+    said = max([*worlds, *members, *(size for _, size in groups if size is not None)], default=0)
+    if said == len(present) and all(part.stated is None for part in parts):
+        return []  # they are numbered otherwise, from 1 for example
+    needed = max(present[-1] + 1, said)
     edges = [-1, *present, needed]
     return [(before + 1, after - 1) for before, after in pairwise(edges) if after - before > 1]
 
