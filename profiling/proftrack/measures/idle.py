@@ -16,7 +16,7 @@ import numpy.typing as npt
 from proftrack.measures.cold import start_up_calls
 from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.view import View
-from proftrack.measures.waits import delays_until, waiting_calls
+from proftrack.measures.waits import delays_until, profilers_own, waiting_calls
 from proftrack.measures.window import QUEUE_DELAY_NS, Windows, busy
 from proftrack.record.figures import IDLE_CAUSES, Idle, IdleCause, IdleGap
 from proftrack.trace.categories import CALL_KINDS, Kind, is_allocator_call
@@ -54,16 +54,6 @@ LOADING = re.compile(
 _TORCH_LAUNCHES = re.compile(r"^Optimizer\.(?:step|zero_grad)#")
 """Regions that torch itself records and that only launch work: their Python is dispatch, which a fused optimizer or a
 graph removes, not the user's own work."""
-
-
-def _is_module_loading(name: str) -> bool:
-    """Whether the driver loads code on its first call: not the profiler's work, though shown among its rows."""
-    return "Loading" in name
-
-
-def profilers_own(table: EventTable) -> Bools:
-    """Mask of the profiler's own work, which does not happen without it: requesting and flushing buffers."""
-    return table.valid & table.of_kind(Kind.OVERHEAD) & ~table.named(_is_module_loading)
 
 
 def is_input(name: str) -> bool:
