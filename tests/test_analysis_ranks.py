@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from proftrack.analysis import pool
 from proftrack.analysis.pipeline import Analysis, JointAnalysis, analyze_trace, analyze_traces
-from proftrack.analysis.ranks import Part, _compared, join, join_ranks
+from proftrack.analysis.ranks import Part, _step_times, join, join_ranks
 from proftrack.analysis.trace_files import find
 from proftrack.cli.analyze import command
 from proftrack.errors import TraceError, UsageError
@@ -68,13 +68,21 @@ def joint_of(*paths: Path, **options: Any) -> Joint:
     return joint
 
 
+def said(joint: Joint) -> str:
+    return " ".join(finding.text for finding in joint.findings)
+
+
+def codes(joint: Joint) -> list[str]:
+    return [finding.code for finding in joint.findings]
+
+
 def part(analysis: Analysis, rank: int, record: Record | None = None) -> Part:
     return Part(rank=rank, record=record or analysis.record, collectives=analysis.collectives)
 
 
 def test_a_spread_of_more_than_ten_times_is_a_factor() -> None:
-    assert _compared([], [], None, 238.07, 8)[0] == "Step times of the 8 ranks differ by up to 239x."
-    assert _compared([], [], None, 0.123, 8)[0] == "Step times of the 8 ranks differ by up to 12.3 %."
+    assert _step_times(238.07, 8)[0].text == "Step times of the 8 ranks differ by up to 239x."
+    assert _step_times(0.123, 8)[0].text == "Step times of the 8 ranks differ by up to 12.3 %."
 
 
 def test_the_rank_that_arrives_last_is_waited_for(tmp_path: Path) -> None:
@@ -87,7 +95,7 @@ def test_the_rank_that_arrives_last_is_waited_for(tmp_path: Path) -> None:
     assert joint.waited_for_rank == 1
     # Exposed: the all-reduce alone, since nothing else runs beside it.
     assert [r.exposed_communication_us for r in joint.ranks] == [600.0, 100.0]
-    assert "wait for rank 1" in " ".join(joint.findings)
+    assert "wait for rank 1" in said(joint)
 
 
 def test_a_rank_that_waits_is_told_for_whom(tmp_path: Path) -> None:
@@ -111,7 +119,7 @@ def test_ranks_that_arrive_together_wait_for_nobody(tmp_path: Path) -> None:
     joint = joint_of(*paths)
     assert joint.waited_for_rank is None
     assert joint.spread == 0.0
-    assert "transfer" in " ".join(joint.findings)
+    assert "transfer" in said(joint)
 
 
 def test_where_the_rank_comes_from() -> None:
@@ -202,7 +210,7 @@ def test_unranked_traces_take_the_free_numbers(tmp_path: Path) -> None:
     written = CliRunner().invoke(command, [str(tmp_path), "--json", "-"], catch_exceptions=False)
     joint = json.loads(written.output)["joint"]
     assert [(r["rank"], r["files"]) for r in joint["ranks"]] == [(0, ["y.json"]), (1, ["with.json"]), (2, ["z.json"])]
-    assert joint["findings"][-1] == "The ranks of 2 traces are assumed from the order of the file names."
+    assert joint["findings"][-1]["text"] == "The ranks of 2 traces are assumed from the order of the file names."
 
 
 @pytest.mark.parametrize(
@@ -223,8 +231,9 @@ def test_a_rank_too_large_for_any(tmp_path: Path) -> None:
 
 def test_missing_ranks_are_listed_without_counting_to_the_last(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{n}.json", rank_trace(300, rank=r)) for n, r in enumerate((0, 2, 3_000_000_000))]
-    assert joint_of(*paths).findings[-1] == "There is no trace of ranks 1, 3, 4, 5, 6, 7, 8, 9, 10, 11 and more."
-    assert joint_of(*paths[:2]).findings[-1] == "There is no trace of rank 1."
+    unknown = "so who waits for whom is unknown."
+    assert joint_of(*paths).findings[-1].text == f"There is no trace of ranks 1 and 3 to 2999999999, {unknown}"
+    assert joint_of(*paths[:2]).findings[-1].text == f"There is no trace of rank 1, {unknown}"
 
 
 def test_a_trace_read_in_part_is_not_compared(tmp_path: Path) -> None:
@@ -238,9 +247,9 @@ def test_a_trace_read_in_part_is_not_compared(tmp_path: Path) -> None:
     whole = joint_of(*paths[:2])
     assert (joint.spread, joint.slowest_rank, joint.waited_for_rank) == (whole.spread, whole.slowest_rank, 1)
     assert [r.waiting_us for r in joint.ranks] == [500.0, 0.0, None]
-    assert joint.findings[0].startswith("Step times of the 2 ranks")
+    assert joint.findings[0].text.startswith("Step times of the 2 ranks")
     left_out = "The trace of rank 2 was read only in part and is left out of the comparison."
-    assert joint.findings[-1] == left_out
+    assert joint.findings[-1].text == left_out
     alone = joint_of(*paths[1:], salvage=True)
     assert (alone.spread, alone.slowest_rank) == (None, None)
 
@@ -252,7 +261,7 @@ def test_collectives_that_nothing_pairs_show_no_waiting(tmp_path: Path) -> None:
     paths = [write(tmp_path / "a.json", rank_trace(300, rank=0)), write(tmp_path / "b.json", more)]
     joint = joint_of(*paths)
     assert [r.waiting_us for r in joint.ranks] == [None, None]
-    assert joint.findings[1:] == ["The ranks recorded different numbers of collectives (1 to 2)."]
+    assert [f.text for f in joint.findings[1:]] == ["The ranks recorded different numbers of collectives (1 to 2)."]
 
 
 def test_why_a_rank_is_inconclusive_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

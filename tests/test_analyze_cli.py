@@ -189,7 +189,7 @@ def test_several_ranks_are_what_the_command_gives(tmp_path: Path, capsys: pytest
     assert [each.rank for each in analyzed.ranks] == [0, 1]
     assert analyzed.left_out == [folder / "other.json"]
     assert list(analyzed.ranks[1].kernels["name"]) == ["gemm"]
-    assert repr(analyzed) == f"<proftrack ranks: {' '.join(printed['joint']['findings'])}>"
+    assert repr(analyzed) == f"<proftrack ranks: {' '.join(f['text'] for f in printed['joint']['findings'])}>"
     by_path = proftrack.analyze(str(folder), step_time_us=2000)
     by_name = proftrack.analyze([folder / "r1.json", folder / "r0.json"], step_time_us=2000, rank_from=r"r(\d)")
     assert by_path.joint == by_name.joint == analyzed.joint

@@ -15,7 +15,7 @@ def three_steps() -> TraceBuilder:
     for i in range(3):
         trace.step(5 + i, at=i * 100, dur=100).region("forward", at=i * 100, dur=50)
         trace.work(i + 1, launch=i * 100 + 1, at=i * 100 + 5, dur=30, name="other")
-    return trace.work(9, launch=20, at=25, dur=5)
+    return trace.work(9, launch=20, at=30, dur=5)
 
 
 def test_one_cycle_is_returned_as_it_is() -> None:

@@ -23,7 +23,7 @@ from proftrack.trace.categories import is_allocator_call, is_launch, is_wait
         ("triton_tem_fused_addmm_relu_1", "matmul"),
         ("triton_mm", "matmul"),
         ("vllm::reshape_and_cache_flash_kernel", "copy"),
-        ("void convert_kernel<float>", "unknown"),
+        ("void convert_kernel<float>", "elementwise"),
         ("implicit_convolve_sgemm", "convolution"),
     ],
 )

@@ -87,6 +87,19 @@ def test_sums_and_bounds(trace: TraceBuilder) -> None:
     json.loads(msgspec.json.encode([figures(got), judged.verdict]), parse_constant=pytest.fail)
 
 
+def counted_ends(work: list[dict[str, Any]]) -> dict[int, int]:
+    """Where each piece of work (by its place in the list) stops counting as busy, read off row by row."""
+    ends = {i: e["ts"] + e["dur"] for i, e in enumerate(work)}
+    cut = dict(ends)
+    for lane in {(e["args"]["device"], e["args"]["stream"]) for e in work}:
+        rows = [i for i, e in enumerate(work) if (e["args"]["device"], e["args"]["stream"]) == lane and e["dur"]]
+        rows.sort(key=lambda i: (work[i]["ts"], ends[i]))
+        for place, i in enumerate(rows):
+            if any(ends[i] > ends[later] + 1 for later in rows[place + 1 :]):
+                cut[i] = work[rows[place + 1]]["ts"]
+    return cut
+
+
 @settings(max_examples=120, deadline=None)
 @given(traces())
 def test_busy_time_and_ownership_equal_a_plain_reading(trace: TraceBuilder) -> None:
@@ -102,11 +115,11 @@ def test_busy_time_and_ownership_equal_a_plain_reading(trace: TraceBuilder) -> N
         return inside[0] if inside else None
 
     assert got.totals.gpu_events_without_launch == sum(e["args"]["correlation"] not in launches for e in work)
-    assert got.totals.launches == len(launches)
+    assert got.totals.launches == (len(launches) or (None if work else 0))  # without any, none is known
     for i, step in enumerate(got.per_step):
         own = [e for e in work if step_of(e) == i]
         assert step.gpu_events == len(own)
-        assert step.launches == sum(
+        assert (step.launches or 0) == sum(
             steps[i]["ts"] <= e["ts"] < steps[i]["ts"] + steps[i]["dur"] for e in launches.values()
         )
         if work:
@@ -114,11 +127,14 @@ def test_busy_time_and_ownership_equal_a_plain_reading(trace: TraceBuilder) -> N
     spans = steps or [e for e in rows if e["cat"] in ("cpu_op", "kernel", "gpu_memcpy")]
     if not work or not spans:
         return
-    ends = [e["ts"] + e["dur"] for e in spans] + [e["ts"] + e["dur"] for e in work if step_of(e) is not None]
+    cut = counted_ends(work)
+    ends = [e["ts"] + e["dur"] for e in spans if e not in work]
+    ends += [cut[i] for i, e in enumerate(work) if step_of(e) is not None or not steps]
     low, high = min(e["ts"] for e in spans), max(ends)
     assert got.window.duration_us == high - low
     for device in got.devices:
-        covered = {p for e in work if e["args"]["device"] == device.device for p in range(e["ts"], e["ts"] + e["dur"])}
+        here = [(e["ts"], cut[i]) for i, e in enumerate(work) if e["args"]["device"] == device.device]
+        covered = {p for start, end in here for p in range(start, end)}
         assert device.gpu_busy_us == len(covered & set(range(low, high)))
 
 
@@ -160,6 +176,8 @@ def test_nanoseconds_survive_any_shift(trace: TraceBuilder, nanoseconds: int, sh
 @settings(max_examples=60, deadline=None)
 @given(traces(), st.sampled_from([2, 3, 10]))
 def test_scaling_time_scales_the_figures(trace: TraceBuilder, factor: int) -> None:
+    # By a microsecond or less a row outlives another by rounding alone, at any scale: here none does.
+    trace = changed(trace, lambda e: e.update(ts=e["ts"] * 2, dur=e["dur"] * 2))
     bigger = changed(trace, lambda e: e.update(ts=e["ts"] * factor, dur=e["dur"] * factor)).measures()
     got = trace.measures()
     for name in ("self_cpu_time_total_us", "self_cuda_time_total_us", "gpu_busy_us", "gpu_idle_us"):
@@ -203,7 +221,7 @@ def test_merging_two_disjoint_traces_adds(a: TraceBuilder, b: TraceBuilder) -> N
     for name in ("self_cpu_time_total_us", "self_cuda_time_total_us"):
         assert (getattr(got.totals, name) or 0) == (getattr(x.totals, name) or 0) + (getattr(y.totals, name) or 0)
     for name in ("gpu_events", "kernels", "launches", "gpu_events_without_launch"):
-        assert getattr(got.totals, name) == getattr(x.totals, name) + getattr(y.totals, name)
+        assert (getattr(got.totals, name) or 0) == (getattr(x.totals, name) or 0) + (getattr(y.totals, name) or 0)
 
     def by_name(measures: Measures, rows: str, figure: str) -> Counter[Any]:
         return Counter({r.name: n for r in getattr(measures, rows) if (n := getattr(r, figure))})

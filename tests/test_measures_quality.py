@@ -5,13 +5,17 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from traces import TraceBuilder, clean, flags, table_of
 
 from proftrack.measures import measure, quality
 from proftrack.measures.quality import FLAGS
+from proftrack.measures.view import view
 from proftrack.record.figures import EXCLUDED_REGION
+from proftrack.verdict.context import Context
+from proftrack.verdict.judge import judge
 
 
 def steps(count: int, kernels: int = 1, *, dur: float = 100) -> TraceBuilder:
@@ -75,11 +79,21 @@ RAISED: dict[str, tuple[Callable[[], TraceBuilder], str, int]] = {
         1,
     ),
     "a kernel before its launch": (lambda: clean().work(9, launch=60, at=59, dur=5), "gpu_before_launch", 1),
-    "overlap on a stream": (lambda: clean().work(9, launch=20, at=30, dur=10), "overlapping_on_stream", 1),
+    "overlap on a stream": (lambda: clean().work(9, launch=20, at=50, dur=10), "overlapping_on_stream", 1),
     "several in one": (
-        lambda: clean().work(8, launch=20, at=20, dur=5).work(9, launch=21, at=30, dur=5),
+        lambda: clean().work(8, launch=20, at=53, dur=5).work(9, launch=21, at=54, dur=5),
         "overlapping_on_stream",
         2,
+    ),
+    "work that outlives its successor": (
+        lambda: clean().work(9, launch=20, at=30, dur=10),
+        "impossible_durations",
+        1,
+    ),
+    "an operator twice": (
+        lambda: clean().op("x", at=50, dur=5, External_id=3).op("x", at=50, dur=5, External_id=3),
+        "duplicate_rows",
+        1,
     ),
     "a kernel without a launch": (lambda: clean().kernel("x", at=60, dur=5), "gpu_work_without_launch", 1),
     "a kernel at ts 0": (
@@ -190,14 +204,108 @@ def test_a_clean_trace_raises_none() -> None:
 
 
 def test_overlap_says_by_how_much_sums_exceed_busy_time() -> None:
-    # 15..55 with 20..25 and 30..50 inside, and 115..155: the sum exceeds the union by 5 + 20.
-    trace = clean().work(8, launch=16, at=20, dur=5).work(9, launch=17, at=30, dur=20)
+    # 15..55, 50..60 and 52..62: 60 in sum, but only 47 are covered.
+    trace = clean().work(8, launch=16, at=50, dur=10).work(9, launch=17, at=52, dur=10)
     measures = trace.measures()
     assert measures.totals.self_cuda_time_total_us is not None
     assert measures.totals.gpu_busy_us is not None
-    assert measures.totals.self_cuda_time_total_us - measures.totals.gpu_busy_us == 25
+    assert measures.totals.self_cuda_time_total_us - measures.totals.gpu_busy_us == 13
     message = next(f.message for f in measures.flags if f.code == "overlapping_on_stream")
-    assert "25.0 us" in message
+    assert "13.0 us" in message
+
+
+def cut_ends(trace: TraceBuilder) -> tuple[list[float], dict[str, int]]:
+    """Ends of the GPU work in microseconds, in the order of the file, and the flags."""
+    seen = view(trace.table())
+    return (seen.owned.end / 1000).tolist(), flags(trace.measures())
+
+
+def stream(*rows: tuple[float, float], **more: Any) -> TraceBuilder:
+    """Work on one stream, given as start and end."""
+    trace = TraceBuilder().step(1, at=0, dur=1000).region("forward", at=0, dur=900)
+    for number, (start, end) in enumerate(rows, start=1):
+        trace.launch(at=number, dur=0.5, correlation=number)
+        trace.kernel(at=start, dur=end - start, correlation=number, **more)
+    return trace
+
+
+def test_work_that_outlives_its_successor_ends_where_that_starts() -> None:
+    ends, raised = cut_ends(stream((10, 20), (30, 500), (60, 70), (80, 90)))
+    assert ends == [20, 60, 70, 90]
+    assert raised == {"impossible_durations": 1}
+    measures = stream((10, 20), (30, 500), (60, 70), (80, 90)).measures()
+    assert measures.totals.self_cuda_time_total_us == 10 + 470 + 10 + 10  # as torch counts
+    assert measures.totals.gpu_busy_us == 10 + 30 + 10 + 10
+    assert measures.impossible_us == 440
+    assert "440.0 us" in measures.flags[0].message
+
+
+def test_two_impossible_rows_in_turn() -> None:
+    # The first does not outlive the second, but both outlive the third.
+    ends, raised = cut_ends(stream((10, 500), (30, 501), (60, 70)))
+    assert (ends, raised) == ([30, 60, 70], {"impossible_durations": 2})
+
+
+def test_a_copy_cannot_outlive_a_kernel_either() -> None:
+    trace = stream((30, 40)).launch(at=5, dur=1, correlation=9, name="cudaMemcpyAsync")
+    assert cut_ends(trace.memcpy(at=20, dur=600, correlation=9)) == ([40, 30], {"impossible_durations": 1})
+
+
+POSSIBLE: dict[str, tuple[TraceBuilder, list[float]]] = {
+    "an early start": (stream((10, 50), (30, 60), (55, 70)), [50, 60, 70]),
+    "ends at the same time": (stream((10, 50), (30, 50)), [50, 50]),
+    "starts at the same time": (stream((10, 50), (10, 20)), [50, 20]),
+    "a rounded microsecond": (stream((10, 50), (48, 49)), [50, 49]),
+    "a successor of no length": (stream((10, 50), (30, 30)), [50, 30]),
+    "two streams": (stream((10, 50)).work(9, launch=20, at=20, dur=9, stream=8), [50, 29]),
+    "two devices": (stream((10, 50)).work(9, launch=20, at=20, dur=9, device=1), [50, 29]),
+    "no stream": (stream((10, 50), (20, 30), stream=-1), [50, 30]),
+    "two processes": (
+        stream((10, 50)).launch(at=20, correlation=9, pid=77).kernel(at=20, dur=9, correlation=9),
+        [50, 29],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", POSSIBLE)
+def test_what_a_stream_can_do_is_left_alone(what: str) -> None:
+    trace, ends = POSSIBLE[what]
+    got, raised = cut_ends(trace)
+    assert got == ends
+    assert "impossible_durations" not in raised
+
+
+def with_sets(kernels: int, silent: int, sets: int) -> TraceBuilder:
+    """A step with so many kernels, of whose launches some have no kernel, and so many memory sets without work."""
+    trace = TraceBuilder().step(1, at=0, dur=1000).region("forward", at=0, dur=900)
+    for i in range(kernels):
+        trace.launch(at=2 * i + 1, correlation=i + 1)
+        if i >= silent:
+            trace.kernel(at=2 * i + 2, dur=1, correlation=i + 1)
+    names = ("cudaMemsetAsync", "hipMemsetAsync", "cuMemsetD8Async", "cuMemsetD32_v2", "hipMemsetD8")
+    for i in range(sets):
+        trace.launch(at=500 + 2 * i, correlation=1000 + i, name=names[i % len(names)])
+    return trace
+
+
+def test_memory_sets_without_work_say_nothing() -> None:
+    measures = with_sets(kernels=5, silent=0, sets=50).measures()
+    assert flags(measures) == {}
+    assert (measures.totals.launches, measures.memory_sets) == (55, 50)
+
+
+def test_of_other_launches_those_without_work_are_counted_apart() -> None:
+    measures = with_sets(kernels=5, silent=2, sets=50).measures()
+    assert flags(measures) == {"launches_without_gpu_work": 2}
+    assert "2 of 5 launch calls, memory sets left out" in measures.flags[0].message
+    judged = judge(measures, Context(step_time_us=1000))
+    assert judged.verdict.regime == "inconclusive"  # 40 % are silent, not 4 % of all 55
+    assert any("launch calls have no recorded GPU work" in reason for reason in judged.verdict.reasons)
+
+
+def test_only_memory_sets_and_no_gpu_work_is_no_gpu_left_unmeasured() -> None:
+    trace = TraceBuilder().step(1, at=0, dur=100).launch(at=5, correlation=1, name="cudaMemsetAsync")
+    assert "gpu_not_measured" not in flags(trace.measures())
 
 
 def test_flags_of_the_file() -> None:

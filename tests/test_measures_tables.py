@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from traces import BACKWARD, TraceBuilder, clean
 
 from proftrack.measures import Measures
@@ -82,6 +85,20 @@ def test_a_grid_under_half_the_multiprocessors_is_limited_by_latency() -> None:
     assert limit(1, sms=None) == "arithmetic"  # not known
     trace = TraceBuilder().work(1, launch=0, at=5, dur=10, grid=[7, 7, 1])
     assert kernel(trace.measures(), "gemm").blocks == 49
+
+
+@pytest.mark.parametrize(
+    "grid", [[0, 0, 0], [64, 0, 1], [-1, -1, 1], [1.0, 1, 1], [True, 1, 1], "0", [], None, [2**40, 2**40, 1]]
+)
+def test_a_grid_that_cannot_be_says_nothing_about_size(grid: Any) -> None:
+    gemm = kernel(TraceBuilder().work(1, launch=0, at=5, dur=10, grid=grid).measures(), "gemm")
+    assert (gemm.blocks, gemm.small_us, gemm.limit) == (None, 0, "arithmetic")
+
+
+def test_of_a_name_only_the_launches_with_a_known_grid_are_small() -> None:
+    trace = TraceBuilder().work(1, launch=0, at=5, dur=10, grid=[0, 0, 0]).work(2, launch=1, at=20, dur=3, grid=[7])
+    gemm = kernel(trace.measures(), "gemm")
+    assert (gemm.small_us, gemm.limit, gemm.calls) == (3, "arithmetic", 2)
 
 
 def test_small_copies_are_still_copies() -> None:

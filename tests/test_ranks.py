@@ -308,7 +308,8 @@ def test_two_ranks_are_one_run_with_both_in_it(torchrun: Any, store_uri: str, tm
     summary = json.loads(Path(client.download_artifacts(run.info.run_id, "ranks.json", str(tmp_path))).read_text())
     assert [each["rank"] for each in summary["ranks"]] == [0, 1]
     assert all(each["step_time_us"] > 0 and each["communication_us"] > 0 for each in summary["ranks"])
-    assert summary["slowest_rank"] in (0, 1) and summary["spread"] >= 0
+    # By noise the ranks may differ by less than 5 %.
+    assert summary["slowest_rank"] in (0, 1, None) and summary["spread"] >= 0
     other = records.load(Path(client.download_artifacts(run.info.run_id, "ranks/1.record.json", str(tmp_path))))
     own = records.load(Path(client.download_artifacts(run.info.run_id, "record.json", str(tmp_path))))
     assert own.timing is not None and other.timing is not None and own.run is not None

@@ -16,11 +16,12 @@ from proftrack import text as units
 from proftrack.analysis.pipeline import analyze_trace
 from proftrack.record import Record
 from proftrack.record.figures import Flag, Kernel, Op
+from proftrack.record.verdict import Evidence, Verdict
 from proftrack.report import html, markdown, terminal
 from proftrack.report.pages import full, run
 from proftrack.report.pages.note import note
 from proftrack.report.pages.times import bars as time_bars
-from proftrack.report.pages.times import schedule
+from proftrack.report.pages.times import remarks, schedule
 
 DATA = Path(__file__).parent / "data"
 
@@ -203,6 +204,31 @@ def test_a_busy_gpu_leaves_nothing_to_win() -> None:
 def test_figures_that_carry_no_verdict_promise_no_gain() -> None:
     verdict = msgspec.structs.replace(make_record().verdict, regime="inconclusive")
     assert [bar.text for bar in time_bars(make_record(verdict=verdict))] == ["", "", ""]
+
+
+def with_evidence(**figures: float) -> Verdict:
+    evidence = [Evidence(name=name, value=value, unit="", text=".") for name, value in figures.items()]
+    return msgspec.structs.replace(make_record().verdict, evidence=evidence)
+
+
+def test_from_a_profiled_step_the_gain_is_a_bound_in_both_readings() -> None:
+    """T 100, B 40: 2.5x as recorded; with u = 0.8 without the inflation 1.25x."""
+    record = make_record(verdict=with_evidence(gpu_busy_fraction_without_inflation=0.8))
+    assert time_bars(record)[0].text == (
+        "If everything but the GPU's work vanished: at most 1.25x to 2.5x faster (a bound from a profiled step)"
+    )
+
+
+def test_a_roofline_that_leaves_work_out_is_a_lower_bound_and_promises_nothing() -> None:
+    record = make_record(verdict=with_evidence(roofline_time_us=5))
+    t, b, r = time_bars(record)
+    assert (t.text, b.text) == ("If everything but the GPU's work vanished: at most 2.5x faster", "")
+    assert r.label == "roofline: the least this device could need for the counted part"
+    assert "| roofline R (a lower bound) | 5.00 us |" in note(record)
+    assert any("attains at least 1.50 TFLOP/s" in text for text in remarks(record))
+    whole = make_record(verdict=with_evidence(roofline_time_us=5, kernel_headroom=8))
+    assert time_bars(whole)[1].text == "If every kernel reached the roofline: at most 8.0x faster"
+    assert "| roofline R | 5.00 us |" in note(whole)
 
 
 def test_the_schedule_strip() -> None:

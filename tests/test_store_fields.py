@@ -8,8 +8,9 @@ import msgspec
 import pytest
 from run_folders import make_record
 
+from proftrack.measures.quality import flag
 from proftrack.record import Record
-from proftrack.record.figures import CpuWork
+from proftrack.record.figures import CpuWork, FlagCode
 from proftrack.report.markdown import escape
 from proftrack.report.pages.note import NOTE_CHARS, note
 from proftrack.store import fields, keys
@@ -189,6 +190,12 @@ def test_tags(record: Record) -> None:
     assert tags["regime"] == "overhead-bound"
     assert tags["git.dirty"] == "true"
     assert tags["proftrack.fingerprint"] == "f00d"
+
+
+@pytest.mark.parametrize("code", ["repaired_json", "partial_file"])
+def test_a_trace_that_is_not_json_is_tagged(record: Record, code: FlagCode) -> None:
+    broken = msgspec.structs.replace(record, quality=[flag("no_region", 1), flag(code, 2)])
+    assert fields.tags(broken)["proftrack.trace_repaired"] == code
 
 
 def test_a_dirty_tree_does_not_look_clean_in_mlflows_own_tags(record: Record) -> None:

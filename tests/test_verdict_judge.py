@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
-import msgspec
 import pytest
 from traces import TraceBuilder, clean, table_of
 
 from proftrack.measures import measure
-from proftrack.record.figures import IdleGap
 from proftrack.record.timing import Timing
-from proftrack.verdict import advice
 from proftrack.verdict.context import Context
 from proftrack.verdict.judge import Judgement, judge
 
@@ -280,7 +276,9 @@ def test_late_launches_that_explain_too_little() -> None:
     )
     near = judged(full(), 1700).verdict  # 800 of 1500
     assert (near.regime, near.confidence) == ("overhead-bound", "medium")
-    assert near.reasons == ["53% of the idle time points to late launches: close to the limit."]
+    assert near.reasons == [
+        "53% of the idle time points to late launches: close to the limit of 50% (beyond it: inconclusive)."
+    ]
     assert judged(full(), 1000).verdict.reasons == []
 
 
@@ -348,6 +346,40 @@ def test_start_up_that_takes_most_of_the_recording() -> None:
     assert judged(cold(20)).verdict.regime == "overhead-bound"
 
 
+def with_impossible(dur: float, count: int = 1) -> TraceBuilder:
+    """Four steps of 1 ms with a kernel of 100 us each; in the first `count` a longer one begins before that one."""
+    number = iter(range(50, 60))
+
+    def longer(trace: TraceBuilder, at: float) -> None:
+        if at < count * 1000:
+            trace.work(next(number), launch=at, at=at + 1, dur=dur, name="impossible")
+
+    return steps(each=longer)
+
+
+def test_where_more_than_a_twentieth_of_b_is_cut_off_there_is_no_verdict() -> None:
+    # B: 4 x 100 us, and of the impossible kernel, which starts at 1, the 1 us up to its successor's start. 5 % of that
+    # are 20 us; cut are 120 and 11,999 us.
+    assert judged(with_impossible(121), 1000).verdict.regime == "inconclusive"
+    verdict = judged(with_impossible(12_000), 1000).verdict
+    assert verdict.regime == "inconclusive"
+    assert [r for r in verdict.reasons if r.startswith("Some GPU work outlives later work of its stream")]
+    assert verdict.gpu_busy_fraction == pytest.approx(401 / 4 / 1000)
+
+
+def test_a_small_part_cut_off_is_only_flagged() -> None:
+    def longer(trace: TraceBuilder, at: float) -> None:
+        first = int(at) + 10
+        trace.work(first, launch=at + 3, at=at + 101, dur=6).work(first + 1, launch=at + 5, at=at + 103, dur=2)
+
+    trace = steps(each=longer)  # a step: 2..102, 101..107 cut at 103, 103..105
+    judgement = judged(trace, 1000)
+    measures = trace.measures()
+    assert (measures.impossible_us, measures.busy_us) == (4 * 4, 4 * 103)
+    assert judgement.verdict.regime == "overhead-bound"
+    assert "impossible_durations" in {f.code for f in measures.flags}
+
+
 # -- confidence
 
 
@@ -362,7 +394,7 @@ def test_blocks_that_could_mean_another_regime_make_it_low() -> None:
     # B = 100 us, the middle block 128 us: u = 0.78. The quickest block gives 0.91, the slowest 0.36.
     assert verdict.reasons == [
         "Within the spread of the measurements, it could also be compute-bound or overhead-bound.",
-        "u = 0.78 is close to the limit of 0.8.",
+        "u = 0.78 is close to the limit of 0.8 (beyond it: compute-bound).",
     ]
 
 
@@ -391,6 +423,53 @@ def test_slower_under_the_profiler_is_flagged() -> None:
     assert outcome.verdict.regime == "compute-bound"
     assert outcome.verdict.confidence == "medium"
     assert judged(steps(), 96).flags == []
+
+
+# u = 0.95, shared by two kernels: the first and its share, the second, the regime, what it says.
+CLOSE = [
+    (
+        "gemm",
+        0.52,
+        "vectorized_elementwise_kernel",
+        "compute-bound",
+        "52% of the busy time is in kernels limited by ar",
+    ),
+    (
+        "gemm",
+        0.48,
+        "vectorized_elementwise_kernel",
+        "memory-bound",
+        "52% of the busy time is in kernels limited by mem",
+    ),
+    ("ncclDevKernel_AllReduce_Sum", 0.51, "gemm", "communication-bound", "51% of the busy time is in collectives"),
+    ("ncclDevKernel_AllReduce_Sum", 0.49, "gemm", "compute-bound", "49% of the busy time is in collectives"),
+    ("zorp", 0.48, "gemm", "compute-bound", "48% of the busy time is in kernels of unknown kind"),
+]
+
+
+@pytest.mark.parametrize(("first", "share", "second", "regime", "says"), CLOSE)
+def test_a_close_call_between_kinds_is_doubted_and_names_the_other(
+    first: str, share: float, second: str, regime: str, says: str
+) -> None:
+    def rest(trace: TraceBuilder, at: float) -> None:
+        trace.work(int(at) + 77, launch=at + 1, at=at + 2 + 950 * share, dur=950 * (1 - share), name=second)
+
+    verdict = judged(steps(busy=950 * share, name=first, each=rest), 1000, timing(1000, 1000, 1000)).verdict
+    assert (verdict.regime, verdict.confidence) == (regime, "medium")
+    others = {
+        "gemm/vectorized_elementwise_kernel": {"compute-bound": "memory-bound", "memory-bound": "compute-bound"},
+        "ncclDevKernel_AllReduce_Sum/gemm": {"communication-bound": "compute-bound", "compute-bound": "communication"},
+        "zorp/gemm": {"compute-bound": "inconclusive"},
+    }[f"{first}/{second}"]
+    assert any(r.startswith(says) and f"(beyond it: {others[regime]}" in r for r in verdict.reasons), verdict.reasons
+
+
+@pytest.mark.parametrize("share", [0.6, 0.4])
+def test_a_clear_lead_between_kinds_is_not_doubted(share: float) -> None:
+    def rest(trace: TraceBuilder, at: float) -> None:
+        trace.work(int(at) + 77, launch=at + 1, at=at + 2 + 950 * share, dur=950 * (1 - share), name="softmax_warp")
+
+    assert judged(steps(busy=950 * share, each=rest), 1000, timing(1000, 1000, 1000)).verdict.reasons == []
 
 
 # -- what it says
@@ -425,18 +504,3 @@ def test_every_verdict_says_what_it_rests_on(
     assert "e+" not in " ".join([verdict.summary, *(e.text for e in verdict.evidence)])
     if verdict.gpu_busy_fraction is not None:
         assert [e.name for e in verdict.evidence][:2] == ["step_time_us", "gpu_busy_per_step_us"]
-
-
-# ---- texts -----------------------------------------------------------------------------------------------------------
-
-
-def test_advice_counts_and_times_as_people_do() -> None:
-    """One wait a step, and the host at work for 2.65 s beside the GPU's 100 us."""
-    trace = steps(each=lambda t, at: t.sync(name="cudaStreamSynchronize", at=at + 5, dur=97))
-    assert advice._waiting(trace.measures()) == [
-        "cudaStreamSynchronize is called once per step: find its caller and remove it."
-    ]
-    found = trace.measures()
-    gap = IdleGap(start_us=0, duration_us=2.65e6, cause="host", during="collate")
-    slow = dataclasses.replace(found, idle=msgspec.structs.replace(found.idle, largest=[gap]))
-    assert advice._hosting(slow) == ["The longest such gap takes 2.65 s, during collate."]

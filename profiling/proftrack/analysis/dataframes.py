@@ -86,7 +86,8 @@ class AnalyzedRanks:
         self.left_out = list(left_out)
 
     def __repr__(self) -> str:
-        return f"<proftrack ranks: {' '.join(self.joint.findings) if self.joint else self.ranks[0].verdict.summary}>"
+        says = " ".join(f.text for f in self.joint.findings) if self.joint else self.ranks[0].verdict.summary
+        return f"<proftrack ranks: {says}>"
 
 
 # A type checker cannot know whether a path names a folder, so the result may be used as either type.

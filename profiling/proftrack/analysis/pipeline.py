@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from numbers import Real
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -17,13 +17,22 @@ from proftrack.analysis.ranks import Part, join_ranks
 from proftrack.analysis.trace_files import TraceFiles
 from proftrack.errors import UsageError
 from proftrack.measures import Measures, combine, measure
-from proftrack.measures.collectives import Collective
 from proftrack.record import Rates, Record, RunFacts, Source, SourceFile, Times
 from proftrack.record.ceilings import StepWork
 from proftrack.record.environment import DeviceFacts, Environment
-from proftrack.record.ranks import Joint
+from proftrack.record.ranks import Collective, Finding, Joint
 from proftrack.redact import scrub_all
-from proftrack.trace.ranks import numbered, rank_of, stated_rank, worker_of
+from proftrack.trace.groups import world_size
+from proftrack.trace.ranks import (
+    below_common,
+    by_tensor_parallel,
+    kinds_of,
+    numbered,
+    rank_of,
+    stages_of,
+    stated_rank,
+    worker_of,
+)
 from proftrack.trace.reader import Trace, read
 from proftrack.trace.table import EventTable
 from proftrack.verdict.context import Context
@@ -51,6 +60,8 @@ class Analysis(NamedTuple):
     """Known for all traces that are analyzed together; for a single trace it may be unknown."""
     rank_is_assumed: bool = False
     """Neither the trace nor its name states the rank: it is a number that no other trace has."""
+    stage: str | None = None
+    """The stage whose traces these are (EXTEND, DECODE), if the file names tell several stages apart."""
 
 
 class JointAnalysis(NamedTuple):
@@ -58,7 +69,7 @@ class JointAnalysis(NamedTuple):
 
     ranks: list[Analysis]
     joint: Joint | None
-    """None if there is only one rank."""
+    """None if there is only one rank, and nothing to say of other traces."""
 
 
 def analyze_trace(
@@ -85,40 +96,118 @@ def analyze_traces(
 ) -> JointAnalysis:
     """Read, measure and judge the traces of one run's ranks: one record per rank, combining its cycles.
 
-    Ranks come from `rank_from` (a regular expression on file names), else from the traces, else from their names.
-    Files without a rank that one process wrote (HOST_PID.TIME...) are its cycles; each other file is a record of its
-    own, numbered with a free rank. `on_left_out` is called for each file of a folder that is JSON but not a trace. At
-    most `processes` processes read at once (see `read_and_measure`).
+    Ranks come from `rank_from` (a regular expression on file names, or on paths below the folder that all files are
+    in), else from the traces, else from the names of files and folders. Files without a rank that one process wrote
+    (HOST_PID.TIME...) are its cycles; each other file is a record of its own, numbered with a free rank. Files of
+    several stages (EXTEND, DECODE) are records of their own as well. A trace without GPU work beside some that have it
+    is a coordinator's and gives no record. `on_left_out` is called for each file of a folder that is JSON but not a
+    trace. At most `processes` processes read at once (see `read_and_measure`).
     Raises TraceError if a trace cannot be read, UsageError if ranks and files do not match or `step_time_us` is not a
     valid step time.
     """
     step_time_us = _checked_step_time(step_time_us)
-    cycles: dict[int | str, list[Measured]] = defaultdict(list)
-    for measured in read_and_measure(
+    measured = read_and_measure(
         files, salvage=salvage, max_bytes=max_bytes, processes=processes, on_left_out=on_left_out
-    ):
-        distributed = measured.trace.table.meta.distributed or {}
-        rank = rank_of(measured.trace.path, stated_rank(distributed.get("rank")), rank_from)
-        cycles[worker_of(measured.trace.path) if rank is None else rank].append(measured)
-    ranks = [_analyzed(key, of_rank, step_time_us) for key, of_rank in cycles.items()]
-    return _joined(sorted(ranks, key=lambda a: (a.rank is None, a.rank or 0, str(a.paths[0]))))
+    )
+    names = below_common([each.trace.path for each in measured])
+    members, coordinators = _without_coordinators(measured, names)
+    cycles: defaultdict[_Member, list[Measured]] = defaultdict(list)
+    for member, each in zip(_members(members, names, rank_from), members, strict=True):
+        cycles[member].append(each)
+    analyses = [_analyzed(member, of_rank, step_time_us) for member, of_rank in cycles.items()]
+    return _joined(analyses, names, [_coordinator(names[each.trace.path]) for each in coordinators])
 
 
-def _joined(ranks: list[Analysis]) -> JointAnalysis:
+class _Member(NamedTuple):
+    """Whose trace a file is."""
+
+    stage: str | None
+    rank: int | None
+    worker: str
+    """The process, if the rank is unknown."""
+
+
+def _members(measured: Sequence[Measured], names: dict[Path, PurePath], rank_from: str | None) -> list[_Member]:
+    paths = [names[each.trace.path] for each in measured]
+    shared = Counter(path.name for path in paths)
+    stated = [_distributed_rank(each.trace.table) for each in measured]
+    ranks = [
+        rank_of(path, rank, rank_from, shared_name=shared[path.name] > 1)
+        for path, rank in zip(paths, stated, strict=True)
+    ]
+    stages = stages_of(paths)
+    if not any(rank is not None for rank in ranks):
+        ranks = by_tensor_parallel([(path.name, stages[path]) for path in paths])
+    kinds = [stages[path] for path in paths]
+    if not any(kinds):
+        kinds = kinds_of(list(zip(paths, ranks, strict=True)))
+    return [
+        _Member(kind, rank, worker_of(path) if rank is None else "")
+        for path, kind, rank in zip(paths, kinds, ranks, strict=True)
+    ]
+
+
+def _distributed_rank(table: EventTable) -> int | None:
+    return stated_rank((table.meta.distributed or {}).get("rank"))
+
+
+def _without_coordinators(
+    measured: Sequence[Measured], names: dict[Path, PurePath]
+) -> tuple[list[Measured], list[Measured]]:
+    """The traces of ranks, and those of processes that only direct them: without GPU work beside some that have it."""
+    with_work = {worker_of(names[each.trace.path]) for each in measured if each.measures.totals.gpu_events}
+    ranks: list[Measured] = []
+    coordinators: list[Measured] = []
+    for each in measured:
+        idle = not each.measures.totals.gpu_events and not each.measures.totals.launches
+        directs = with_work and idle and worker_of(names[each.trace.path]) not in with_work
+        (coordinators if directs else ranks).append(each)
+    return ranks, coordinators
+
+
+def _coordinator(path: PurePath) -> Finding:
+    text = (
+        f"{path.as_posix()} has no GPU work, the others do: it is the trace of a coordinator and not of a rank. It is "
+        "left out; analyze it alone."
+    )
+    return Finding("coordinator", text)
+
+
+def _joined(ranks: Sequence[Analysis], names: dict[Path, PurePath], left_out: Sequence[Finding]) -> JointAnalysis:
     """Several ranks compared; unknown ranks take the free numbers, in the order of their names."""
-    if len(ranks) == 1:
-        return JointAnalysis(ranks, None)
-    numbers = numbered([analysis.rank for analysis in ranks])
+    if len(ranks) == 1 and not left_out:
+        return JointAnalysis([*ranks], None)
+    numbers = _numbers(ranks)
+    ranks = [analysis._replace(rank=number, rank_is_assumed=assumed) for analysis, number, assumed in numbers]
+    shared = Counter(path.name for analysis in ranks for path in analysis.paths)
     parts = [
-        Part(rank=number, record=analysis.record, collectives=analysis.collectives, assumed=analysis.rank is None)
-        for number, analysis in zip(numbers, ranks, strict=True)
+        Part(
+            rank=analysis.rank or 0,
+            record=analysis.record,
+            collectives=analysis.collectives,
+            assumed=analysis.rank_is_assumed,
+            stated=_distributed_rank(analysis.tables[0]),
+            world=world_size(analysis.tables[0].meta.distributed),
+            stage=analysis.stage,
+            files=[names[path].as_posix() if shared[path.name] > 1 else path.name for path in analysis.paths],
+        )
+        for analysis in ranks
     ]
-    records, joint = join_ranks(parts)
-    compared = [
-        analysis._replace(record=record, rank=part.rank, rank_is_assumed=part.assumed)
-        for analysis, part, record in zip(ranks, parts, records, strict=True)
-    ]
-    return JointAnalysis(compared, joint)
+    records, joint = join_ranks(parts, left_out)
+    return JointAnalysis(
+        [analysis._replace(record=record) for analysis, record in zip(ranks, records, strict=True)], joint
+    )
+
+
+def _numbers(ranks: Sequence[Analysis]) -> list[tuple[Analysis, int, bool]]:
+    """Each analysis with its rank, and whether that is assumed; in the order of stages and ranks."""
+    out: list[tuple[Analysis, int, bool]] = []
+    for stage in sorted({analysis.stage for analysis in ranks}, key=lambda stage: stage or ""):
+        of_stage = sorted((a for a in ranks if a.stage == stage), key=lambda a: str(a.paths[0]))
+        given = numbered([analysis.rank for analysis in of_stage])
+        each = [(a, number, a.rank is None) for a, number in zip(of_stage, given, strict=True)]
+        out += sorted(each, key=lambda item: item[1])
+    return out
 
 
 def _checked_step_time(value: Any) -> float | None:
@@ -134,7 +223,7 @@ def _checked_step_time(value: Any) -> float | None:
     )
 
 
-def _analyzed(key: int | str, cycles: list[Measured], step_time_us: float | None) -> Analysis:
+def _analyzed(member: _Member, cycles: list[Measured], step_time_us: float | None) -> Analysis:
     """One rank's record, from its cycles in order of time."""
     cycles = sorted(cycles, key=lambda c: c.trace.table.started_ns)
     traces = [cycle.trace for cycle in cycles]
@@ -142,20 +231,23 @@ def _analyzed(key: int | str, cycles: list[Measured], step_time_us: float | None
     measures = combine([cycle.measures for cycle in cycles])
     judged = judge(measures, Context(step_time_us=step_time_us))
     record = _record(measures, judged, traces, environment=_environment(traces[0]))
-    return _analysis(record, traces, measures, rank=key if isinstance(key, int) else None)
+    return _analysis(record, traces, measures)._replace(rank=member.rank, stage=member.stage)
 
 
-def _analysis(record: Record, traces: list[Trace], measures: Measures, rank: int | None = None) -> Analysis:
+def _analysis(record: Record, traces: list[Trace], measures: Measures) -> Analysis:
     tables, paths = [trace.table for trace in traces], [trace.path for trace in traces]
-    return Analysis(record, tables, measures.collectives, paths, rank)
+    return Analysis(record, tables, measures.collectives, paths)
 
 
 def _reject_overlap(traces: list[Trace]) -> None:
     """Cycles of one process do not overlap: traces that do come from two processes with the same rank."""
     for before, after in pairwise(traces):
         if after.table.started_ns < before.table.started_ns + int(before.table.end[before.table.valid].max(initial=0)):
+            one, other = (
+                path.name if before.path.name != after.path.name else path for path in (before.path, after.path)
+            )
             raise UsageError(
-                f"{before.path.name} and {after.path.name} have the same rank but overlap in time",
+                f"{one} and {other} have the same rank but overlap in time",
                 "name the ranks with --rank-from, or analyze the traces separately",
             )
 

@@ -23,6 +23,8 @@ class TraceFiles(NamedTuple):
 def find(given: Iterable[Path]) -> TraceFiles:
     """The files that `given` names, with folders replaced by the JSON files directly in them.
 
+    A folder without any stands for those in its folders, one a rank.
+
     Raises NotFoundError if a path does not exist; UsageError if nothing is named, a folder has no JSON file, or a file
     is named twice.
     """
@@ -47,7 +49,9 @@ def find(given: Iterable[Path]) -> TraceFiles:
 
 def _in_folder(folder: Path) -> list[Path]:
     """Smallest first: JSON of other kinds is small, and so is recognized before much is read."""
-    inside = {file for pattern in PATTERNS for file in folder.glob(pattern)}
+    inside = {file for pattern in PATTERNS for file in folder.glob(pattern)} or {
+        file for pattern in PATTERNS for file in folder.glob(f"*/{pattern}")
+    }
     if not inside:
         raise UsageError(f"{folder}: no .json or .json.gz file in this folder", "name a trace or its folder")
     return sorted(inside, key=lambda file: (file.stat().st_size if file.is_file() else 0, file))

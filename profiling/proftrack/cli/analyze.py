@@ -39,7 +39,9 @@ def _list_flags(ctx: click.Context, _: click.Parameter, requested: bool) -> None
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the record as JSON to a file, or to stdout (-).")
 @click.option("--kernel", metavar="NAME", help="Show what launched the kernels that have NAME in their name.")
 @click.option("--log", "log_it", is_flag=True, help="Log each record to MLflow as a run.")
-@click.option("--rank-from", metavar="REGEX", help="Regex for the rank in a file name: one group, as in 'rank(\\d+)'.")
+@click.option(
+    "--rank-from", metavar="REGEX", help="Regex for the rank in a file name or path: one group, as in 'rank(\\d+)'."
+)
 @click.option("--salvage", is_flag=True, help="Read what is intact in a damaged file.")
 @click.option("--max-bytes", type=click.IntRange(min=1), help="Largest uncompressed JSON to read (default 8 GiB).")
 @click.option(

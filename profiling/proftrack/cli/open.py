@@ -21,14 +21,17 @@ from proftrack.store.references import References
 def command(what: str, cycle: int | None, by_page: bool, no_browser: bool, seconds: float) -> None:
     """Show a trace in ui.perfetto.dev. It goes from this machine to the browser and nowhere else.
 
-    The command ends once the trace was fetched, or after a minute. If the browser runs on another machine, forward the
-    port from there first: ssh -L 9001:127.0.0.1:9001 HOST.
+    A trace that is not valid JSON is handed over as a mended copy. The command ends once the trace was fetched, or
+    after a minute. If the browser runs on another machine, forward the port from there first: ssh -L
+    9001:127.0.0.1:9001 HOST.
     """
     from proftrack.report.progress import waiting
 
     with ExitStack() as resources:
-        with waiting(f"fetching {what}"):
-            trace = References().trace(what, cycle, resources)
+        with waiting(f"reading {what}"):
+            trace, remark = References().trace(what, cycle, resources)
+        if remark:
+            click.echo(remark, err=True)
         handover = resources.enter_context(Handover(trace, by_page=by_page))
         if handover.by_page and not by_page:
             click.echo(f"Port {PERFETTO_PORT} is in use: the trace goes through a local page instead", err=True)

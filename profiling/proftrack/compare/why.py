@@ -24,6 +24,8 @@ def counts(before: Record, after: Record) -> list[Count]:
         for name, field in ((LAUNCHES, "launches"), (KERNELS, "kernels")):
             a = [getattr(step, field) for step in before.typical_steps]
             b = [getattr(step, field) for step in after.typical_steps]
+            if None in a or None in b:
+                continue
             varies = len(set(a)) > 1 or len(set(b)) > 1
             out.append(Count(name=name, before=sum(a) / len(a), after=sum(b) / len(b), varies=varies))
         for name, belongs in ((WAITS, is_wait), (ALLOCATIONS, is_allocator_call)):

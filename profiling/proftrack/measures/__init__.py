@@ -2,14 +2,16 @@
 
 view         one trace with its rows nested, launches joined and GPU work assigned to steps
 nesting      which host row ran inside which, and each row's self time
+serial       ends of GPU work that its stream rules out
 links        which host call launched which GPU work
 window       steps, and the time windows that figures cover
 cold         calls that start something up, which happens once
 intervals    unions and overlaps of time intervals
 measure      the figures of one trace, from:
 idle         each idle gap of the device and its cause
-waits        calls in which the host waits for the GPU
+waits        calls in which the host waits for the GPU, and what they could cost
 kernels      the kind of a kernel, by its name
+identifiers  the function in a kernel's name, and its words
 limits       what limits GPU work, and how busy time divides among the limits
 work, costs  arithmetic and memory traffic, from operators' input shapes
 sites        which operator caused which GPU work

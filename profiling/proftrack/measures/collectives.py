@@ -1,28 +1,27 @@
-"""The collectives of a trace in order, for comparing ranks."""
+"""The collectives of a trace in order, with their process groups, for comparing ranks."""
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from proftrack.measures.kernels import kind_of_kernel
 from proftrack.measures.view import View
+from proftrack.record.ranks import Collective
 from proftrack.trace.categories import Kind
-from proftrack.trace.table import NONE
+from proftrack.trace.groups import configured, count_of, ranks_in, world_size
+from proftrack.trace.table import NONE, EventTable, Ints, Meeting
 
 _HOST_COLLECTIVE = re.compile(r"^(?:gloo|nccl|mpi|ucc|xccl):(?!.*(?:barrier|coalesc))", re.IGNORECASE)
 _PARAMETERS = re.compile(r"[<(].*", re.DOTALL)
-
-
-class Collective(NamedTuple):
-    """One collective of one rank. Its duration includes waiting for the other ranks."""
-
-    name: str
-    start_us: float
-    """Relative to the trace's first event."""
-    duration_us: float
+_BETWEEN_TWO = re.compile(r"(?:^|[^a-z])i?(?:send|recv)(?![a-z])|sendrecv|send_?recv|batch_p2p", re.IGNORECASE)
+_SHARED_KERNEL = re.compile(r"send_?recv", re.IGNORECASE)
+_TITLE = re.compile(r"(?:nccl|rccl|xccl|hccl):", re.IGNORECASE)
+"""How torch annotates what it hands to the library: `nccl:all_to_all`, `nccl:send 0->1`."""
+_SENDS = re.compile(r"\w+:(?:send|recv|coalesced)(?![a-z])", re.IGNORECASE)
+_OF_ALL = re.compile(r"all_?to_?all|all_?gather|all_?reduce|reduce|gather|scatter|broadcast", re.IGNORECASE)
 
 
 def collectives(view: View) -> list[Collective]:
@@ -35,11 +34,110 @@ def collectives(view: View) -> list[Collective]:
     if len(steps) and len(rows):
         low, high = int(steps.start[0]), int(steps.end.max())
         rows = rows[(table.ts[rows] >= low) & (table.ts[rows] < max(high, _end_of_own(view)))]
+    if not len(rows):
+        return []
+    groups = _Groups.of(table)
+    clock_us = table.started_ns / 1000
     unordered = [
-        Collective(_PARAMETERS.sub("", table.names[table.name[i]]), int(table.ts[i]) / 1000, int(table.dur[i]) / 1000)
-        for i in rows.tolist()
+        _collective(table, i, clock_us, step, meeting, groups)
+        for i, step, meeting in zip(
+            rows.tolist(), _steps_of(view, rows), _meetings_of(view, rows).tolist(), strict=True
+        )
     ]
     return sorted(unordered, key=lambda c: (c.start_us, c.duration_us, c.name))
+
+
+class _Groups(NamedTuple):
+    """What the trace's metadata say of the process groups."""
+
+    by_name: dict[str, tuple[int, ...]]
+    usual: tuple[int, ...] | None
+    """The ranks of a collective that states no group; see `Collective.members`."""
+    world: int | None
+    sends: bool
+    """Whether a kernel that sends and receives, and does not say for what, may be a send or a receive."""
+
+    @classmethod
+    def of(cls, table: EventTable) -> _Groups:
+        world, by_name = world_size(table.meta.distributed), configured(table.meta.distributed)
+        distinct = set(by_name.values())
+        usual: tuple[int, ...] | None = () if distinct else None
+        if len(distinct) == 1:
+            usual = distinct.pop()
+        elif not distinct and world == 2:
+            usual = (0, 1)  # two ranks meet in no other group
+        told = [name for name in table.names if _TITLE.match(name)]
+        sends = any(map(_SENDS.match, told)) or not any(map(_OF_ALL.search, told))
+        return cls(by_name, usual, world, sends)
+
+
+def _collective(
+    table: EventTable, row: int, clock_us: float, step: int | None, meeting: int, groups: _Groups
+) -> Collective:
+    said = table.meetings[meeting] if meeting != NONE else None
+    name = _PARAMETERS.sub("", table.names[table.name[row]])
+    return Collective(
+        name=name,
+        start_us=clock_us + int(table.ts[row]) / 1000,
+        duration_us=int(table.dur[row]) / 1000,
+        step=step,
+        between_two=_is_between_two(name, said, groups.sends),
+        **_group_of(said, groups),
+    )
+
+
+def _group_of(said: Meeting | None, groups: _Groups) -> dict[str, Any]:
+    """The group that a row states, or else the only one that it can be."""
+    if said is None or (said.group is None and said.ranks is None):
+        return {"members": groups.usual}
+    group, size = str(said.group or "").strip('"'), count_of(said.size)
+    members = ranks_in(said.ranks) or groups.by_name.get(group)
+    if members is None and size is not None and size == groups.world:
+        members = tuple(range(size))
+    if members is None:  # a shortened list still tells groups apart
+        group = f"{group} {said.ranks or ''}".strip()
+    return {"group": group, "members": members, "size": size, "sequence": count_of(said.sequence)}
+
+
+def _is_between_two(name: str, said: Meeting | None, sends: bool) -> bool:
+    """Whether it is a send or a receive. NCCL's kernel of these, SendRecv, also does all_to_all, gather and scatter."""
+    if said is not None:
+        return _BETWEEN_TWO.search(f"{name} {said.collective}") is not None and not _OF_ALL.search(str(said.collective))
+    return _BETWEEN_TWO.search(name) is not None and (sends or not _SHARED_KERNEL.search(name))
+
+
+def _meetings_of(view: View, rows: Ints) -> Ints:
+    """For each row, its index into `meetings`: its own, or that of the operator which recorded the same collective.
+
+    Before torch 2.4, `record_param_comms` has what the kernel itself does not say; both have its External id.
+    """
+    table = view.table
+    own = table.meeting[rows].astype(np.int64)
+    told = np.flatnonzero((table.meeting != NONE) & (table.external_id != NONE) & ~table.gpu_work)
+    if not len(told) or (own != NONE).all():
+        return own
+    told = told[np.argsort(table.external_id[told], kind="stable")]
+    ids = table.external_id[told]
+    wanted = table.external_id[rows]
+    at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    return np.where((own == NONE) & (wanted != NONE) & (ids[at] == wanted), table.meeting[told[at]], own)
+
+
+def _steps_of(view: View, rows: Ints) -> list[int | None]:
+    """The number of the step that launched each row; if no launch was recorded, of the last one that began before it.
+
+    None for what earlier steps launched.
+    """
+    steps, links, owned = view.steps, view.links, view.owned
+    if not len(steps):
+        return [None] * len(rows)
+    index = np.searchsorted(steps.start, view.table.ts[rows], side="right") - 1
+    if len(links.gpu):
+        at = np.minimum(np.searchsorted(links.gpu, rows), len(links.gpu) - 1)
+        is_gpu = links.gpu[at] == rows
+        index = np.where(is_gpu & (links.launch[at] != NONE), owned.step[at], index)
+        index = np.where(is_gpu & owned.leaked[at], NONE, index)
+    return [None if i == NONE else int(steps.number[i]) for i in index.tolist()]
 
 
 def _is_kernel(name: str) -> bool:

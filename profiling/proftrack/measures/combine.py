@@ -13,6 +13,7 @@ from msgspec import Struct
 from proftrack.measures import idle, sites
 from proftrack.measures.measure import Measures
 from proftrack.measures.quality import FLAGS
+from proftrack.measures.waits import Wait
 from proftrack.record.figures import (
     CpuWork,
     Device,
@@ -52,9 +53,12 @@ def combine(parts: list[Measures]) -> Measures:
         typical_us=_sum(p.typical_us for p in parts),
         busy_us=_sum(p.busy_us for p in parts),
         other_us=_sum_by_key(p.other_us for p in parts),
+        impossible_us=sum(p.impossible_us for p in parts),
+        memory_sets=sum(p.memory_sets for p in parts),
         unseen_queue_us=sum(p.unseen_queue_us for p in parts),
         busy_by_limit_us=_sum_by_key(p.busy_by_limit_us for p in parts),
         waits_over_gpu_us=sum(p.waits_over_gpu_us for p in parts),
+        waits=_combined_waits(parts),
         compiling_us=sum(p.compiling_us for p in parts),
         host_rows=sum(p.host_rows for p in parts),
         collectives=[c for p in parts for c in p.collectives],
@@ -164,6 +168,12 @@ def _merged_kernel(group: list[Kernel], total: float) -> Kernel:
 def _combined_regions(regions: list[Region]) -> list[Region]:
     merged = [_added(group) for group in _grouped(regions, "name")]
     return sorted(merged, key=lambda r: (-r.cpu_time_us, r.name))
+
+
+def _combined_waits(parts: list[Measures]) -> list[Wait]:
+    groups = _grouped((w for p in parts for w in p.waits), "call", "operator")
+    merged = [_added(group) for group in groups]
+    return sorted(merged, key=lambda w: -w.over_gpu_us)
 
 
 def _combined_idle(parts: list[Measures]) -> Idle:

@@ -235,7 +235,7 @@ def _launching_operators(view: View) -> Bools:
     """Operators that contain a launch call; of the annotations, only those in which torch itself launches."""
     table, forest = view.table, view.forest
     is_call = np.zeros(len(table), dtype=np.int64)
-    is_call[view.links.calls] = 1
+    is_call[view.links.launching] = 1
     launches = forest.subtree_sums(is_call[forest.rows]) if len(forest.rows) else is_call[:0]
     mask = np.zeros(len(table), dtype=bool)
     mask[forest.rows[launches > 0]] = True

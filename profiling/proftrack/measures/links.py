@@ -7,7 +7,16 @@ from typing import NamedTuple
 import numpy as np
 
 from proftrack.measures.nesting import Forest
-from proftrack.trace.categories import CALL_KINDS, is_graph_launch, is_launch, is_wait
+from proftrack.measures.serial import possible_ends
+from proftrack.trace.categories import (
+    CALL_KINDS,
+    Kind,
+    has_known_calls,
+    is_graph_launch,
+    is_launch,
+    is_memory_set,
+    is_wait,
+)
 from proftrack.trace.codes import distinct
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
@@ -20,6 +29,8 @@ class Links(NamedTuple):
 
     gpu: Ints
     """Rows of GPU work in the event table, invalid times included."""
+    end: Ints
+    """When each of `gpu` ended: as recorded, but cut where its stream rules that out (`serial.possible_ends`)."""
     launch: Ints
     """For each of `gpu`, the row of the call that launched it, or NONE."""
     calls: Ints
@@ -28,6 +39,15 @@ class Links(NamedTuple):
     """For each of `calls`, the number of GPU events that it launched."""
     graph_calls: Bools
     """Which of `calls` replay a graph."""
+    set_calls: Bools
+    """Which of `calls` set memory."""
+    counted: bool
+    """Whether `calls` are all launches of the trace: False if it has none, but has work or calls of a device."""
+
+    @property
+    def launching(self) -> Ints:
+        """Rows of the calls that launched work, by their name or by the work that they caused; rows may repeat."""
+        return np.concatenate([self.calls, self.launch[self.launch != NONE]])
 
 
 def link(table: EventTable, forest: Forest) -> Links:
@@ -42,7 +62,19 @@ def link(table: EventTable, forest: Forest) -> Links:
     position[calls] = np.arange(len(calls))
     joined = position[launch[launch != NONE]]
     caused = np.bincount(joined[joined != NONE], minlength=len(calls)).astype(np.int64)
-    return Links(gpu, launch, calls, caused, table.named(is_graph_launch)[calls])
+    replays, sets = table.named(is_graph_launch)[calls], table.named(is_memory_set)[calls]
+    end = possible_ends(table, gpu, calls)
+    return Links(gpu, end, launch, calls, caused, replays, sets, len(calls) > 0 or not _has_device(table))
+
+
+def _has_device(table: EventTable) -> bool:
+    """Whether any row is work on a device, or a call whose name may mean a launch: on a CPU there are none."""
+    unknown = np.array([not has_known_calls(name) for name in table.categories], dtype=bool)
+    calls = table.of_kind(*CALL_KINDS)
+    if table.notes.legacy:  # it has no calls, whatever was launched
+        return True
+    work = table.gpu_work | (table.of_kind(Kind.OTHER) & (table.dur > 0))
+    return bool(work.any() or unknown[table.category[calls]].any())
 
 
 def _launch_calls(table: EventTable, forest: Forest) -> tuple[Ints, Ints]:

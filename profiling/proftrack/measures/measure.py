@@ -10,12 +10,12 @@ from msgspec import structs
 
 from proftrack.measures import idle, limits, quality, tables, work
 from proftrack.measures import sites as launch_sites
-from proftrack.measures.collectives import Collective, collectives
+from proftrack.measures.collectives import collectives
 from proftrack.measures.compiling import compiling_steps
 from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.typical import Outlier, find_outliers, step_times, without_outliers
 from proftrack.measures.view import View, view
-from proftrack.measures.waits import delays_until, waiting_calls
+from proftrack.measures.waits import Wait, delays_until, waiting_calls, waits
 from proftrack.measures.window import Windows, busy, find_windows
 from proftrack.record.ceilings import Ceilings
 from proftrack.record.figures import (
@@ -34,7 +34,9 @@ from proftrack.record.figures import (
     Totals,
     TraceWork,
     Window,
+    launches_per_step,
 )
+from proftrack.record.ranks import Collective
 from proftrack.trace.categories import Kind
 from proftrack.trace.table import NONE, Bools, EventTable
 
@@ -60,12 +62,18 @@ class Measures:
     """Union of GPU work in it: B times the number of typical steps."""
     busy_by_limit_us: dict[Limit, float]
     """The same by what limits the work; kernels hide copies and collectives that run at the same time."""
+    impossible_us: float = 0.0
+    """Time cut off that device's work because its stream rules it out (`serial.possible_ends`)."""
+    memory_sets: int = 0
+    """How many of the launches set memory: whether they have work in a trace says nothing."""
     unseen_queue_us: float = 0.0
     """Time cut off the device window's start because a queue that is not in the trace seems to have filled it."""
     compiling_us: float = 0.0
     """Compilation and autotuning during the typical steps."""
     waits_over_gpu_us: float
     """Host waits inside the steps that overlap GPU work: the part of T that H leaves out."""
+    waits: list[Wait] = field(default_factory=list)
+    """The same waits by call and operator."""
     host_rows: int = 0
     """Host rows recorded in the window, including Python functions."""
     work: TraceWork | None = None
@@ -105,11 +113,11 @@ class Measures:
         return "per step" if self.steps else "in total"
 
     @property
-    def launches_per_step(self) -> float:
-        """Launches inside the typical steps; without steps, all."""
+    def launches_per_step(self) -> float | None:
+        """Launches inside the typical steps; without steps, all. None if it is not known which calls are launches."""
         if not self.per_step:
-            return float(self.totals.launches)
-        return sum(step.launches for step in self.per_step if step.outlier is None) / self.window.typical_steps
+            return None if self.totals.launches is None else float(self.totals.launches)
+        return launches_per_step([step for step in self.per_step if step.outlier is None])
 
     @property
     def own_share(self) -> float:
@@ -154,6 +162,8 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         devices=tables.devices(table, seen.links, seen.owned, windows.low, windows.high) if windows else [],
         flags=quality.flags(seen, windows, outliers),
         host_rows=_host_rows(seen, windows),
+        impossible_us=_impossible_ns(seen) / 1000,
+        memory_sets=int(seen.links.set_calls.sum()),
         unseen_queue_us=(windows.device_low - windows.low) / 1000 if windows and windows.unrecorded else 0.0,
         other_us=_others(table),
         collectives=collectives(seen),
@@ -184,6 +194,7 @@ def _gpu_part(seen: View, windows: Windows | None, classes: dict[Limit, Bools]) 
         "busy_us": busy_time.length / 1000,
         "busy_by_limit_us": limits.by_limit(seen, windows, classes),
         "waits_over_gpu_us": _waits_over_gpu(seen, busy_time),
+        "waits": waits(seen, busy_time),
     }
 
 
@@ -239,6 +250,11 @@ def _host_rows(seen: View, windows: Windows | None) -> int:
     return int((idle.recorded_on_host(table) & inside).sum())
 
 
+def _impossible_ns(seen: View) -> int:
+    cut = seen.table.end[seen.links.gpu] - seen.on_device.end
+    return int(cut[seen.on_device.usable].sum())
+
+
 def _window(seen: View, windows: Windows | None) -> Window:
     return Window(
         steps=len(seen.steps),
@@ -256,14 +272,14 @@ def _totals(seen: View, windows: Windows | None) -> Totals:
     measured = _placed(seen, windows)
     duration = windows.duration if windows else 0
     return Totals(
-        self_cpu_time_total_us=int(seen.forest.self_ns.sum()) / 1000,
+        self_cpu_time_total_us=int(seen.forest.self_ns.sum()) / 1000 if len(seen.forest.rows) else None,
         self_cuda_time_total_us=total_ns / 1000 if len(links.gpu) else None,
         gpu_busy_us=busy_ns / 1000 if measured else None,
         gpu_idle_us=(duration - busy_ns) / 1000 if measured else None,
         gpu_busy_fraction_profiled=round(busy_ns / duration, 5) if measured else None,
         gpu_events=len(links.gpu),
         kernels=int((table.kind[links.gpu] == Kind.KERNEL).sum()),
-        launches=len(links.calls),
+        launches=len(links.calls) if links.counted else None,
         gpu_events_without_launch=int((links.launch == NONE).sum()),
     )
 

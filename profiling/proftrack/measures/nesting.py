@@ -6,11 +6,20 @@ from typing import NamedTuple
 
 import numpy as np
 
+from proftrack.measures.intervals import union
+from proftrack.trace.categories import CALL_KINDS, Kind
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 MAX_ROUNDS = 300
 """Limit for rounds of work on whole columns; operators nest about 20 deep. Thousands of levels need a stack."""
 FEW_ROUNDS = 64
+_UNNUMBERED = np.iinfo(np.int64).max - 1
+"""Follows every Ev Idx."""
+EARLY_NS = 1000
+"""A call that begins at most this long before the operator of its External id runs inside it: the two are recorded by
+clocks that differ (seen on ROCm, by a nanosecond)."""
+OPERATORS_AT_ONCE = 16
+"""Limit for how many rows may begin within EARLY_NS between the call and its operator."""
 
 
 class Forest(NamedTuple):
@@ -25,11 +34,23 @@ class Forest(NamedTuple):
     parent: Ints
     """Position in `rows` of the row it runs in, NONE for a root."""
     start: Ints
+    """As recorded; that of a call that begins just before its operator, the operator's (`EARLY_NS`)."""
     end: Ints
-    """Clipped to the parent's end: a child's overhang (a nanosecond, by rounding) is not charged to anyone."""
+    """Clipped to the parent's end."""
     last: Ints
     """Position after its last descendant: the descendants of i are i + 1 .. last[i] - 1."""
     self_ns: Ints
+    """Time in the row and in none of its children. On each thread these add up to the time in which it was in any row.
+
+    Rows may cross, by a rounded nanosecond or as regions opened and closed by hand. The one that starts later is a
+    child of the other and is clipped to it:
+
+        a |-----------|
+        b       |-----|~~~~~~~|        b is in a; ~ is its overhang
+        c                 |-------|    c is in neither
+
+    While other rows run, the overhang is theirs (here from c's start). The rest of it is b's own.
+    """
 
     def position_of(self, size: int) -> Ints:
         """For each row of the event table (`size` rows), its position in `rows`, or NONE."""
@@ -64,19 +85,71 @@ class Forest(NamedTuple):
 
 
 def nest(table: EventTable, mask: Bools) -> Forest:
-    """Nest the valid rows of `mask` by time on each thread. A row's parent is the row running when it starts."""
+    """Nest the valid rows of `mask` by time on each thread. A row's parent is the row running when it starts.
+
+    Rows that cross: see `Forest.self_ns`. A call that begins up to EARLY_NS before its operator starts with it.
+    """
     rows = np.flatnonzero(mask & table.valid)
     start, end, thread = table.ts[rows], table.end[rows], table.thread[rows].astype(np.int64)
+    is_call = table.of_kind(*CALL_KINDS)[rows]
     # torch's own order breaks ties in time; runtime calls have none and run inside operators; then the file's order.
-    recorded = np.where(table.ev_idx[rows] == NONE, np.iinfo(np.int64).max, table.ev_idx[rows])
+    recorded = np.where(table.ev_idx[rows] == NONE, _UNNUMBERED + is_call, table.ev_idx[rows])
     order = np.lexsort((recorded, -end, start, thread))
-    rows, start, end, thread = rows[order], start[order], end[order], thread[order]
-    nested = _by_level(thread, start, end)
-    parent, end, last = _by_stack(thread, start, end) if nested is None else nested
-    self_ns = table.dur[rows].copy()
+    early, operator = _early_calls(table, rows[order], is_call[order], start[order], thread[order])
+    if len(early):
+        call, around = order[early], order[operator]
+        start[call] = start[around]
+        within = end.copy()
+        within[call] = np.minimum(end[call], end[around])  # so that the operator comes first
+        order = np.lexsort((recorded, -within, start, thread))
+    rows, start, recorded_end, thread = rows[order], start[order], end[order], thread[order]
+    nested = _by_level(thread, start, recorded_end)
+    parent, end, last = _by_stack(thread, start, recorded_end) if nested is None else nested
+    self_ns = end - start
     child = parent != NONE
     np.subtract.at(self_ns, parent[child], (end - start)[child])
+    _add_overhang(self_ns, thread, parent, start, end, recorded_end)
     return Forest(rows, parent, start, end, last, self_ns)
+
+
+def _early_calls(table: EventTable, rows: Ints, is_call: Bools, start: Ints, thread: Ints) -> tuple[Ints, Ints]:
+    """Positions in these sorted rows of the calls that begin just before their operator, and of the operators.
+
+    A call that ends before the operator begins or over EARLY_NS after its end is not in it, whatever its id says.
+    """
+    at = np.flatnonzero(is_call)
+    calls, operators = [at[:0]], [at[:0]]
+    for ahead in range(1, OPERATORS_AT_ONCE + 1):
+        at = at[at + ahead < len(rows)]
+        near = (start[at + ahead] - start[at] <= EARLY_NS) & (thread[at + ahead] == thread[at])
+        at = at[near]
+        if not len(at):
+            break
+        there = at + ahead
+        call, around = rows[at], rows[there]
+        operator = (table.kind[around] == Kind.CPU_OP) | (table.kind[around] == Kind.ANNOTATION)
+        same = (table.external_id[call] == table.external_id[around]) & (table.external_id[call] > 0)
+        inside = (table.end[call] > start[there]) & (table.end[call] <= table.end[around] + EARLY_NS)
+        belongs = operator & same & inside & (start[there] > start[at])
+        calls.append(at[belongs])
+        operators.append(there[belongs])
+        at = at[~belongs]
+    return np.concatenate(calls), np.concatenate(operators)
+
+
+def _add_overhang(self_ns: Ints, thread: Ints, parent: Ints, start: Ints, end: Ints, recorded_end: Ints) -> None:
+    """Add to `self_ns` the time of each row's overhang in which no row runs; overlapping overhangs count once."""
+    over = np.flatnonzero(recorded_end > end)
+    over = over[np.lexsort((end[over], thread[over]))]
+    for pieces in np.split(over, np.flatnonzero(np.diff(thread[over])) + 1) if len(over) else []:
+        first, behind = np.searchsorted(thread, thread[pieces[0]] + np.array([0, 1]))
+        roots = first + np.flatnonzero(parent[first:behind] == NONE)
+        running = union(start[roots], end[roots])
+        reach = np.maximum.accumulate(recorded_end[pieces])
+        begin = end[pieces]
+        begin[1:] = np.maximum(begin[1:], reach[:-1])
+        until = np.maximum(recorded_end[pieces], begin)
+        self_ns[pieces] += until - begin - running.covered_within(begin, until)
 
 
 def _by_level(thread: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints] | None:

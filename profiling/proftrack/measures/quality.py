@@ -32,9 +32,13 @@ FLAGS: dict[FlagCode, str] = {
     "work_before_window": "Work of earlier steps was still running when recording began: it counts in totals only.",
     "gpu_before_launch": "Some GPU work starts before its launch call: the two clocks differ by at least that much.",
     "overlapping_on_stream": "GPU work overlaps on one stream: sums exceed busy time by the overlap.",
+    "impossible_durations": "Some GPU work outlives later work of its stream, which cannot be: it counts as busy only "
+    "until its successor starts.",
     "gpu_work_without_launch": "Some GPU work has no recorded launch: it counts in totals, but in no step or operator.",
     "invalid_timestamps": "Some events have impossible timestamps: they count, but not towards busy or idle time.",
-    "repaired_json": "The file was not valid JSON and was repaired where that required no guessing.",
+    "duplicate_rows": "Some events stand in the file twice: they count once.",
+    "repaired_json": "The file is not valid JSON and was repaired where that required no guessing: other programs may "
+    "reject it, `proftrack open` shows a mended copy.",
     "partial_file": "The file is broken and was read only in part: every total is too small.",
     "under_recorded_graphs": "Graph replays have few or no recorded kernels: the GPU did more than the trace shows.",
     "recompiled_in_window": "Compilation or autotuning ran during the recorded steps: later steps cost less.",
@@ -83,6 +87,8 @@ def _file(view: View, _: Windows | None) -> Iterator[Flag]:
         yield flag("repaired_json", notes.repaired, f"First repair: {notes.repaired_example}.")
     if notes.partial:
         yield flag("partial_file", notes.skipped, f"{notes.partial}.")
+    if notes.duplicates:
+        yield flag("duplicate_rows", notes.duplicates)
     invalid = int((~view.table.valid).sum())
     if invalid:
         gpu = int((~view.table.valid & view.table.gpu_work).sum())
@@ -148,17 +154,22 @@ def _cold_start(view: View) -> Iterator[Flag]:
 
 def _gpu(view: View, _: Windows | None) -> Iterator[Flag]:
     links, steps = view.links, view.steps
-    if len(links.calls) and not len(links.gpu):
+    telling = ~links.set_calls  # that a memory set has no work says nothing: the traces of an H100 have none for any
+    if telling.any() and not len(links.gpu):
         yield flag("gpu_not_measured", len(links.calls))
         return
-    silent = links.caused == 0
-    graphs = links.graph_calls
+    if (operators := view.table.notes.operators_on_gpu) and not len(links.gpu):
+        detail = "The file is of torch's old autograd profiler, which records no kernels: use torch.profiler."
+        yield flag("gpu_not_measured", operators, detail)
+        return
+    graphs, silent = links.graph_calls, (links.caused == 0)[telling]
     if graphs.any() and (few := _under_recorded(view)):
         yield flag("under_recorded_graphs", few, f"Affected: {few} of {int(graphs.sum())} replays.")
-    if unjoined := int((silent & ~graphs).sum()):
-        yield flag("launches_without_gpu_work", unjoined, f"Affected: {unjoined} of {len(links.calls)} launch calls.")
+    if unjoined := int((silent & ~graphs[telling]).sum()):
+        calls = "launch calls, memory sets left out" if links.set_calls.any() else "launch calls"
+        yield flag("launches_without_gpu_work", unjoined, f"Affected: {unjoined} of {len(silent)} {calls}.")
     if len(steps) > 1 and silent.any():
-        in_last = steps.containing(view.table.ts[links.calls]) == len(steps) - 1
+        in_last = steps.containing(view.table.ts[links.calls[telling]]) == len(steps) - 1
         counted = in_last.any() and not in_last.all()
         if counted and silent[in_last].mean() > FEW_JOINED and silent[~in_last].mean() < FEW_JOINED:
             yield flag("partial_window", int((silent & in_last).sum()))
@@ -201,6 +212,9 @@ def _clocks(view: View, _: Windows | None) -> Iterator[Flag]:
     if (ahead > 0).any():
         yield flag("gpu_before_launch", int((ahead > 0).sum()), f"At most {int(ahead.max()) / 1000:.1f} us early.")
     usable = owned.usable
+    cut = view.table.end[links.gpu] - owned.end
+    if cut.any():
+        yield flag("impossible_durations", int((cut > 0).sum()), f"Cut off: {int(cut.sum()) / 1000:.1f} us.")
     lane, start, end = table.lane[links.gpu[usable]], owned.start[usable], owned.end[usable]
     count = sum(_overlaps(start[lane == one], end[lane == one]) for one in np.unique(lane).tolist())
     if count:

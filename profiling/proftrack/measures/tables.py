@@ -187,7 +187,7 @@ def per_step(table: EventTable, forest: Forest, links: Links, steps: Steps, owne
             self_cuda_time_us=int(cuda[i]) / 1000 if measured else None,
             gpu_events=int(events[i]),
             kernels=int(kernels[i]),
-            launches=int(launches[i]),
+            launches=int(launches[i]) if links.counted else None,
         )
         for i in range(count)
     ]
@@ -227,8 +227,8 @@ def _spans(table: EventTable, links: Links, mask: Bools) -> list[Region]:
     busy, launches = [], []
     for mine in np.split(rows[order], np.cumsum(np.bincount(group, minlength=count))[:-1]):
         during = union(table.ts[mine], table.end[mine])  # if a region is nested in itself, each launch counts once
-        gpu = links.gpu[launched[_within(times, during)]]
-        busy.append(union(table.ts[gpu], table.end[gpu]).length)
+        work = launched[_within(times, during)]
+        busy.append(union(table.ts[links.gpu[work]], links.end[work]).length)
         launches.append(len(_within(called, during)))
     host = _sums(group, table.dur[rows], count)
     out = [
@@ -237,7 +237,7 @@ def _spans(table: EventTable, links: Links, mask: Bools) -> list[Region]:
             calls=int(n),
             cpu_time_us=int(host[i]) / 1000,
             gpu_busy_us=int(busy[i]) / 1000 if len(links.gpu) else None,
-            launches=int(launches[i]),
+            launches=int(launches[i]) if links.counted else None,
         )
         for i, n in enumerate(np.bincount(group, minlength=count).tolist())
     ]
@@ -288,7 +288,7 @@ def launch_figures(table: EventTable, links: Links, owned: Ownership) -> Launch 
         queue_depth_max=_deepest_queue(table.lane[links.gpu[joined]], called, np.maximum(started, called)),
         launch_call_mean_us=float(call_time.mean()) / 1000 if len(call_time) else None,
         interval_median_us=_interval(table, links),
-        streams=_streams(table, links.gpu[joined], called, np.maximum(started, called)),
+        streams=_streams(table, links, joined, called, np.maximum(started, called)),
     )
 
 
@@ -301,10 +301,11 @@ def _interval(table: EventTable, links: Links) -> float | None:
     return float(np.median(between)) / 1000 if len(between) else None
 
 
-def _streams(table: EventTable, gpu: Ints, called: Ints, started: Ints) -> list[Stream]:
-    """Figures of each stream, of the busiest MOST_SPANS at most."""
+def _streams(table: EventTable, links: Links, work: Ints, called: Ints, started: Ints) -> list[Stream]:
+    """Figures of each stream that ran this `work` (places in `links.gpu`), of the busiest MOST_SPANS at most."""
+    gpu = links.gpu[work]
     lanes, group = np.unique(table.lane[gpu], return_inverse=True)
-    busy = union_by_group(group.astype(np.int64), table.ts[gpu], table.end[gpu], len(lanes))
+    busy = union_by_group(group.astype(np.int64), table.ts[gpu], links.end[work], len(lanes))
     out = []
     busiest_first = sorted(range(len(lanes)), key=lambda i: (-busy[i], table.lanes[lanes[i]]))
     for i in busiest_first[:MOST_SPANS]:

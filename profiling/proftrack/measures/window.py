@@ -75,12 +75,13 @@ class Ownership(NamedTuple):
     """Has valid times."""
     start: Ints
     end: Ints
+    """`links.end`."""
 
 
 def own_work(table: EventTable, links: Links, steps: Steps) -> Ownership:
     """GPU work belongs to a step if its launch call starts inside the step's host interval, whenever it runs."""
     usable = table.valid[links.gpu]
-    start, end = table.ts[links.gpu], table.end[links.gpu]
+    start, end = table.ts[links.gpu], links.end
     if not len(steps):
         none = np.zeros(len(links.gpu), dtype=bool)
         return Ownership(np.where(usable, 0, NONE), none, usable, start, end)
@@ -195,7 +196,8 @@ def window_of(table: EventTable, steps: Steps, owned: Ownership) -> tuple[int, i
         return int(steps.start[0]), _end_of_steps(steps, owned)
     for rows in (table.valid & (table.gpu_work | table.of_kind(Kind.CPU_OP)), table.valid & table.host):
         if rows.any():
-            return int(table.ts[rows].min()), int(table.end[rows].max())
+            last = int(table.end[rows & ~table.gpu_work].max(initial=0))
+            return int(table.ts[rows].min()), max(last, int(owned.end[owned.usable].max(initial=0)))
     return None
 
 

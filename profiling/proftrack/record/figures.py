@@ -56,8 +56,10 @@ FlagCode = Literal[
     "work_before_window",
     "gpu_before_launch",
     "overlapping_on_stream",
+    "impossible_durations",
     "gpu_work_without_launch",
     "invalid_timestamps",
+    "duplicate_rows",
     "repaired_json",
     "partial_file",
     "under_recorded_graphs",
@@ -99,14 +101,16 @@ class Window(Struct, frozen=True, kw_only=True):
 class Totals(Struct, frozen=True, kw_only=True):
     """Sums over the whole trace; GPU figures are None if the trace has no GPU work."""
 
-    self_cpu_time_total_us: float
+    self_cpu_time_total_us: float | None
+    """None if the trace has no rows of the host, or none whose category tells what they are."""
     self_cuda_time_total_us: float | None
     gpu_busy_us: float | None
     gpu_idle_us: float | None
     gpu_busy_fraction_profiled: float | None
     gpu_events: int
     kernels: int
-    launches: int
+    launches: int | None
+    """None if a device worked, but no call has the name of a launch: then it is not known which calls are launches."""
     gpu_events_without_launch: int
 
 
@@ -120,11 +124,18 @@ class Step(Struct, frozen=True, kw_only=True):
     self_cuda_time_us: float | None
     gpu_events: int
     kernels: int
-    launches: int
+    launches: int | None
+    """None if the totals' is."""
     device_us: float | None = None
     """From the end of the step before it to its own end or that of its GPU work, whichever is later."""
     outlier: str | None = None
     """What filled it, for a step that T, B and the causes leave out because it is long and does not recur."""
+
+
+def launches_per_step(steps: list[Step]) -> float | None:
+    """The mean over one or more steps; None if it is not known for all."""
+    counts = [step.launches for step in steps if step.launches is not None]
+    return sum(counts) / len(steps) if len(counts) == len(steps) else None
 
 
 class Op(Struct, frozen=True, kw_only=True):
@@ -192,7 +203,8 @@ class Region(Struct, frozen=True, kw_only=True):
     calls: int
     cpu_time_us: float
     gpu_busy_us: float | None
-    launches: int
+    launches: int | None
+    """None if the totals' is."""
 
 
 class IdleGap(Struct, frozen=True, kw_only=True):

@@ -1,16 +1,70 @@
-"""The comparison of several ranks, as `analyze --json` prints it."""
+"""The ranks of one run: what each recorded of its collectives, and their comparison, as `analyze --json` prints it."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from msgspec import Struct
 
 from proftrack.record.verdict import Regime
 
 
+class Collective(Struct, frozen=True, array_like=True):
+    """One collective of one rank. Its duration includes waiting for the other ranks."""
+
+    name: str
+    start_us: float
+    """On the trace's own clock."""
+    duration_us: float
+    step: int | None = None
+    """Number of the step that it belongs to."""
+    group: str = ""
+    """Name of its process group, if the trace states it."""
+    members: tuple[int, ...] | None = None
+    """The ranks that meet in it. None if the trace does not say; empty if it could be one of several groups."""
+    size: int | None = None
+    """How many ranks meet in it, where the trace states only that."""
+    sequence: int | None = None
+    """Its number within the group, the same on every rank."""
+    between_two: bool = False
+    """A send or a receive: it concerns one other rank, not the whole group."""
+
+
+FindingCode = Literal[
+    "step_times",
+    "waited_for",
+    "one_step",
+    "started_late",
+    "waited_once",
+    "wait_in_turns",
+    "no_waiting",
+    "groups_unknown",
+    "different_counts",
+    "different_steps",
+    "point_to_point",
+    "missing_ranks",
+    "partial_ranks",
+    "assumed_ranks",
+    "coordinator",
+    "stages",
+]
+"""What a comparison of ranks can say."""
+
+
+class Finding(Struct, frozen=True):
+    """One thing that the ranks say together."""
+
+    code: FindingCode
+    text: str
+    """A sentence or two."""
+
+
 class RankFigures(Struct, frozen=True, kw_only=True):
     """One rank of several. Times in microseconds per step (for the whole trace if it has no steps)."""
 
     rank: int
+    stage: str | None = None
+    """The stage whose traces these are (EXTEND, DECODE), if the file names tell several stages apart."""
     files: list[str]
     regime: Regime
     steps: int
@@ -21,7 +75,9 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     exposed_communication_us: float | None
     """The part of the window that only collectives filled."""
     waiting_us: float | None
-    """Time in collectives beyond that of the fastest rank in each."""
+    """Time in collectives beyond that of the fastest rank of the process group in each."""
+    waits_for: int | None = None
+    """The rank that this one waits for notably."""
     partial: bool = False
     """The trace is broken and was read only in part: the rank is not compared with the others."""
     reasons: list[str] = []
@@ -34,10 +90,10 @@ class Joint(Struct, frozen=True, kw_only=True):
     schema_version: int = 1
     ranks: list[RankFigures]
     slowest_rank: int | None
-    """The rank with the longest step."""
+    """The rank with the most time of its own in a step: without its waiting for others."""
     waited_for_rank: int | None
-    """The rank that waits least: the others wait for it. None if no rank waits notably."""
+    """The rank that all waiting goes back to. None if no rank waits notably, or if that cannot be said."""
     spread: float | None
     """Longest over shortest step time, minus 1."""
-    findings: list[str]
-    """What the figures mean, in sentences."""
+    findings: list[Finding]
+    """What the figures mean."""

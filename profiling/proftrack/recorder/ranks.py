@@ -102,18 +102,18 @@ def gathered(peers: Peers, analysis: Analysis, folder: Path, *, joined: bool) ->
     `joined`: only the ranks that take part, not all of the launch. Raises CaptureError if a part never comes.
     """
     from proftrack.analysis import ranks
-    from proftrack.measures.collectives import Collective
 
-    all_parts = [ranks.Part(rank=0, record=analysis.record, collectives=list(analysis.collectives))]
+    world = peers.size
+    all_parts = [ranks.Part(rank=0, record=analysis.record, collectives=analysis.collectives, world=world)]
     for rank in peers.wait_for_others(joined=joined):
         record, collectives = parts.gather_part(folder, rank)
-        all_parts.append(ranks.Part(rank=rank, record=record, collectives=[Collective(*each) for each in collectives]))
+        all_parts.append(ranks.Part(rank=rank, record=record, collectives=collectives, world=world))
     (first, *others), joint = ranks.join_ranks(all_parts)
     parts.write_joint(folder, joint, {part.rank: each for part, each in zip(all_parts[1:], others, strict=True)})
     assert first.run is not None  # a capture's record has one
     recorded = "" if len(all_parts) == peers.size else f" ({len(all_parts)} recorded)"
     note = f"One of {peers.size} ranks{recorded}; the figures are those of rank 0."
-    run = msgspec.structs.replace(first.run, notes=[*first.run.notes, note, *joint.findings])
+    run = msgspec.structs.replace(first.run, notes=[*first.run.notes, note, *(f.text for f in joint.findings)])
     return analysis._replace(record=msgspec.structs.replace(first, run=run)), joint
 
 

@@ -42,7 +42,7 @@ def table(record: Record, *, row_limit: int = ROW_LIMIT) -> str:
 
 def _cells(record: Record, row: _Row, has_gpu: bool) -> list[str]:
     totals = record.totals
-    cpu_total, cuda_total = totals.self_cpu_time_total_us, totals.self_cuda_time_total_us or 0.0
+    cpu_total, cuda_total = totals.self_cpu_time_total_us or 0.0, totals.self_cuda_time_total_us or 0.0
     cells = [
         plain(row.name, NAME_WIDTH),
         _share(row.self_cpu, cpu_total),
@@ -69,7 +69,7 @@ def _grid(header: list[str], rows: list[list[str]]) -> list[str]:
 
 
 def _footer(record: Record) -> list[str]:
-    lines = [f"Self CPU time total: {torch_time(record.totals.self_cpu_time_total_us)}"]
+    lines = [f"Self CPU time total: {torch_time(record.totals.self_cpu_time_total_us or 0.0)}"]
     if record.totals.self_cuda_time_total_us is not None:
         lines.append(f"Self CUDA time total: {torch_time(record.totals.self_cuda_time_total_us)}")
     return lines

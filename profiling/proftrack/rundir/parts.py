@@ -18,11 +18,8 @@ import msgspec
 from proftrack import files
 from proftrack import record as records
 from proftrack.record import Record
-from proftrack.record.ranks import Joint
+from proftrack.record.ranks import Collective, Joint
 from proftrack.rundir.layout import COLLECTIVES, RANKS, RANKS_SUMMARY, RECORD, TRACES, part_record
-
-Call = tuple[str, float, float]
-"""The fields of a Collective."""
 
 
 def part_folder(folder: Path, rank: int) -> Path:
@@ -30,13 +27,13 @@ def part_folder(folder: Path, rank: int) -> Path:
     return folder / RANKS / str(rank)
 
 
-def write_part(part: Path, record: Record, collectives: Sequence[Call]) -> None:
+def write_part(part: Path, record: Record, collectives: Sequence[Collective]) -> None:
     """Write what rank 0 needs from a rank whose traces are in the folder `part` already. Raises OSError."""
     (part / COLLECTIVES).write_bytes(msgspec.json.encode(collectives))
     files.replace(part / RECORD, records.dump(record))
 
 
-def gather_part(folder: Path, rank: int) -> tuple[Record, list[Call]]:
+def gather_part(folder: Path, rank: int) -> tuple[Record, list[Collective]]:
     """Move a rank's traces beside those of rank 0; returns its record and its collectives.
 
     Raises ProftrackError if the record cannot be read, OSError.
@@ -45,7 +42,7 @@ def gather_part(folder: Path, rank: int) -> tuple[Record, list[Call]]:
     for trace in sorted((part / TRACES).glob("*.gz")):
         shutil.move(trace, folder / TRACES / trace.name)
     record = records.load(part / RECORD)
-    collectives = msgspec.json.decode((part / COLLECTIVES).read_bytes(), type=list[Call])
+    collectives = msgspec.json.decode((part / COLLECTIVES).read_bytes(), type=list[Collective])
     shutil.rmtree(part)
     return record, collectives
 

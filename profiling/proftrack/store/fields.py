@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from proftrack.record import Record
+from proftrack.record.figures import FlagCode, launches_per_step
 from proftrack.redact import scrub
 from proftrack.store import keys
 
@@ -79,11 +80,17 @@ def tags(record: Record) -> dict[str, str]:
         keys.VERSION_TAG: record.source.proftrack_version,
         keys.EXPERIMENT_TAG: record.run.experiment if record.run else None,
         keys.FINGERPRINT_TAG: record.run.fingerprint if record.run else None,
+        keys.TRACE_REPAIRED_TAG: ", ".join(unfit_for_viewers(record)),
     }
     if git is not None:
         values |= {keys.COMMIT_TAG: git.commit, keys.BRANCH_TAG: git.branch, keys.DIRTY_TAG: str(git.dirty).lower()}
         values[keys.UNTRACKED_TAG] = "true" if git.untracked_only else None
     return bounded(values)
+
+
+def unfit_for_viewers(record: Record) -> list[FlagCode]:
+    """The flags that say that a trace of this record is not valid JSON, so that other programs cannot read it."""
+    return [flag.code for flag in record.quality if flag.code in ("repaired_json", "partial_file")]
 
 
 def source_tags(record: Record) -> dict[str, str]:
@@ -182,7 +189,7 @@ def _means(record: Record) -> dict[str, float | None]:
         return {}
     return {
         keys.KERNELS_PER_STEP: sum(step.kernels for step in steps) / len(steps),
-        keys.LAUNCHES_PER_STEP: sum(step.launches for step in steps) / len(steps),
+        keys.LAUNCHES_PER_STEP: launches_per_step(steps),
     }
 
 

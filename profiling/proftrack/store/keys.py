@@ -41,6 +41,9 @@ ERROR_TAG = "proftrack.error"
 HOST_TAG, PID_TAG, PROCESS_TAG = "proftrack.host", "proftrack.pid", "proftrack.process"
 """The process that owns the run, see store/lifecycle."""
 BASELINE_TAG = "proftrack.baseline"
+TRACE_REPAIRED_TAG = "proftrack.trace_repaired"
+"""On a run with a trace that is not valid JSON: the flags that say so. The file is kept as it was written; `proftrack
+open` mends it."""
 TRACES_DROPPED_TAG = "proftrack.traces_dropped"
 
 # ---- tags that the last gate leaves on its candidate ----------------------------------------------------------------

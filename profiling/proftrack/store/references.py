@@ -18,12 +18,14 @@ from msgspec import Struct
 
 from proftrack import record as records
 from proftrack.compare.subjects import Subject
-from proftrack.errors import NotFoundError, UsageError
+from proftrack.errors import NotFoundError, TraceError, UsageError
 from proftrack.files import no_such_file
 from proftrack.git import resolve_commit
 from proftrack.record import Record
 from proftrack.store import keys
+from proftrack.store.fields import unfit_for_viewers
 from proftrack.store.runs import Runs, StoredRun, from_record, is_run_id, may_be_run_id
+from proftrack.text import counted
 from proftrack.trace.table import EventTable
 
 _HASH = re.compile(r"[0-9a-f]{7,40}")
@@ -38,6 +40,14 @@ class Readable(NamedTuple):
 
     record: Record
     tables: list[EventTable]
+
+
+class Opened(NamedTuple):
+    """A trace file for a viewer."""
+
+    path: Path
+    remark: str = ""
+    """Why it is not the file itself."""
 
 
 class Repeats(Struct, frozen=True, kw_only=True):
@@ -97,23 +107,26 @@ class References:
                 self.runs.download(run, keys.EVENTS, Path(folder))
             return _read_record(record)
 
-    def trace(self, reference: str, cycle: int | None, kept: ExitStack) -> Path:
-        """The trace file that a reference names; one from the store is fetched, and removed when `kept` closes.
+    def trace(self, reference: str, cycle: int | None, kept: ExitStack) -> Opened:
+        """The trace file that a reference names, mended if it is not valid JSON.
 
-        `cycle` counts from 1; None means the first. Raises UsageError if there is no such trace, and what fetching it
-        raises.
+        One from the store, or a mended copy, is removed when `kept` closes. The record of a run knows whether its
+        traces are valid; any other file is read once to find out. `cycle` counts from 1; None means the first. Raises
+        UsageError if there is no such trace, and what fetching it raises.
         """
         path = Path(reference)
         kind = kind_of(reference)
         if kind == "trace":
-            return path
+            return _valid(path, kept)
         if kind != "name":
-            folder = (path if kind == "folder" else path.parent) / keys.TRACES
-            return _of_cycle(sorted(file for file in folder.glob("*") if file.is_file()), cycle, reference)
+            record = path / keys.RECORD if kind == "folder" else path
+            files = sorted(file for file in (record.parent / keys.TRACES).glob("*") if file.is_file())
+            return _of_record(_of_cycle(files, cycle, reference), _known_valid(record), kept)
         run = self._run_of(reference)
         name = _of_cycle(sorted(map(Path, self.runs.names(run, keys.TRACES))), cycle, reference)
         below = kept.enter_context(tempfile.TemporaryDirectory(prefix="proftrack-"))
-        return self.runs.download(run, name.as_posix(), Path(below))
+        path = self.runs.download(run, name.as_posix(), Path(below))
+        return _of_record(path, keys.TRACE_REPAIRED_TAG not in run.tags, kept)
 
     def subject(
         self,
@@ -203,6 +216,34 @@ def _analyzed(path: Path, step_time_us: float | None = None) -> Readable:
 
     analysis = analyze_trace(path, step_time_us=step_time_us)
     return Readable(analysis.record, analysis.tables)
+
+
+def _of_record(path: Path, valid: bool, kept: ExitStack) -> Opened:
+    return Opened(path) if valid else _valid(path, kept)
+
+
+def _known_valid(record: Path) -> bool:
+    """Whether the record says that its traces are valid JSON; False if there is none."""
+    return record.is_file() and not unfit_for_viewers(records.load(record))
+
+
+def _valid(path: Path, kept: ExitStack) -> Opened:
+    """The file itself, or a mended copy. What is no JSON trace at all is left as it is: a viewer may know it."""
+    from proftrack.trace.mend import is_valid, write_mended
+
+    try:
+        if is_valid(path):
+            return Opened(path)
+    except TraceError:
+        pass
+    copy = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="proftrack-"))) / path.name
+    try:
+        notes = write_mended(path, copy)
+    except TraceError:
+        return Opened(path)
+    if notes.partial:
+        return Opened(copy, f"{path.name} is broken: only the events that can be read are shown ({notes.partial})")
+    return Opened(copy, f"{path.name} is not valid JSON: a copy mended in {counted(notes.repaired, 'place')} is shown")
 
 
 def _subject_at(reference: str, kind: Kind, step_time_us: float | None = None) -> Named:

@@ -33,6 +33,7 @@ _KIND_OF = {
     "user_annotation": Kind.ANNOTATION,
     "runtime": Kind.RUNTIME,
     "driver": Kind.DRIVER,
+    "hpu_op": Kind.RUNTIME,
     "python_function": Kind.PYTHON,
     "kernel": Kind.KERNEL,
     "concurrent_kernel": Kind.KERNEL,
@@ -66,6 +67,20 @@ def kind_of(category: str) -> Kind:
     return Kind.OTHER
 
 
+_CALLS_WITH_KNOWN_NAMES = frozenset(
+    f"{api}{calls}" for api in ("", "cuda_", "hip_", "xpu_") for calls in ("runtime", "driver")
+)
+
+
+def has_known_calls(category: str) -> bool:
+    """Whether the calls of this category have the names of CUDA, HIP or Level Zero, so that all launches are known.
+
+    MTIA ("runFunction - job_prep_and_submit_for_execution"), Cambricon, Ascend, Gaudi and other backends that plug in
+    as PrivateUse1 name theirs as they like.
+    """
+    return category.lower() in _CALLS_WITH_KNOWN_NAMES
+
+
 _LAUNCH = re.compile(
     r"""^(?:
       (?:cuda|cu|hip|musa|mu)(?:Ext|Hcc|Drv)?(?:Module)?Launch(?:Cooperative|Multi)?(?:Kernel|Grid)\w*
@@ -77,6 +92,7 @@ _LAUNCH = re.compile(
     re.VERBOSE,
 )
 _COPY = re.compile(r"^(?:cuda|cu|hip|musa|mu)Mem(?:cpy|set)|^(?:ur|pi)Enqueue\w*Mem|^zeCommandListAppendMemory")
+_MEMORY_SET = re.compile(r"^(?:cuda|cu|hip|musa|mu)Memset")
 _GRAPH_LAUNCH = re.compile(r"^(?:cuda|cu|hip|musa|mu)GraphLaunch")
 _SYNC_CALL = re.compile(
     r"^(?:cuda|cu|hip|musa|mu)(?:(?:Device|Stream|Event|Ctx)Synchronize|Mem(?:cpy|set)(?!.*Async)\w*)"
@@ -102,6 +118,11 @@ def is_graph_launch(name: str) -> bool:
 def is_copy(name: str) -> bool:
     """Whether a call of this name copies or sets memory."""
     return _COPY.match(name) is not None
+
+
+def is_memory_set(name: str) -> bool:
+    """Whether a launch of this name sets memory; the driver may do that without a recorded piece of GPU work."""
+    return _MEMORY_SET.match(name) is not None
 
 
 def is_wait(name: str) -> bool:

@@ -94,7 +94,7 @@ def read_events(path: Path) -> list[EventTable]:
     """The tables that `write_events` wrote, one per cycle.
 
     Fields that the file does not store are empty: the trace's metadata (`meta`, which includes the devices'
-    multiprocessors), the reader's notes, and everything in `signatures` except the shapes.
+    multiprocessors), the reader's notes, `meetings`, and everything in `signatures` except the shapes.
     Raises TraceError if the file is missing or is not an events.parquet.
     """
     import pyarrow as pa
@@ -161,11 +161,13 @@ def _table(rows: Any) -> EventTable:
         blocks=column("blocks"),
         size=column("bytes"),
         signature=signature,
+        meeting=np.full(len(signature), NONE, dtype=np.int32),
         names=names,
         categories=categories,
         threads=[(_decoded(pids, p), _decoded(tids, t)) for p, t in threads],
         lanes=[(d, _decoded(streams, s)) for d, s in lanes],
         signatures=[(dims.encode(), b"", b"") for dims in shapes],
+        meetings=[],
         meta=TraceMeta(),
         notes=Notes(),
         origin_ns=0,

@@ -13,7 +13,7 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import msgspec
 
@@ -54,10 +54,11 @@ def read(path: Path, *, salvage: bool = False, max_bytes: int | None = None) -> 
     """
     size = _size_on_disk(path)
     with _no_collector(), contextlib.closing(read_ahead(read_chunks(path, max_bytes))) as chunks:
-        parser = _Parser(path, Buffer(chunks), salvage)
+        rows = _Rows()
+        parser = Parser(path, Buffer(chunks), rows, salvage=salvage)
         parser.run()
-        table = parser.table()
-    return Trace(path, table, size, parser.builder.events_seen)
+        table = rows.builder.build(_meta(parser.meta), parser.notes)
+    return Trace(path, table, size, rows.builder.events_seen)
 
 
 def _size_on_disk(path: Path) -> int:
@@ -86,15 +87,56 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-class _Parser:
-    """One pass over one file."""
+class Sink(Protocol):
+    """Takes the events of a file in order."""
 
-    def __init__(self, path: Path, buffer: Buffer, salvage: bool) -> None:
-        self.path = path
-        self.buffer = buffer
-        self.salvage = salvage
+    def batch(self, text: bytes) -> None:
+        """A list of events as JSON. If it raises msgspec.DecodeError or UnicodeDecodeError, none was taken."""
+
+    def events(self, data: bytes, found: list[repair.Event]) -> None:
+        """Events of `data`, which is not JSON."""
+
+
+class _Rows:
+    """The events as a table."""
+
+    def __init__(self) -> None:
         self.builder = TableBuilder()
         self.exact = False
+
+    def batch(self, text: bytes) -> None:
+        if not self.exact:
+            try:
+                rows = ROWS.decode(text)
+                check_utf8(text)
+                self.builder.add(rows)
+                return
+            except InexactTimes:
+                self.exact = True
+            except msgspec.ValidationError:
+                pass  # for example, times written as text, which an ExactRow accepts
+        exact_rows = EXACT_ROWS.decode(text)
+        check_utf8(text)
+        self.builder.add(exact_rows)
+
+    def events(self, data: bytes, found: list[repair.Event]) -> None:
+        self.builder.add([event.row for event in found])
+
+
+def check_utf8(text: bytes) -> None:
+    """Raise UnicodeDecodeError if it is not UTF-8: msgspec does not look into values that it skips."""
+    if not text.isascii():
+        text.decode("utf-8")
+
+
+class Parser:
+    """One pass over one file: its events go to the sink, its other members and what is wrong with it stay here."""
+
+    def __init__(self, path: Path, buffer: Buffer, sink: Sink, *, salvage: bool) -> None:
+        self.path = path
+        self.buffer = buffer
+        self.sink = sink
+        self.salvage = salvage
         self.after_comma = False
         self.repaired = 0
         self.example: str | None = None
@@ -116,10 +158,10 @@ class _Parser:
         if self.partial is None or self.buffer.data:
             self._trailer(in_object)
 
-    def table(self) -> EventTable:
-        """The table of all events that were read."""
-        notes = Notes(repaired=self.repaired, repaired_example=self.example, skipped=self.skipped, partial=self.partial)
-        return self.builder.build(_meta(self.meta), notes)
+    @property
+    def notes(self) -> Notes:
+        """What was repaired and what was lost."""
+        return Notes(repaired=self.repaired, repaired_example=self.example, skipped=self.skipped, partial=self.partial)
 
     # -- the keys before the events
 
@@ -153,7 +195,7 @@ class _Parser:
     def _keep_members(self, scan: members.Scan) -> None:
         self.meta.update(scan.members)
         for fault in scan.faults:
-            self._note_repair(f"{fault} outside the events", self.buffer.offset)
+            self.note_repair(f"{fault} outside the events", self.buffer.offset)
 
     def _mend_members(self, start: int, end: int) -> None:
         try:
@@ -161,7 +203,7 @@ class _Parser:
         except ValueError as error:
             self._lost(start, end, f"not valid JSON ({error}) and cannot be repaired without guessing", "the events")
             return
-        self._note_repair("a key outside the events", self.buffer.offset + start)
+        self.note_repair("a key outside the events", self.buffer.offset + start)
 
     def _no_events(self, scan: members.Scan) -> NoReturn:
         data, position = self.buffer.data, scan.position
@@ -216,41 +258,33 @@ class _Parser:
 
     def _check_last_comma(self) -> None:
         if self.after_comma and _LIST_END.match(self.buffer.data):
-            self._note_repair("an extra comma before the end of the events", self.buffer.offset)
+            self.note_repair("an extra comma before the end of the events", self.buffer.offset)
 
     def _add(self, text: bytes) -> None:
-        """Decode and add a list of events. TooDeepError, msgspec.DecodeError, UnicodeDecodeError: none was added."""
+        """Hand on a list of events. TooDeepError, msgspec.DecodeError, UnicodeDecodeError: none was added."""
         if levels(text) > MAX_LEVELS + 1:  # the list itself is one level
             raise TooDeepError
-        if not self.exact:
-            try:
-                self.builder.add(ROWS.decode(text))
-                return
-            except InexactTimes:
-                self.exact = True
-            except msgspec.ValidationError:
-                pass  # for example, times written as text, which an ExactRow accepts
-        self.builder.add(EXACT_ROWS.decode(text))
+        self.sink.batch(text)
 
     def _walk(self) -> bool:
         """Read event by event a batch that does not decode; True if there are no more events."""
-        rows = []
+        found = []
         consumed, ended = 0, False
         for item in repair.walk(self.buffer.data, at_end=self.buffer.at_end, after_comma=self.after_comma):
             if isinstance(item, repair.Event):
-                rows.append(item.row)
+                found.append(item)
                 if item.fault:
-                    self._note_repair(item.fault, self.buffer.offset + item.start)
+                    self.note_repair(item.fault, self.buffer.offset + item.start)
             elif isinstance(item, repair.Fault):
-                self._note_repair(item.what, self.buffer.offset + item.start)
+                self.note_repair(item.what, self.buffer.offset + item.start)
             elif isinstance(item, repair.Lost):
                 self._lost(item.start, item.end, item.why, "the other events")
             elif isinstance(item, repair.Rest):
                 consumed, self.after_comma = item.start, item.after_comma
             else:
                 consumed, ended = item.end, True
-        if rows:
-            self.builder.add(rows)
+        if found:
+            self.sink.events(self.buffer.data, found)
         self.buffer.consume(consumed)
         if not ended and self.buffer.at_end:
             inside = self.buffer.data.strip()
@@ -276,11 +310,11 @@ class _Parser:
                     position, len(buffer.data), "more events after the end of the event list", "the events before them"
                 )
             else:
-                self._note_repair("data after the end of the trace", buffer.offset + position)
+                self.note_repair("data after the end of the trace", buffer.offset + position)
         if buffer.fault and buffer.fault.damaged:
             self._cut_short(f"{buffer.fault}: its figures may be wrong")
         elif buffer.fault:
-            self._note_repair(f"{buffer.fault}, after the last byte of the trace,", buffer.offset)
+            self.note_repair(f"{buffer.fault}, after the last byte of the trace,", buffer.offset)
 
     def _closing_members(self) -> int:
         """Read the keys after the events; returns where the root object ends."""
@@ -332,7 +366,8 @@ class _Parser:
     def _fault(self) -> str:
         return f" ({self.buffer.fault})" if self.buffer.fault else ""
 
-    def _note_repair(self, what: str, offset: int) -> None:
+    def note_repair(self, what: str, offset: int) -> None:
+        """Something that is not JSON was read without guessing."""
         self.repaired += 1
         if self.example is None:
             self.example = f"{what} at {self._at(offset)}"

@@ -31,6 +31,7 @@ _ARRAY_END = rb'\][ \t\r\n]*(?:\}|,[ \t\r\n]*"[^"\n]{1,64}"[ \t\r\n]*:'
 _EVENT_END = re.compile(rb"\}(?=" + _COMMA + rb"(?:" + _KEYS + rb"|" + _ARRAY_END + rb")))")
 _EVENT_END_LAST = re.compile(rb"\}(?=" + _COMMA + rb"(?:" + _KEYS + rb"|" + _ARRAY_END + rb"|[ \t\r\n]*\Z)))")
 _ARRAY_ENDS = re.compile(_ARRAY_END + rb")")
+_ENCODER = msgspec.json.Encoder(decimal_format="number")  # as written: a float64 of an epoch time is off by 125 ns
 _SCANNER = json.JSONDecoder(strict=False)
 
 
@@ -125,7 +126,9 @@ def _event(data: bytes, text: str, start: int, at_end: bool) -> Event | Lost | R
         return _broken_event(data, start, at_end)
     piece = data[start:end]
     try:
-        return Event(start, end, EXACT_ROW.decode(piece), None)
+        row = EXACT_ROW.decode(piece)
+        piece.decode("utf-8")  # also what the decoder skips
+        return Event(start, end, row, None)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         pass
     try:
@@ -174,6 +177,16 @@ def _broken_event(data: bytes, start: int, at_end: bool) -> Event | Lost | Rest:
 
 def mend(piece: bytes) -> tuple[ExactRow, str | None]:
     """One event as a row, and its first fault, if any. Raises NotJson if repairing it would need guessing."""
+    event, faults = _read(piece)
+    return _row(event), faults[0] if faults else None
+
+
+def mended(piece: bytes) -> bytes:
+    """The same event as JSON, with all its members. Raises NotJson if repairing it would need guessing."""
+    return _ENCODER.encode(_read(piece)[0])
+
+
+def _read(piece: bytes) -> tuple[dict[str, Any], list[str]]:
     faults = []
     try:
         text = piece.decode("utf-8")
@@ -184,8 +197,7 @@ def mend(piece: bytes) -> tuple[ExactRow, str | None]:
     event = reader.whole()
     if not isinstance(event, dict):
         raise NotJson(f"{text[:20]!r} is not an object")
-    faults += reader.faults
-    return _row(event), faults[0] if faults else None
+    return event, faults + reader.faults
 
 
 def _row(event: dict[str, Any]) -> ExactRow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -13,9 +14,11 @@ import numpy.typing as npt
 from msgspec import Raw, Struct, field
 from msgspec.structs import astuple
 
+from proftrack.trace import legacy
 from proftrack.trace.categories import GPU_KINDS, Kind, kind_of
 from proftrack.trace.codes import Numbering, paired
-from proftrack.trace.table import NONE, Codes, EventTable, Ints, Notes, TraceMeta
+from proftrack.trace.duplicates import duplicates
+from proftrack.trace.table import NONE, Codes, EventTable, Ints, Meeting, Notes, TraceMeta
 
 Column = Sequence[Any]
 """One field of many rows, as decoded."""
@@ -39,6 +42,11 @@ class Args(Struct, gc=False):
     dims: Raw = field(default=ABSENT, name="Input Dims")
     types: Raw = field(default=ABSENT, name="Input type")
     concrete: Raw = field(default=ABSENT, name="Concrete Inputs")
+    collective: Any = field(default=None, name="Collective name")
+    group: Any = field(default=None, name="Process Group Name")
+    group_ranks: Any = field(default=None, name="Process Group Ranks")
+    group_size: Any = field(default=None, name="Group size")
+    sequence: Any = field(default=None, name="Seq")
 
 
 class Row(Struct, gc=False):
@@ -156,15 +164,18 @@ def _as_id(value: Any) -> int:
 
 
 def _blocks(grid: bytes) -> int:
-    """Thread blocks of a grid like [4, 2, 1], in JSON; NONE for anything else."""
+    """Thread blocks of a grid like [4, 2, 1], in JSON; NONE for anything else.
+
+    A grid without blocks launches nothing: [0, 0, 0] is what ROCm writes for a grid that it does not know.
+    """
     try:
         extents = msgspec.json.decode(grid)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return NONE
-    if not isinstance(extents, list) or not extents or not all(isinstance(extent, int) for extent in extents):
+    if not isinstance(extents, list) or not extents or not all(type(e) is int and e > 0 for e in extents):
         return NONE
     blocks = math.prod(extents)
-    return blocks if 0 <= blocks < _LIMIT_NS else NONE
+    return blocks if blocks < _LIMIT_NS else NONE
 
 
 def _size(value: Any) -> int:
@@ -184,8 +195,11 @@ class TableBuilder:
         self._streams = Numbering()
         self._grids = Numbering()
         self._signatures = Numbering()
+        self._meetings: list[Meeting] = []
         self._kind_of_category: list[Kind] = []
         self._columns: dict[str, list[npt.NDArray[Any]]] = {}
+        self._legacy = False
+        self._operators_on_gpu = 0
         self.events_seen = 0
         """Events of any phase, for the record's source."""
 
@@ -217,7 +231,11 @@ class TableBuilder:
             ev_idx=_int64([a.ev_idx for a in args]),
             **self._gpu_columns(pids, tids, args, np.flatnonzero(_IS_GPU_WORK[kind])),
             signature=self._signature_codes(args, kind),
+            meeting=self._meeting_codes(args),
         )
+        self._legacy = self._legacy or ("" in self._categories and any(map(legacy.is_legacy, self._pids)))
+        if self._legacy:
+            self._operators_on_gpu += sum(r.ph == "s" and r.cat.startswith("cpu_to_") for r in decoded)
 
     def _gpu_columns(self, pids: Column, tids: Column, args: list[Args], gpu: Ints) -> dict[str, Any]:
         """Device, stream, grid and bytes, for GPU work only. Old traces give the device as pid, the stream as tid."""
@@ -252,24 +270,35 @@ class TableBuilder:
         )
         return codes
 
+    def _meeting_codes(self, args: list[Args]) -> Codes:
+        codes = np.full(len(args), NONE, dtype=np.int32)
+        rows = [i for i, a in enumerate(args) if a.collective is not None]
+        codes[rows] = np.arange(len(self._meetings), len(self._meetings) + len(rows))
+        self._meetings += [
+            Meeting(a.collective, a.group, a.group_ranks, a.group_size, a.sequence) for a in map(args.__getitem__, rows)
+        ]
+        return codes
+
     def _append(self, **columns: npt.NDArray[Any]) -> None:
         for name, values in columns.items():
             self._columns.setdefault(name, []).append(values)
 
     def build(self, meta: TraceMeta, notes: Notes) -> EventTable:
-        """The table, with times relative to the first valid event."""
+        """The table, with times relative to the first valid event, and each event once."""
         if not self._columns:
             self._append(**{c: np.zeros(0, dtype=_DTYPES.get(c, np.int64)) for c in (*_PLAIN, *_BUILT)})
         joined = {name: _concatenate(parts) for name, parts in self._columns.items()}
         self._columns.clear()
         ts, dur = joined.pop("ts"), joined.pop("dur")
+        if self._legacy:
+            notes = replace(notes, legacy=True, operators_on_gpu=self._read_legacy(joined))
         thread, threads = self._threads(joined.pop("pid"), joined.pop("tid"))
         lane, lanes = self._lanes(joined["device"], joined.pop("stream"))
         blocks = np.array([*map(_blocks, self._grids), NONE], dtype=np.int64)  # the last is for rows without a grid
         valid = _valid_times(ts, dur, joined["kind"])
         origin = int(ts[valid].min()) if valid.any() else 0
         ts[ts == _INVALID] = origin
-        return EventTable(
+        table = EventTable(
             ts=ts - origin,
             dur=np.where((dur >= 0) & (dur < LONGEST_NS), dur, 0),
             valid=valid,
@@ -281,11 +310,27 @@ class TableBuilder:
             lanes=lanes,
             blocks=blocks[joined.pop("grid")],
             signatures=list(self._signatures),
+            meetings=self._meetings,
             meta=meta,
             notes=notes,
             origin_ns=origin,
             **{name: joined[name] for name in _PLAIN if name in joined},
         )
+        twice = duplicates(table)
+        if not len(twice):
+            return table
+        once = np.ones(len(table), dtype=bool)
+        once[twice] = False
+        return replace(table.take(once), notes=replace(notes, duplicates=len(twice)))
+
+    def _read_legacy(self, joined: dict[str, npt.NDArray[Any]]) -> int:
+        """Give the rows of a legacy trace kinds, and its kernels a device; returns its operators on the GPU."""
+        uncategorised = np.array([not category for category in self._categories], dtype=bool)[joined["category"]]
+        kernels = legacy.kinds(joined["kind"], uncategorised, list(self._pids), joined["pid"], joined["name"])
+        joined["device"][kernels] = _devices(list(self._tids))[joined["tid"][kernels]]
+        joined["stream"][kernels] = self._stream_codes([None])[0]
+        again = int((uncategorised & (joined["kind"] == Kind.GPU_ANNOTATION)).sum())
+        return max(again, self._operators_on_gpu)
 
     def _threads(self, pid: Codes, tid: Codes) -> tuple[Codes, list[tuple[str, str]]]:
         (pid_of, pids), (tid_of, tids) = self._pids.texts(), self._tids.texts()
@@ -300,7 +345,7 @@ class TableBuilder:
         return lane, [(d, streams[s]) for d, s in pairs]
 
 
-_PLAIN = ("name", "category", "kind", "device", "correlation", "external_id", "ev_idx", "size", "signature")
+_PLAIN = ("name", "category", "kind", "device", "correlation", "external_id", "ev_idx", "size", "signature", "meeting")
 _BUILT = ("ts", "dur", "pid", "tid", "stream", "grid")
 _DTYPES: dict[str, Any] = {"kind": np.int8}
 

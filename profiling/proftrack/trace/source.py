@@ -42,13 +42,17 @@ def read_chunks(path: Path, max_bytes: int | None = None) -> Iterator[bytes]:
     Raises TraceError if the file cannot be read or is larger than `max_bytes` (default 8 GiB of JSON, and no more
     than 250 times its compressed size), and TruncatedSource if a gzip stream ends early.
     """
+    chunks = _gunzip(path) if is_gzip(path) else _plain(path)
+    yield from _bounded(path, chunks, max_bytes)
+
+
+def is_gzip(path: Path) -> bool:
+    """Whether a file is gzip, by its first bytes. Raises TraceError if it cannot be read."""
     try:
         with path.open("rb") as file:
-            magic = file.read(2)
+            return file.read(2) == _GZIP_MAGIC
     except OSError as error:
         raise TraceError(f"{path}: cannot be read ({error.strerror})", "name a trace file") from error
-    chunks = _gunzip(path) if magic == _GZIP_MAGIC else _plain(path)
-    yield from _bounded(path, chunks, max_bytes)
 
 
 def _plain(path: Path) -> Iterator[bytes]:

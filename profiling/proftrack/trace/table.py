@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,21 @@ class TraceMeta:
         return next((d for d in self.device_properties if d.get("id") == index), None)
 
 
+class Meeting(NamedTuple):
+    """What torch writes beside a collective, as it stands in the file: any value may be missing or of any type."""
+
+    collective: Any
+    """`allreduce`, `send`, ..."""
+    group: Any
+    """Name of the process group."""
+    ranks: Any
+    """The group's ranks, usually as text; torch shortens long lists: `[0, 1, ..., 63]`."""
+    size: Any
+    """How many they are."""
+    sequence: Any
+    """Number of the collective within its group."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Notes:
     """Repairs and losses while reading: counts for the quality flags."""
@@ -46,6 +61,12 @@ class Notes:
     repaired_example: str | None = None
     skipped: int = 0
     """Events lost in a partial file (`--salvage`)."""
+    duplicates: int = 0
+    """Events that stood in the file more than once; the table has each once."""
+    legacy: bool = False
+    """torch.autograd's old profiler wrote the file (trace.legacy): it records neither launches nor kernels."""
+    operators_on_gpu: int = 0
+    """How many of its operators did something on a GPU."""
     partial: str | None = None
     """Why the file is partial; None if it is complete."""
 
@@ -86,12 +107,15 @@ class EventTable:
     """Bytes moved by a copy or set."""
     signature: Codes
     """Index into `signatures`: an operator's input shapes, types and concrete values, as raw JSON."""
+    meeting: Codes
+    """Index into `meetings`: what the row says of its collective."""
 
     names: list[str]
     categories: list[str]
     threads: list[tuple[str, str]]
     lanes: list[tuple[int, str]]
     signatures: list[tuple[bytes, bytes, bytes]]
+    meetings: list[Meeting]
     meta: TraceMeta
     notes: Notes
     origin_ns: int
@@ -125,6 +149,12 @@ class EventTable:
         """Mask of the rows that self CPU time is counted over."""
         return self.of_kind(*HOST_KINDS)
 
+    @cached_property
+    def on_stream(self) -> Bools:
+        """Mask of GPU work on a lane that is one stream: its name is neither absent nor negative."""
+        is_stream = [s not in ("", "None") and not s.startswith("-") for _, s in self.lanes]
+        return np.asarray(np.array([*is_stream, False], dtype=bool)[self.lane])  # NONE is the last
+
     def named(self, predicate: Any) -> Bools:
         """Mask of the rows with a name (cut to TELLING) that satisfies `predicate(str)`, called once per name."""
         table = np.fromiter((bool(predicate(n[:TELLING])) for n in self.names), dtype=bool, count=len(self.names))
@@ -152,5 +182,6 @@ COLUMNS = (
     "blocks",
     "size",
     "signature",
+    "meeting",
 )
 """The columns of EventTable, in the order of its fields."""

@@ -1,30 +1,80 @@
-"""What to do next in each regime, based on what the trace shows, and finally what would not help."""
+"""What to do next in each regime, based on what the trace shows, and finally what would not help.
+
+Each piece of advice is weighed by the most that it can save: what saves no notable part of the step is not given, and
+what saves most comes first.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from proftrack.measures import Measures
-from proftrack.record.verdict import GPU_REGIMES
-from proftrack.text import counted, factor, how_often, short_time
+from proftrack.measures.waits import Wait
+from proftrack.record.figures import IdleCause, Kernel
+from proftrack.record.verdict import GPU_REGIMES, Cause, Regime
+from proftrack.text import counted, factor, how_often, plain, short_time
 from proftrack.verdict.context import Context
 from proftrack.verdict.rules import StepFacts
+from proftrack.verdict.thresholds import Thresholds
 
 _MANY_LAUNCHES = 20
 _SHARE = 0.3
 _NEAR_ROOFLINE = 1.25
 _FASTER = 1.2
+_MOST = 4
+"""Pieces of specific advice: more are no help in choosing."""
 _WIDTH = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
+_ALLOCATOR_CALL = re.compile(
+    r"(?:cuda|cu|hip|musa|mu)(?:(?:Ext)?Malloc|Free|(?:Mem)?Host(?:Alloc|Malloc|Free|Register)"
+    r"|Mem(?:Alloc|Free|Create|Map|Unmap|Release))(?!.*Async)"
+)
 
-def advise(regime: str, measures: Measures, facts: StepFacts, roofline: float | None) -> list[str]:
+
+class Step(NamedTuple):
+    """What the advice rests on."""
+
+    measures: Measures
+    facts: StepFacts
+    roofline_us: float | None
+    """R; None if it is unknown, or leaves out too much work to judge kernels by."""
+    profiled: bool
+    """Whether T is that of the trace, which profiling lengthens."""
+    limits: Thresholds
+
+    def per_step(self, total_us: float) -> float:
+        """A sum over the trace, per step: totals hold all steps, outliers too."""
+        return total_us / max(self.measures.steps, 1)
+
+    def idle(self, cause: IdleCause) -> float:
+        """The part of T - B that this cause can explain."""
+        return min(self.facts.idle_by_cause_us.get(cause, 0.0), self.facts.gap_us)
+
+    def of_step(self, us: float) -> str:
+        """`12 us of a 51 us step`."""
+        what = "step" if self.measures.steps else "recording"
+        how = " as profiled" if self.profiled else ""
+        return f"{short_time(us)} of a {short_time(self.facts.step_time_us)} {what}{how}"
+
+
+class Advice(NamedTuple):
+    """Sentences, and the most that following them can save per step."""
+
+    saves_us: float
+    text: str
+
+
+def advise(name: Regime, cause: Cause | None, step: Step) -> list[str]:
     """Sentences in the order to try them; the last one says what would not help."""
-    first = _FIRST[regime](measures) if regime in _FIRST else []
-    rest = list(_GENERAL[regime])
-    if regime in GPU_REGIMES and roofline is not None:
-        rest.insert(-1, _roofline_sentence(facts.kernel_headroom(roofline)))
-    return [*first, *rest]
+    notable = step.limits.notable * step.facts.step_time_us
+    found = [advice for source in _SOURCES.get(name, ()) for advice in source(step) if advice.saves_us >= notable]
+    found.sort(key=lambda advice: -advice.saves_us)
+    rest = list(_general(name, cause, step))
+    if name in GPU_REGIMES and step.roofline_us is not None:
+        rest.insert(-1, _roofline_sentence(step.facts.kernel_headroom(step.roofline_us)))
+    return [*(advice.text for advice in found[:_MOST]), *rest]
 
 
 def advise_cpu(regime: str, context: Context) -> list[str]:
@@ -60,121 +110,228 @@ def _roofline_sentence(headroom: float) -> str:
     )
 
 
-# -- what the trace itself shows
+# -- the host's part: what the trace shows of the causes of T - B
 
 
-def _launching(measures: Measures) -> list[str]:
-    steps = max(measures.steps, 1)
-    launches = measures.launches_per_step
-    out = []
+def _launching(step: Step) -> Iterator[Advice]:
+    """Fewer launches save what the host's launching costs. Beside a better optimizer they are weighed by the rest."""
+    optimizer = list(_optimizer(step))
+    yield from optimizer
+    saves = _launching_us(step)
+    measures = step.measures
+    launches, most = measures.launches_per_step, f"(at most {step.of_step(saves)})"
+    once = " once nothing in it waits for the GPU" if measures.waits else ""
     names = {op.name for op in measures.ops}
     if any(name.startswith(("cudaGraphLaunch", "hipGraphLaunch")) for name in names):
-        out.append("The step already replays a graph: put more work into each replay (more steps, a larger batch).")
+        text = f"The step already replays a graph: put more work into each replay: more steps, a larger batch {most}."
     elif any(re.search(r"Torch-Compiled Region|CompiledFxGraph|CompiledFunction", name) for name in names):
-        lookups = sum(op.self_cpu_time_us for op in measures.ops if "Cache Lookup" in op.name) / steps
-        cost = f" (its guards alone cost {lookups:.0f} us {measures.per} in the trace)" if lookups else ""
-        out.append(
-            f"The step is already compiled{cost}: replay it as a CUDA graph (mode='reduce-overhead'), and measure "
-            "whether eager is faster at this size."
+        lookups = step.per_step(sum(op.self_cpu_time_us for op in measures.ops if "Cache Lookup" in op.name))
+        cost = f" (its guards alone cost {short_time(lookups)} {measures.per} in the trace)" if lookups else ""
+        text = (
+            f"The step is already compiled{cost}: replay it as a CUDA graph with mode='reduce-overhead' {most}, and "
+            "measure whether eager is faster at this size."
         )
+    elif launches is None or launches > 1:
+        many = "" if launches is None else f"{counted(round(launches), 'launch')} {measures.per}: "
+        text = (
+            f"{many}replay the step as a CUDA graph {most}{once}, or let torch.compile fuse its operators and measure "
+            "whether that is faster."
+        )
+        text = text[0].upper() + text[1:]
     else:
-        out.append(
-            f"{launches:.0f} launches {measures.per}: replay the step as a CUDA graph, or let torch.compile fuse its "
-            "operators and measure whether that is faster."
-            if launches > 1
-            else f"One launch {measures.per}: only a larger batch gives the GPU more to do."
-        )
-    return _optimizer(measures) + out
+        text = f"One launch {measures.per}: only a larger batch gives the GPU more to do."
+    yield Advice(saves - sum(advice.saves_us for advice in optimizer), text)
 
 
-def _optimizer(measures: Measures) -> list[str]:
+def _launching_us(step: Step) -> float:
+    """The part of T - B that no cause other than launching explains: the most that fewer launches can save."""
+    others = sum(us for cause, us in step.facts.idle_by_cause_us.items() if cause != "dispatch")
+    return max(step.idle("dispatch"), step.facts.gap_us - others)
+
+
+def _optimizer(step: Step) -> Iterator[Advice]:
     """For a for-loop or foreach optimizer that makes many of the step's launches."""
-    steps = max(measures.steps, 1)
-    total = measures.launches_per_step * steps
+    measures = step.measures
+    total = measures.launches_per_step or 0.0
     for region in measures.regions:
-        if not region.name.startswith("Optimizer.step#") or not total or region.launches < _SHARE * total:
-            continue
-        if region.launches / steps < _MANY_LAUNCHES:
+        launches = step.per_step(region.launches or 0)
+        if not region.name.startswith("Optimizer.step#") or launches < max(_SHARE * total, _MANY_LAUNCHES):
             continue
         foreach = any(op.name.startswith("aten::_foreach_") for op in measures.ops)
         remedy = "fused=True" if foreach else "foreach=True or fused=True"
         name = region.name.removeprefix("Optimizer.step#")
-        launches = f"{region.launches / steps:.0f} of {total / steps:.0f} launches {measures.per}"
-        return [f"{name} makes {launches}: pass it {remedy}."]
-    return []
+        made = f"{launches:.0f} of {total:.0f} launches {measures.per}"
+        saves = _launching_us(step) * min(launches / total, 1.0)
+        yield Advice(saves, f"{name} makes {made}: pass it {remedy} (saves up to about {step.of_step(saves)}).")
+        return
 
 
-def _waiting(measures: Measures) -> list[str]:
-    steps = max(measures.steps, 1)
-    reads = sum(op.calls for op in measures.ops if op.name == "aten::_local_scalar_dense") / steps
-    if reads:
-        values = f"{counted(reads, 'value')} {measures.per}"
-        return [f".item() or a similar call reads {values} from the GPU: keep them there and read them rarely."]
-    waits = [op for op in measures.ops if re.search(r"(?:Device|Stream|Event)Synchronize", op.name)]
-    if waits:
-        worst = max(waits, key=lambda op: op.self_cpu_time_us)
-        rate = f"{how_often(worst.calls / steps)} {measures.per}"
-        return [f"{worst.name} is called {rate}: find its caller and remove it."]
-    return []
+def _waiting(step: Step) -> Iterator[Advice]:
+    """Without a wait the host launches ahead: that saves what it waited while the GPU worked, at most T - B."""
+    for wait in step.measures.waits:
+        saves = min(wait.over_gpu_us / step.measures.window.typical_steps, step.facts.gap_us)
+        if saves:
+            yield Advice(saves, f"{_without(wait, step)} (at most {step.of_step(saves)}).")
 
 
-def _loading(measures: Measures) -> list[str]:
-    single = any("_SingleProcessDataLoaderIter" in op.name for op in measures.ops)
-    return ["The DataLoader runs in the training process (num_workers=0): give it workers."] if single else []
+def _without(wait: Wait, step: Step) -> str:
+    """What waits how often, and what to do about it."""
+    calls, per = step.per_step(wait.calls), step.measures.per
+    if wait.operator in ("aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal"):
+        return (
+            f".item() or a similar call reads {counted(calls, 'value')} {per} from the GPU: keep them there and read "
+            "them rarely"
+        )
+    often = f"waits for the GPU {how_often(calls)} {per}"
+    if wait.operator in ("aten::copy_", "aten::_to_copy"):
+        return f"A copy between host and device {often}: use pinned memory and non_blocking=True, or copy rarely"
+    if wait.operator.startswith("aten::"):
+        return f"{wait.operator} {often}: it needs a value or a size that only the GPU knows; avoid it in the step"
+    inside = f" in {wait.operator}" if wait.operator else ""
+    return f"{wait.call}{inside} {often}: find its caller and remove it"
 
 
-def _copying(measures: Measures) -> list[str]:
-    pageable = sum(k.total_us for k in measures.kernels if "Pageable" in k.name)
-    if pageable > _SHARE * (measures.totals.self_cuda_time_total_us or 0.0):
-        return ["The copies come from pageable memory: pin it (pin_memory=True). That alone is several times faster."]
-    return []
+def _loading(step: Step) -> Iterator[Advice]:
+    saves = step.idle("input")
+    single = any("_SingleProcessDataLoaderIter" in op.name for op in step.measures.ops)
+    what = (
+        "The DataLoader runs in the training process (num_workers=0): give it workers"
+        if single
+        else "The GPU waits for data: load it ahead"
+    )
+    yield Advice(saves, f"{what} (at most {step.of_step(saves)}).")
 
 
-def _computing(measures: Measures) -> list[str]:
-    total = measures.totals.self_cuda_time_total_us or 0.0
-    single = sum(k.total_us for k in measures.kernels if re.search(r"sgemm|f32f32_f32f32|_simt_s|ffma", k.name))
-    if single > _SHARE * total:
-        return [
-            "Much of the work is float32 arithmetic without tensor cores: bfloat16 (autocast) or TF32 "
-            "(torch.set_float32_matmul_precision('high')) is several times faster."
-        ]
-    return []
+def _hosting(step: Step) -> Iterator[Advice]:
+    saves = step.idle("host")
+    gap = next((gap for gap in step.measures.idle.largest if gap.cause == "host"), None)
+    longest = f" The longest such gap takes {short_time(gap.duration_us)}{_during(gap.during)}." if gap else ""
+    yield Advice(saves, f"The host's own work that launches nothing costs at most {step.of_step(saves)}.{longest}")
 
 
-def _moving(measures: Measures) -> list[str]:
-    steps = max(measures.steps, 1)
-    pointwise = sum(k.calls for k in measures.kernels if k.kind == "elementwise") / steps * measures.own_share
-    if pointwise >= 3:
-        kernels = f"{pointwise:.0f} elementwise kernels {measures.per}"
-        return [f"{kernels} each read and write their data again: let torch.compile fuse them."]
-    return []
+def _during(name: str) -> str:
+    """What the host did in a gap, if one row says so for most of it."""
+    unknown = not name or name.startswith(("unrecorded host activity", "unknown host activity"))
+    return "" if unknown else f", during {name[:120]}"
 
 
-def _hosting(measures: Measures) -> list[str]:
-    gaps = [gap for gap in measures.idle.largest if gap.cause == "host"]
-    if not gaps:
-        return []
-    return [f"The longest such gap takes {short_time(gaps[0].duration_us)}, during {gaps[0].during[:120]}."]
+def _allocating(step: Step) -> Iterator[Advice]:
+    saves = step.idle("allocator")
+    calls = [op for op in step.measures.ops if _ALLOCATOR_CALL.match(op.name)]
+    names = [op.name for op in sorted(calls, key=lambda op: -op.cpu_time_us)][:2]
+    pinned = bool(names) and "Host" in names[0]
+    who = f"Calls of {' and '.join(names)}" if names else "Allocator calls"
+    what = f"{who} leave the GPU idle for at most {step.of_step(saves)}"
+    remedy = (
+        "allocate pinned memory once and use it again."
+        if pinned
+        else "the caching allocator returns memory to the driver and asks for it again. Take torch.cuda.empty_cache() "
+        "out of the loop. If memory is nearly full, lower its peak, or set "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (PYTORCH_ALLOC_CONF in newer versions)."
+    )
+    yield Advice(saves, f"{what}: {remedy}")
 
 
-_FIRST: dict[str, Callable[[Measures], list[str]]] = {
-    "overhead-bound": _launching,
-    "mixed": lambda m: [*_waiting(m), *_launching(m)],
-    "sync-bound": _waiting,
-    "input-bound": _loading,
-    "host-bound": _hosting,
-    "transfer-bound": _copying,
-    "compute-bound": _computing,
-    "memory-bound": _moving,
+# -- the GPU's part
+
+
+def _kernels_us(step: Step, kernels: list[Kernel]) -> float:
+    """Time per step of the steps' own work of these names; side by side on several streams it is not more than B."""
+    own = step.per_step(sum(kernel.total_us for kernel in kernels)) * step.measures.own_share
+    return min(own, step.facts.gpu_busy_us)
+
+
+def _copying(step: Step) -> Iterator[Advice]:
+    pageable = _kernels_us(step, [k for k in step.measures.kernels if "Pageable" in k.name])
+    saves = min(pageable, step.facts.busy_by_limit_us.get("transfer", 0.0))  # a kernel hides the rest
+    yield Advice(
+        saves,
+        f"Copies from pageable memory take {step.of_step(saves)}: pin it (pin_memory=True). That alone is several "
+        "times faster.",
+    )
+
+
+def _communicating(step: Step) -> Iterator[Advice]:
+    saves = step.facts.busy_by_limit_us.get("communication", 0.0)
+    yield Advice(saves, f"Collectives that no kernel hides take {step.of_step(saves)}: overlap them with compute.")
+
+
+def _computing(step: Step) -> Iterator[Advice]:
+    slow = [k for k in step.measures.kernels if re.search(r"sgemm|f32f32_f32f32|_simt_s|ffma", k.name)]
+    saves = _kernels_us(step, slow)
+    yield Advice(
+        saves,
+        f"Float32 arithmetic without tensor cores takes {step.of_step(saves)}: bfloat16 (autocast) or TF32 "
+        "(torch.set_float32_matmul_precision('high')) is several times faster.",
+    )
+
+
+def _moving(step: Step) -> Iterator[Advice]:
+    pointwise = [k for k in step.measures.kernels if k.kind == "elementwise"]
+    calls = step.per_step(sum(k.calls for k in pointwise)) * step.measures.own_share
+    saves = _kernels_us(step, pointwise)
+    if calls >= 3:
+        yield Advice(
+            saves,
+            f"{calls:.0f} elementwise kernels {step.measures.per} take {step.of_step(saves)}, and each reads and "
+            "writes its data again: let torch.compile fuse them.",
+        )
+
+
+_Source = Callable[[Step], Iterator[Advice]]
+_GPU: tuple[_Source, ...] = (_computing, _moving, _copying)
+_SOURCES: dict[Regime, tuple[_Source, ...]] = {
+    "overhead-bound": (_waiting, _launching, _loading, _hosting, _allocating),
+    "mixed": (_waiting, _launching, _loading, _hosting, _allocating, *_GPU, _communicating),
+    "sync-bound": (_waiting, _loading, _hosting, _allocating),
+    "input-bound": (_loading, _waiting, _hosting, _allocating),
+    "host-bound": (_hosting, _allocating, _loading, _waiting),
+    "transfer-bound": (*_GPU, _communicating),
+    "compute-bound": (*_GPU, _communicating),
+    "memory-bound": (*_GPU, _communicating),
+    "latency-bound": (*_GPU, _communicating),
+    "communication-bound": _GPU,
 }
-_GENERAL: dict[str, tuple[str, ...]] = {
+
+
+# -- what holds for every step of a regime
+
+
+def _general(name: Regime, cause: Cause | None, step: Step) -> tuple[str, ...]:
+    if name == "mixed":
+        return _both_sides(step)
+    if name == "host-bound" and cause == "allocator":
+        return (_NOT_THE_ALLOCATOR,)
+    if name == "compute-bound":
+        gap = step.facts.gap_us
+        gains = f"gains at most {step.of_step(gap)}" if gap else "gains nothing"
+        return (*_GENERAL[name], f"Launching less (CUDA graphs, fusion to save launch overhead) {gains}.")
+    if name == "overhead-bound" and _launching_us(step) < step.limits.notable * step.facts.step_time_us:
+        return _GENERAL[name][1:]
+    return _GENERAL[name]
+
+
+def _both_sides(step: Step) -> tuple[str, ...]:
+    """What each side can gain, and where to look on the GPU's."""
+    idle, busy = step.of_step(step.facts.gap_us), short_time(step.facts.gpu_busy_us)
+    largest = step.measures.kernels[0] if step.measures.kernels else None
+    where = f", most of all {plain(largest.name, 80)} ({largest.share:.0%} of its time)" if largest else ""
+    return (
+        f"Both sides matter: the GPU idles {idle}; beyond that only less work for the GPU helps{where}.",
+        f"Faster kernels alone cannot gain more than the {busy} that the GPU works, nor the host more than the rest.",
+    )
+
+
+_NOT_THE_ALLOCATOR = (
+    "A CUDA graph or fused kernels do not help here: the host waits for the driver to allocate or free memory."
+)
+_GENERAL: dict[Regime, tuple[str, ...]] = {
     "overhead-bound": (
         "Launch less: a larger batch, fused operators, or a CUDA graph that replays the step.",
         "Faster kernels or lower precision do not help here: the GPU waits for the host.",
     ),
     "compute-bound": (
         "Only better kernels, lower precision or less arithmetic helps: the GPU computes nearly all the time.",
-        "Launching less (CUDA graphs, fusion to save launch overhead) gains next to nothing here.",
     ),
     "memory-bound": (
         "Move fewer bytes: fuse chains of operators, keep data in a narrower type, avoid copies and layout changes.",
@@ -207,10 +364,6 @@ _GENERAL: dict[str, tuple[str, ...]] = {
         "Move the host's own work out of the step (numpy, tokenising, logging, sleep), or run it in another thread or "
         "process.",
         "Fusing kernels, torch.compile or CUDA graphs do not help: nothing is launched during that time.",
-    ),
-    "mixed": (
-        "Both sides matter: overlap host and GPU first (fewer waits, fewer launches), then look at the largest kernel.",
-        "Faster kernels alone, or fewer launches alone, can gain no more than their part of the step.",
     ),
     "inconclusive": ("Address the caveats: a verdict needs better data.",),
 }

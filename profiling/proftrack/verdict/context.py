@@ -7,8 +7,14 @@ from msgspec import Struct
 from proftrack.measures import Measures
 from proftrack.record.ceilings import Ceilings, StepWork
 from proftrack.record.environment import GpuState
+from proftrack.record.figures import KernelKind
 from proftrack.record.timing import Timing
 from proftrack.verdict.thresholds import Thresholds
+
+_TORCH = ("aten.", "prims.", "profiler.", "c10d.", "_c10d_functional.", "c10d_functional.")
+_ARITHMETIC: tuple[KernelKind, ...] = ("matmul", "gemv", "convolution", "attention")
+_COUNTS_DIFFER = 1.1
+"""Counted FLOPs and those by shapes may differ this much: formulas treat masks and padding differently."""
 
 
 class Context(Struct, frozen=True, kw_only=True):
@@ -56,7 +62,39 @@ class Context(Struct, frozen=True, kw_only=True):
         flops = {dtype: total / steps for dtype, total in shapes.flops_by_dtype.items()}
         return StepWork(flops_by_dtype=flops, bytes=None, source="shapes", uncounted_ops=shapes.uncounted)
 
+    def uncounted_share(self, measures: Measures) -> float:
+        """Share of the GPU's time in work that R leaves out, as far as that shows; 0 without a counted step."""
+        work, total = self.work_of(measures), measures.totals.self_cuda_time_total_us
+        if work is None or not total:
+            return 0.0
+        if work.source == "shapes":
+            unknown = measures.work.uncounted_us if measures.work is not None else 0.0
+            # Arithmetic alone is counted: it says nothing about kernels that wait for memory.
+            moving = measures.busy_by_limit_us.get("bandwidth", 0.0) / max(
+                sum(measures.busy_by_limit_us.values()), 1e-9
+            )
+            return min(max(unknown / total, moving), 1.0)
+        return min((_custom_us(work, measures) + _missed_us(work, measures)) / total, 1.0)
+
     def roofline_us(self, measures: Measures) -> float | None:
         """R, or None if the ceilings or the work are unknown."""
         work = self.work_of(measures)
         return None if work is None or self.ceilings is None else work.roofline_time_us(self.ceilings)
+
+
+def _custom_us(work: StepWork, measures: Measures) -> float:
+    """GPU time of uncounted operators that are not torch's own. Those move and transform data: their bytes count."""
+    custom = {name.replace(".", "::", 1) for name in work.uncounted_ops if not name.startswith(_TORCH)}
+    return sum(op.cuda_time_us for op in measures.ops if op.name in custom)
+
+
+def _missed_us(work: StepWork, measures: Measures) -> float:
+    """GPU time of products and convolutions that the counter did not see, if the trace's shapes tell.
+
+    Under torch.inference_mode(), for example, operators reach the counter undivided, and some of these have no formula.
+    """
+    seen = [k for k in measures.kernels if k.kind in _ARITHMETIC and k.flops]
+    flops = sum(k.flops or 0 for k in seen) * measures.own_share / max(measures.steps, 1)
+    if flops <= _COUNTS_DIFFER * work.flops:
+        return 0.0
+    return (1 - work.flops / flops) * sum(k.total_us for k in seen)

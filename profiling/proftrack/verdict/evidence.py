@@ -52,6 +52,13 @@ def summary(name: Regime, facts: StepFacts, *, what: str = "step") -> str:
     return f"{name.capitalize()}: the GPU is busy {times} ({facts.busy_fraction:.0%}); {why}."
 
 
+def headroom(recorded: float, without_inflation: float | None = None) -> str:
+    """How much faster a step could be: `at most 18x`, or a bound from a profiled step, `at most 18x to 68x`."""
+    most = factor(max(recorded, 1.0))
+    least = most if without_inflation is None else factor(max(without_inflation, 1.0))
+    return f"at most {most}" if least == most else f"at most {least} to {most}"
+
+
 def collect(
     measures: Measures, facts: StepFacts, context: Context, roofline: float | None, limits: Thresholds
 ) -> list[Evidence]:
@@ -62,7 +69,7 @@ def collect(
     out = [
         item("step_time_us", facts.step_time_us, "us", f"{timed} takes {step} {kind}."),
         item("gpu_busy_per_step_us", facts.gpu_busy_us, "us", f"The GPU is busy for {busy} of it."),
-        *_headrooms(facts, context, measures, roofline),
+        *_headrooms(facts, context, measures, roofline, limits),
         *_idle(measures, facts, limits),
         *_busy(facts),
     ]
@@ -73,20 +80,35 @@ def collect(
     return out + _other_mode(facts, context, limits)
 
 
-def _headrooms(facts: StepFacts, context: Context, measures: Measures, roofline: float | None) -> list[Evidence]:
+def _headrooms(
+    facts: StepFacts, context: Context, measures: Measures, roofline: float | None, limits: Thresholds
+) -> list[Evidence]:
     overhead = facts.step_time_us / facts.gpu_busy_us
-    most = factor(max(overhead, 1.0))
-    out = [item("overhead_headroom", overhead, "x", f"Without any launch overhead: at most {most} faster.")]
+    text = f"Without any launch overhead: {headroom(overhead)} faster."
+    if context.unprofiled_us is None:
+        other = 1 / without_inflation(facts, limits).busy_fraction
+        text = (
+            f"Without any launch overhead: {headroom(overhead, other)} faster. That is a bound from a profiled step: "
+            "profiling lengthens the host's part."
+        )
+    out = [item("overhead_headroom", overhead, "x", text)]
     work = context.work_of(measures)
-    if roofline is not None and work is not None:
-        kernels = facts.kernel_headroom(roofline)
-        how = "counted over one step" if work.source == "counted" else "from operator shapes, arithmetic only"
-        least, most = short_time(roofline), factor(max(kernels, 1.0))
-        out += [
-            item("roofline_time_us", roofline, "us", f"This device needs at least {least} for it ({how})."),
-            item("kernel_headroom", kernels, "x", f"If every kernel reached the roofline: at most {most} faster."),
-        ]
-    return out
+    if roofline is None or work is None:
+        return out
+    missing = context.uncounted_share(measures)
+    how = "counted over one step" if work.source == "counted" else "from operator shapes, arithmetic only"
+    least = f"This device needs at least {short_time(roofline)} for it ({how})"
+    if missing > limits.headroom_uncounted:
+        text = (
+            f"{least}. That is only a lower bound: {missing:.0%} of the GPU's time is in work that was not counted, so "
+            "it does not tell what better kernels could gain."
+        )
+        return [*out, item("roofline_time_us", roofline, "us", text)]
+    if missing >= 0.005:
+        least += f", without {missing:.0%} of the GPU's time that was not counted"
+    kernels = facts.kernel_headroom(roofline)
+    text = f"If every kernel reached the roofline: {headroom(kernels)} faster."
+    return [*out, item("roofline_time_us", roofline, "us", f"{least}."), item("kernel_headroom", kernels, "x", text)]
 
 
 def _idle(measures: Measures, facts: StepFacts, limits: Thresholds) -> list[Evidence]:

@@ -10,12 +10,12 @@ from proftrack.measures import Measures
 from proftrack.measures.quality import flag
 from proftrack.measures.typical import EVALUATION
 from proftrack.record.figures import Flag, FlagCode, IdleCause, KernelKind
-from proftrack.record.verdict import Basis, Cause, Confidence, Regime, Verdict
+from proftrack.record.verdict import Basis, Cause, Confidence, HostRegime, Regime, Verdict
 from proftrack.text import number, short_time
 from proftrack.verdict import cpu, evidence, spread
-from proftrack.verdict.advice import advise
+from proftrack.verdict.advice import Step, advise
 from proftrack.verdict.context import Context
-from proftrack.verdict.rules import StepFacts, regime, without_inflation
+from proftrack.verdict.rules import StepFacts, close_calls, regime, without_inflation
 from proftrack.verdict.thresholds import THRESHOLDS, Thresholds
 
 
@@ -138,19 +138,31 @@ class _Outcome:
         name = "inconclusive" if blockers else self.regime
         if name == "inconclusive" and not blockers:
             blockers = ["Most GPU time is in kernels with names that do not reveal their kind."]
+        cause = self._cause()
         levels = [level for level, _ in doubts]
         confidence: Confidence = "low" if name == "inconclusive" or "low" in levels else "medium" if levels else "high"
         return Verdict(
             regime=name,
-            cause=self._cause(),
+            cause=cause,
             confidence=confidence,
             basis=basis,
             gpu_busy_fraction=self.facts.busy_fraction,
             summary=evidence.summary(name, self.facts, what="step" if self.measures.steps else "recording"),
             evidence=evidence.collect(self.measures, self.facts, self.context, self.roofline, self.limits),
-            advice=advise(name, self.measures, self.facts, self.roofline),
+            advice=advise(name, cause, self._step(basis)),
             reasons=[*blockers, *(text for _, text in doubts)],
             thresholds=self.limits.as_dict(),
+        )
+
+    def _step(self, basis: Basis) -> Step:
+        """What the advice rests on. A roofline time that leaves out too much gives none about kernels."""
+        missing = self.context.uncounted_share(self.measures)
+        return Step(
+            measures=self.measures,
+            facts=self.facts,
+            roofline_us=self.roofline if missing <= self.limits.headroom_uncounted else None,
+            profiled=basis == "profiled",
+            limits=self.limits,
         )
 
     # -- what makes it inconclusive
@@ -177,6 +189,8 @@ class _Outcome:
             reasons += self._gpu_partly_measured()
         if self._share_of("invalid_timestamps", self.measures.totals.gpu_events) > limits.invalid_share:
             reasons.append(self.flags["invalid_timestamps"].message)
+        if self.measures.impossible_us > limits.impossible_share * (self.measures.busy_us or 0.0):
+            reasons.append(self.flags["impossible_durations"].message)
         if basis == "profiled":
             reasons += self._inflated()
         if self.regime == "inconclusive" and u < limits.gpu_bound_from and not reasons:
@@ -249,7 +263,8 @@ class _Outcome:
         """If the GPU may have done more than was recorded, no verdict can rely on its idle time."""
         if "under_recorded_graphs" in self.flags:
             return [self.flags["under_recorded_graphs"].message]
-        silent = self._share_of("launches_without_gpu_work", self.measures.totals.launches)
+        telling = (self.measures.totals.launches or 0) - self.measures.memory_sets
+        silent = self._share_of("launches_without_gpu_work", telling)
         return [self.flags["launches_without_gpu_work"].message] if silent > self.limits.silent_launches else []
 
     def _share_of(self, code: FlagCode, whole: int) -> float:
@@ -270,7 +285,7 @@ class _Outcome:
         for code in _LOWERING:
             if code in self.flags and not self._left_out(code):
                 doubts.append(("low" if code == "no_steps" else "medium", self.flags[code].message))
-        if self.regime in ("compute-bound", "memory-bound"):
+        if self.facts.busy_fraction >= self.limits.gpu_bound_from:
             doubts += self._kind_doubts()
         return doubts
 
@@ -286,28 +301,41 @@ class _Outcome:
         relevant = [limits.gpu_bound_from]
         if self.regime in ("overhead-bound", "mixed"):
             relevant.append(limits.overhead_bound_to)
-        doubts: list[tuple[Confidence, str]] = [
-            ("medium", f"u = {u:.2f} is close to the limit of {limit}.")
-            for limit in relevant
-            if abs(u - limit) < limits.near
-        ]
+        doubts: list[tuple[Confidence, str]] = []
+        for limit in relevant:
+            if abs(u - limit) < limits.near:
+                beyond = limit - limits.near if u >= limit else limit + limits.near
+                other = regime(self.facts.with_busy_fraction(beyond), limits)
+                doubts.append(("medium", f"u = {u:.2f} is close to the limit of {limit}{_beyond(other, self.regime)}."))
         if self.facts.gap_us and u < limits.gpu_bound_from:
-            late = [("late launches", self.facts.late_us)] if self.regime in ("overhead-bound", "mixed") else []
-            for name, explained in [*self.facts.explained_us().items(), *late]:
+            causes: list[tuple[HostRegime | None, float]] = [*self.facts.explained_us().items()]
+            if self.regime in ("overhead-bound", "mixed"):
+                causes.append((None, self.facts.late_us))
+            for name, explained in causes:
                 share = explained / self.facts.gap_us
                 if abs(share - limits.cause_share) < limits.near:
-                    doubts.append(("medium", f"{share:.0%} of the idle time points to {name}: close to the limit."))
+                    moved = limits.cause_share + (-limits.near if share >= limits.cause_share else limits.near)
+                    other = regime(self.facts.with_explained(name, moved * self.facts.gap_us), limits)
+                    where = f"close to the limit of {limits.cause_share:.0%}{_beyond(other, self.regime)}"
+                    what = name or "late launches"
+                    doubts.append(("medium", f"{share:.0%} of the idle time points to {what}: {where}."))
         return doubts
 
     def _kind_doubts(self) -> list[tuple[Confidence, str]]:
-        busy = self.facts.busy_by_limit_us
-        total = sum(busy.values())
-        a, b = busy.get("arithmetic", 0.0), busy.get("bandwidth", 0.0)
-        if abs(a - b) <= busy.get("unknown", 0.0) + busy.get("latency", 0.0):
-            return [("low", "Other kernels take enough time to decide between compute-bound and memory-bound.")]
-        if max(a, b) < self.limits.kernel_share * total:
-            return [("medium", "No single limit accounts for most of the busy time.")]
-        return []
+        """Kinds of GPU work whose shares hardly decide."""
+        busy, limits = self.facts.busy_by_limit_us, self.limits
+        doubts: list[tuple[Confidence, str]] = []
+        if self.regime in ("compute-bound", "memory-bound"):
+            a, b = busy.get("arithmetic", 0.0), busy.get("bandwidth", 0.0)
+            if abs(a - b) <= busy.get("unknown", 0.0) + busy.get("latency", 0.0):
+                text = "Other kernels take enough time to decide between compute-bound and memory-bound."
+                doubts.append(("low", text))
+            elif max(a, b) < limits.kernel_share * sum(busy.values()):
+                doubts.append(("medium", "No single limit accounts for most of the busy time."))
+        for limit, share, other in close_calls(busy, limits):
+            text = f"{share:.0%} of the busy time is in {evidence.LIMIT_TEXT[limit]}: a close call"
+            doubts.append(("medium", f"{text}{_beyond(other, self.regime)}."))
+        return doubts
 
     def _regimes_within_spread(self) -> list[Regime]:
         """Other regimes within the uncertainty of the timing blocks and of the steps' GPU times."""
@@ -333,6 +361,11 @@ class _Outcome:
         for site in self.measures.sites:
             kinds[site.kind] = kinds.get(site.kind, 0.0) + site.busy_us
         return max(kinds.items(), key=lambda each: each[1])[0] if kinds else None
+
+
+def _beyond(other: Regime, here: Regime) -> str:
+    """What the regime would be on the other side of a limit."""
+    return f" (beyond it: {other})" if other != here else ""
 
 
 _NOT_THE_STEPS: tuple[IdleCause, ...] = ("profiler", "startup")

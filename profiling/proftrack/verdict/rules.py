@@ -81,6 +81,22 @@ class StepFacts(Struct, frozen=True, kw_only=True):
             "host-bound": self.idle_by_cause_us.get(self.host_cause, 0.0),
         }
 
+    def with_explained(self, name: HostRegime | None, explained_us: float) -> StepFacts:
+        """The same step if the cause of this regime (one of `explained_us`) explained this much; None: `late_us`."""
+        if name == "sync-bound":
+            return structs.replace(self, waits_over_gpu_us=explained_us)
+        cause: IdleCause = "dispatch" if name is None else "input" if name == "input-bound" else self.host_cause
+        before = self.late_us if name is None else self.explained_us()[name]
+        changed = max(self.idle_by_cause_us.get(cause, 0.0) + explained_us - before, 0.0)
+        return structs.replace(self, idle_by_cause_us={**self.idle_by_cause_us, cause: changed})
+
+    def with_busy_fraction(self, u: float) -> StepFacts:
+        """The same step with another T, whose idle time has the same causes."""
+        scaled = self.scaled(step_time_us=self.gpu_busy_us / u, gpu_busy_us=self.gpu_busy_us)
+        factor = scaled.gap_us / self.gap_us if self.gap_us else 1.0
+        causes = {cause: us * factor for cause, us in self.idle_by_cause_us.items()}
+        return structs.replace(scaled, idle_by_cause_us=causes, waits_over_gpu_us=self.waits_over_gpu_us * factor)
+
     def scaled(self, *, step_time_us: float, gpu_busy_us: float) -> StepFacts:
         """The same step with a different T and B; the parts of B keep their shares."""
         factor = gpu_busy_us / self.gpu_busy_us if self.gpu_busy_us else 1.0
@@ -124,6 +140,33 @@ def gpu_regime(busy_by_limit_us: dict[Limit, float], limits: Thresholds) -> Regi
     if share.get("unknown", 0.0) > limits.kernel_share or not arithmetic + bandwidth:
         return "inconclusive"
     return "compute-bound" if arithmetic >= bandwidth else "memory-bound"
+
+
+def close_calls(busy_by_limit_us: dict[Limit, float], limits: Thresholds) -> list[tuple[Limit, float, Regime]]:
+    """The kinds of GPU work with a share close to a limit that decides: (kind, share, regime on the other side).
+
+    Arithmetic and bandwidth decide against each other, the other kinds by being more than `kernel_share` of the whole.
+    """
+    total = sum(busy_by_limit_us.values())
+    if not total:
+        return []
+    here = gpu_regime(busy_by_limit_us, limits)
+    share = {k: v / total for k, v in busy_by_limit_us.items()}
+    found: list[tuple[Limit, float, Regime]] = []
+    for limit, part in share.items():
+        if limit in ("arithmetic", "bandwidth") or abs(part - limits.kernel_share) >= limits.near:
+            continue
+        moved = limits.kernel_share + (limits.near if part <= limits.kernel_share else -limits.near)
+        others = {k: v * (1 - moved) / (1 - part) for k, v in share.items() if k != limit}
+        other = gpu_regime({**others, limit: moved}, limits)
+        if other != here:
+            found.append((limit, part, other))
+    pair = share.get("arithmetic", 0.0) + share.get("bandwidth", 0.0)
+    if here in ("compute-bound", "memory-bound"):
+        winner: Limit = "arithmetic" if here == "compute-bound" else "bandwidth"
+        if share[winner] / pair - 0.5 < limits.near:
+            found.append((winner, share[winner], "memory-bound" if here == "compute-bound" else "compute-bound"))
+    return found
 
 
 def without_inflation(facts: StepFacts, limits: Thresholds) -> StepFacts:

@@ -29,16 +29,25 @@ class Thresholds(Struct, frozen=True, kw_only=True):
     """How much profiling can inflate dispatch in short steps."""
     inflation_long: float = 2.0
     near: float = 0.05
-    """Distance from u to a limit below which the regime is uncertain."""
+    """Distance of u or a share from a limit below which the regime is uncertain."""
     silent_launches: float = 0.2
     """Share of launch calls without recorded work above which the GPU was not measured well enough."""
     invalid_share: float = 0.05
     """Share of GPU work without usable times above which the figures do not support a verdict."""
 
+    impossible_share: float = 0.05
+    """Share of B that may be cut off GPU work whose stream rules it out. That a trace's times are wrong by more says
+    that the others may be, too; a judgement call, as invalid_share is."""
+
     roofline_slack: float = 1.05
     """R / B above this is impossible: the ceilings are off."""
     uncounted_share: float = 0.2
     """Share of GPU time without known FLOPs and bytes above which a flag is raised."""
+    headroom_uncounted: float = 0.1
+    """Share of B in uncounted work above which R is too low a bound to derive a headroom from."""
+    notable: float = 0.05
+    """Share of T that following an advice must be able to save; less is not advised. As much as `gate` lets a step time
+    grow before it fails: nobody would notice."""
     low_clock: float = 0.9
     """Share of the highest clock below which the GPU did not run at full speed."""
 

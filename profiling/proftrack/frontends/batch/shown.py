@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
 STEP_TIME = Column[Any]("T", lambda part: duration(part.step_time_us), meaning="step time")
 BUSY = Column[Any]("B", lambda part: duration(part.busy_us), meaning="busy time per step")
 FRACTION = Column[Any]("u", lambda part: percent(part.busy_fraction), meaning="B / T")
-ROOFLINE = Column[Any]("R", lambda part: duration(part.roofline_us), meaning="roofline time per step")
+ROOFLINE = Column[Any]("R", lambda part: duration(part.roofline_us), meaning="roofline time per step, at least")
 REGIME = Column[Any]("regime", lambda part: part.regime, "word")
 CONFIDENCE = Column[Any]("confidence", lambda part: part.confidence, "word")
 

@@ -18,6 +18,7 @@ from proftrack.frontends.variants.names import Variant
 from proftrack.frontends.variants.result import Entry, Variants
 from proftrack.names import file_name
 from proftrack.record import Record
+from proftrack.record.figures import launches_per_step
 from proftrack.recorder import Batch, Destination, refusals_noted
 from proftrack.report import markdown
 from proftrack.report.progress import progress
@@ -140,7 +141,7 @@ def _fill(entry: Entry, record: Record) -> None:
     timing, steps = record.timing, record.typical_steps
     if steps and record.totals.gpu_events:
         entry.kernels_per_step = sum(step.kernels for step in steps) / len(steps)
-        entry.launches_per_step = sum(step.launches for step in steps) / len(steps)
+        entry.launches_per_step = launches_per_step(steps)
     if timing is not None:
         entry.first_step_us, entry.build_us = timing.first_step_time_us, timing.build_time_us
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from proftrack.record import Record
 from proftrack.report import markdown
 from proftrack.report.document import Block, Column, Document, Items, Lead, Paragraph, Table
-from proftrack.report.pages.times import legend_of
+from proftrack.report.pages.times import is_part, legend_of
 from proftrack.text import duration, percent, plain
 
 NOTE_CHARS = 7_900
@@ -41,7 +41,7 @@ def _times(record: Record) -> Table:
     rows = [
         ("T", f"step time T{profiled}", record.step_time_us),
         ("B", "GPU busy B", times.gpu_busy_per_step_us),
-        ("R", "roofline R", times.roofline_time_us),
+        ("R", f"roofline R{' (a lower bound)' if is_part(record) else ''}", times.roofline_time_us),
     ]
     shown = [(letter, name, duration(us)) for letter, name, us in rows if us is not None]
     note = legend_of(record, [letter for letter, _, _ in shown])

@@ -20,7 +20,7 @@ def page(joint: Joint) -> Document:
     ]
     rows = [_row(rank, joint) for rank in joint.ranks]
     blocks: list[Block] = [
-        *(Paragraph(finding) for finding in joint.findings),
+        *(Paragraph(finding.text) for finding in joint.findings),
         Table("", heads, rows, most=len(rows), folded=False),
         *_reasons(joint),
     ]
@@ -35,20 +35,30 @@ def _row(rank: RankFigures, joint: Joint) -> list[str]:
         rank.exposed_communication_us,
         rank.waiting_us,
     )
-    slowest = "  (slowest)" if rank.rank == joint.slowest_rank and len(joint.ranks) > 1 else ""
-    return [str(rank.rank), *map(duration, times), f"{rank.regime}{slowest}"]
+    return [_name(rank), *map(duration, times), f"{rank.regime}{_mark(rank.rank, joint)}"]
+
+
+def _mark(rank: int, joint: Joint) -> str:
+    """What distinguishes a rank: never that its step is long while it waits for another."""
+    if rank == joint.waited_for_rank:
+        return "  (waited for)"
+    return "  (slowest)" if rank == joint.slowest_rank else ""
 
 
 def _reasons(joint: Joint) -> list[Items]:
     """Why verdicts are inconclusive; ranks with the same reasons share a list."""
-    by_reasons: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+    by_reasons: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for rank in joint.ranks:
         if rank.reasons:
-            by_reasons[tuple(rank.reasons)].append(rank.rank)
+            by_reasons[tuple(rank.reasons)].append(_name(rank))
     return [
         Items(f"{_subject(ranks)} inconclusive because", reasons, mark="?") for reasons, ranks in by_reasons.items()
     ]
 
 
-def _subject(ranks: list[int]) -> str:
-    return f"Rank {ranks[0]} is" if len(ranks) == 1 else f"Ranks {', '.join(map(str, ranks))} are"
+def _name(rank: RankFigures) -> str:
+    return f"{rank.rank} {rank.stage}" if rank.stage else str(rank.rank)
+
+
+def _subject(ranks: list[str]) -> str:
+    return f"Rank {ranks[0]} is" if len(ranks) == 1 else f"Ranks {', '.join(ranks)} are"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from proftrack.record import Record
 from proftrack.report.document import Bar, Share, Span
 from proftrack.text import counted, duration, factor, percent, scaled
-from proftrack.verdict.evidence import CAUSE_TEXT
+from proftrack.verdict.evidence import CAUSE_TEXT, headroom
 
 
 def bars(record: Record) -> list[Bar]:
@@ -25,7 +25,8 @@ def bars(record: Record) -> list[Bar]:
         below = ("W", "operators' working time", "If every operator reached the roofline")
     steps = "step time, without the profiler" if unprofiled else "step time, from the profiled trace"
     rows = [("T", steps, t, "If everything but the GPU's work vanished" if below[0] == "B" else "Without overhead")]
-    rows += [(below[0], below[1], b, below[2]), ("R", "roofline: the least this device could need", r, "")]
+    least = f"roofline: the least this device could need{' for the counted part' if is_part(record) else ''}"
+    rows += [(below[0], below[1], b, below[2]), ("R", least, r, "")]
     measured = [(key, label, us, what) for key, label, us, what in rows if us]
     longest = max((us for _, _, us, _ in measured), default=0.0)
     shown = []
@@ -33,18 +34,33 @@ def bars(record: Record) -> list[Bar]:
         last = i + 1 == len(measured)
         lower = us if last else min(measured[i + 1][2], us)
         if key == "B" and lower < us:
-            headroom = record.verdict.figure("kernel_headroom") or us / lower
-            lower = min(max(lower, us / headroom), us)  # copies and collectives stay
-        text = f"{what}: at most {factor(us / lower)} faster" if lower < us else ""
+            kernels = record.verdict.figure("kernel_headroom") or us / lower
+            lower = min(max(lower, us / kernels), us)  # copies and collectives stay
+        text = f"{what}: {_most(record, key, us / lower)}" if lower < us else ""
         if not text and not last:
             text = f"{what}: nothing to gain"
-        if record.verdict.regime == "inconclusive":
+        if record.verdict.regime == "inconclusive" or (key == "B" and is_part(record)):
             text = ""
         solid = 100 * lower / longest
         rest = 100 * us / longest - solid
         short = re.split("[,:]", label)[0]
         shown.append(Bar(key=key, label=label, short=short, value=duration(us), solid=solid, rest=rest, text=text))
     return shown
+
+
+def _most(record: Record, key: str, ratio: float) -> str:
+    """How much faster; from a profiled step only a bound, in both readings."""
+    other = record.verdict.figure("gpu_busy_fraction_without_inflation")
+    if key != "T" or not other:
+        return f"{headroom(ratio)} faster"
+    return f"{headroom(ratio, 1 / other)} faster (a bound from a profiled step)"
+
+
+def is_part(record: Record) -> bool:
+    """Whether R leaves out so much work that it is only a lower bound, from which no headroom follows."""
+    times, figure = record.times, record.verdict.figure
+    both = times.gpu_busy_per_step_us is not None and figure("roofline_time_us") is not None
+    return both and figure("kernel_headroom") is None
 
 
 _LEGEND = {
@@ -95,7 +111,8 @@ def remarks(record: Record) -> list[str]:
         if rates.gbytes_per_s:
             share = f" ({percent(rates.mbu)} of attainable)" if rates.mbu else ""
             attained.append(f"{scaled(rates.gbytes_per_s * 1e9, 'B/s')} of minimum traffic{share}")
-        out.append(f"Over T, the step attains {' and '.join(attained)}.")
+        at_least = "at least " if is_part(record) else ""
+        out.append(f"Over T, the step attains {at_least}{' and '.join(attained)}.")
     return out
 
 

@@ -1,0 +1,50 @@
+"""The process groups that a trace states: in its metadata (`distributedInfo`), and beside each collective."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+LARGEST_GROUP = 10**7
+"""A larger number cannot be a number of ranks."""
+
+
+def count_of(value: object) -> int | None:
+    """A number of ranks, or a sequence number, that may be written as text. None for anything else."""
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value[:20])
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62 else None
+
+
+def world_size(distributed: dict[str, Any] | None) -> int | None:
+    """How many ranks the run had; None if the trace does not say."""
+    size = count_of((distributed or {}).get("world_size"))
+    return size if size and size <= LARGEST_GROUP else None
+
+
+def ranks_in(value: object) -> tuple[int, ...] | None:
+    """The ranks of a list, or of one written as text (`[0, 1]`), in order. None if it is shortened or not a list."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    if not isinstance(value, list):
+        return None
+    ranks = [count_of(item) for item in value]
+    return tuple(sorted({rank for rank in ranks if rank is not None})) if None not in ranks and ranks else None
+
+
+def configured(distributed: dict[str, Any] | None) -> dict[str, tuple[int, ...]]:
+    """The ranks of each group that this rank is in, by the group's name (`pg_config`); groups of one rank left out."""
+    listed = (distributed or {}).get("pg_config")
+    groups: dict[str, tuple[int, ...]] = {}
+    for entry in listed if isinstance(listed, list) else []:
+        if not isinstance(entry, dict):
+            continue
+        ranks, size = ranks_in(entry.get("ranks")), count_of(entry.get("pg_size"))
+        if ranks is None and size is not None and size == world_size(distributed):
+            ranks = tuple(range(size))
+        if ranks is not None and len(ranks) > 1:
+            groups[str(entry.get("pg_name"))] = ranks
+    return groups
