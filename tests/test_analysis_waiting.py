@@ -225,8 +225,9 @@ def test_several_groups_of_the_metadata_leave_it_open(tmp_path: Path) -> None:
     assert "no_waiting" not in texts(joint)
 
 
-def test_a_kernel_is_joined_with_the_operator_that_states_its_group(tmp_path: Path) -> None:
-    """As before torch 2.4: record_param_comms has the group, and kernels carry only its External id."""
+@pytest.mark.parametrize("joined_by", ["kernel", "launch", "time"])
+def test_a_kernel_is_joined_with_the_operator_that_states_its_group(tmp_path: Path, joined_by: str) -> None:
+    """As before torch 2.4: record_param_comms has the group. Kernel or launch have its External id, or lie in it."""
     traces = []
     for n, us in enumerate((50, 400, 50, 400)):
         trace = rank_trace(steps=0, rank=n, world=4)
@@ -234,8 +235,11 @@ def test_a_kernel_is_joined_with_the_operator_that_states_its_group(tmp_path: Pa
             at, id = 1000 * step, 10 * (step + 1)
             trace.step(step + 1, at=at, dur=1000)
             stated = group("9", "[0, 2]" if n % 2 == 0 else "[1, 3]", 2)
-            trace.op("record_param_comms", at=at + 2, dur=30, **{"External id": id, **stated})
-            trace.work(id, launch=at + 5, at=at + 960 - us, dur=us, name=ALL_REDUCE, stream=20, **{"External id": id})
+            ids = {"External id": 7 * id}
+            trace.op("record_param_comms", at=at + 2, dur=30 if joined_by == "time" else 1, **ids, **stated)
+            trace.launch(at=at + 5, correlation=id, **(ids if joined_by == "launch" else {}))
+            given = {"correlation": id, "stream": 20, **(ids if joined_by == "kernel" else {})}
+            trace.kernel(ALL_REDUCE, at=at + 960 - us, dur=us, **given)
         traces.append(trace)
     joint = joint_of(tmp_path, *traces)
     assert waits(joint) == [0.0] * 4
