@@ -91,7 +91,7 @@ def _group_of(said: Meeting | None, groups: _Groups) -> dict[str, Any]:
     if said is None or (said.group is None and said.ranks is None):
         return {"members": groups.usual}
     group, size = str(said.group or "").strip('"'), count_of(said.size)
-    members = ranks_in(said.ranks) or groups.by_name.get(group)
+    members = groups.by_name.get(group) or ranks_in(said.ranks, size)
     if members is None and size is not None and size == groups.world:
         members = tuple(range(size))
     if members is None:  # a shortened list still tells groups apart
