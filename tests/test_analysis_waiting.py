@@ -556,11 +556,11 @@ def test_ranks_that_recorded_different_steps_do_not_compare(tmp_path: Path) -> N
 
 
 def test_a_waiting_rank_is_not_the_slowest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rank 0's step is 10 us longer, but 300 us of it are waiting for rank 1."""
+    """Rank 0's steps are 3 us longer in the mean, but 300 us of it are waiting for rank 1."""
     stated = group("0", "[0, 1]", 2)
     joint = joint_of(
         tmp_path,
-        rank_trace(Meets(400, until=970, **stated), rank=0, world=2),
+        rank_trace(Meets(400, until=1010, **stated), rank=0, world=2),
         rank_trace(Meets(100, until=960, **stated), rank=1, world=2),
     )
     assert joint.ranks[0].step_time_us > joint.ranks[1].step_time_us  # type: ignore[operator]
