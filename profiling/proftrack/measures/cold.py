@@ -44,14 +44,19 @@ def start_up_calls(table: EventTable, second_step: int | None = None) -> Ints:
     return rows[~(allocates & again)]
 
 
-def start_up_end(table: EventTable, first_work: int) -> int | None:
-    """When the start-up ahead of the first GPU work, which starts at `first_work`, was over; at most that time.
+def start_up_end(table: EventTable, launched: Ints, length: Ints, share: float) -> int | None:
+    """When the start-up was over that at least this share of the GPU work, by its time, was launched behind.
 
-    host  |-cudaFree(0)-------------|  |-L-|
-    GPU                                   |====
-                                    ^
-    None if there was none. The first launch may itself be the call that loads something.
+    host  |-cudaFree(0)-------------|  |-L-|  |-cuLibraryLoadData-|  |-L-|
+    GPU                                   |=|                           |===============
+                                                                  ^
+    `launched` is when the launch call of each piece of work returned, `length` how long the work took. None if there
+    was no such start-up. The first launch may itself be the call that loads something.
     """
     calls = start_up_calls(table)
-    calls = calls[table.ts[calls] < first_work]
-    return min(int(table.end[calls].max()), first_work) if len(calls) else None
+    order = np.argsort(launched, kind="stable")
+    behind = np.concatenate([np.cumsum(length[order][::-1])[::-1], [0]])
+    ends = table.end[calls]
+    rest = behind[np.searchsorted(launched[order], ends)]
+    ends = ends[(rest > 0) & (rest >= share * behind[0])]
+    return int(ends.max()) if len(ends) else None
