@@ -123,6 +123,9 @@ class Windows(NamedTuple):
     """How many GPU events of earlier steps are in the trace."""
     unrecorded: bool
     """There are none, but a queue seems to have been ahead of the first own work."""
+    unseen: int
+    """By how much the steps may take longer than the typical time if that was none, or if it hid that launches came
+    late."""
     typical: Intervals
     """The device window without outliers (see `typical`)."""
     typical_steps: int
@@ -162,7 +165,8 @@ def find_windows(
     if len(steps) < 2:  # a step is not cut in two, a recording may be
         device_low = max(device_low, _start_up_end(table, links, on_device, 1.0 if len(steps) else MOST_WORK))
     whole = union(np.array([device_low], dtype=np.int64), np.array([device_high], dtype=np.int64))
-    return Windows(low, high, device_low, device_high, leaked, unrecorded, whole, len(steps))
+    unseen = device_low - low if unrecorded else 0
+    return Windows(low, high, device_low, device_high, leaked, unrecorded, unseen, whole, len(steps))
 
 
 def _device_start(table: EventTable, links: Links, on_device: Ownership, low: int) -> tuple[int, bool]:
