@@ -56,6 +56,7 @@ def test_other_threads_start_nothing_up() -> None:
         ([10, 10, 10, 10], 1.0, 30_000_000),  # all of the work lies behind the first call only
         ([10, 10, 10, 10], 0.5, 90_000_000),  # exactly half of it lies behind the second, too
         ([20, 20, 10, 10], 0.5, 30_000_000),  # and here a third
+        ([10, 10, 10, 10], 0.51, 30_000_000),
         ([0, 0, 0, 0], 0.5, None),
     ],
 )
@@ -64,6 +65,15 @@ def test_where_it_ends(lengths: list[int], share: float, end: int | None) -> Non
     trace = kernels(TraceBuilder(), 50_000).call("cudaFree", at=0, dur=30_000).call("cudaMalloc", at=60_000, dur=30_000)
     launched = np.array([50_000_000, 50_000_000, 90_000_000, 95_000_000])
     assert start_up_end(trace.table(), launched, np.array(lengths), share) == end
+
+
+def test_it_is_over_only_behind_the_last_call() -> None:
+    """Of ten kernels, eight lie behind the second call, six behind the third: the first alone precedes them all."""
+    trace = kernels(TraceBuilder(), 40_000).call("cudaFree", at=0, dur=30_000)
+    trace.call("hipLaunchKernel", at=60_000, dur=25_000).call("cuLibraryLoadData", at=90_000, dur=25_000)
+    launched = np.array([40, 41, 86, 87, 120, 121, 122, 123, 124, 125]) * 1_000_000
+    for share, end in ((0.75, 30_000_000), (0.6, 115_000_000)):
+        assert start_up_end(trace.table(), launched, np.full(10, 7), share) == end
 
 
 def test_none_ends_where_none_is() -> None:

@@ -45,18 +45,20 @@ def start_up_calls(table: EventTable, second_step: int | None = None) -> Ints:
 
 
 def start_up_end(table: EventTable, launched: Ints, length: Ints, share: float) -> int | None:
-    """When the start-up was over that at least this share of the GPU work, by its time, was launched behind.
+    """When the start-up was over: all of it, if this share of the GPU work (by its time) was launched behind it.
 
     host  |-cudaFree(0)-------------|  |-L-|  |-cuLibraryLoadData-|  |-L-|
     GPU                                   |=|                           |===============
                                                                   ^
-    `launched` is when the launch call of each piece of work returned, `length` how long the work took. None if there
-    was no such start-up. The first launch may itself be the call that loads something.
+    Otherwise, that ahead of all work; None if there was none. `launched` is when the launch call of each piece of work
+    returned, `length` how long the work took. The first launch may itself be the call that loads something.
     """
     calls = start_up_calls(table)
     order = np.argsort(launched, kind="stable")
     behind = np.concatenate([np.cumsum(length[order][::-1])[::-1], [0]])
-    ends = table.end[calls]
+    ends = np.sort(table.end[calls])
     rest = behind[np.searchsorted(launched[order], ends)]
-    ends = ends[(rest > 0) & (rest >= share * behind[0])]
-    return int(ends.max()) if len(ends) else None
+    least = np.full(len(ends), float(behind[0]))
+    least[-1:] = behind[0] * share
+    ends = ends[(rest > 0) & (rest >= least)]
+    return int(ends[-1]) if len(ends) else None

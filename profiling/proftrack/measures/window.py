@@ -24,8 +24,8 @@ QUEUE_DELAY_NS = 20_000
 """Work that starts later than this after the end of its launch call had a queue ahead of it."""
 
 MOST_WORK = 0.75
-"""Without steps, start-up that this share of the GPU work lies behind is cut off with what came before it: the first
-pass of a program that loads its kernels as it meets them. If less lies behind it, start-up and work are mixed."""
+"""Without steps, all start-up is cut off, with what came before it, if this share of the GPU work lies behind: the
+first pass of a program that loads its kernels as it meets them. If less lies behind it, start-up and work are mixed."""
 
 
 class Steps(NamedTuple):
@@ -190,8 +190,8 @@ def _device_start(table: EventTable, links: Links, on_device: Ownership, low: in
 
 
 def _start_up_end(table: EventTable, links: Links, on_device: Ownership, share: float) -> int:
-    """When the start-up ahead of this share of the own work was over, at most when that work began; 0 if there was
-    none."""
+    """When the start-up ahead of own work was over (all of it, if ahead of this share), at most when that work began;
+    0 if there was none."""
     own = np.flatnonzero(on_device.usable & (on_device.step != NONE))
     start, launch = on_device.start[own], links.launch[own]
     launched = np.where(launch == NONE, start, table.end[launch])
