@@ -17,12 +17,13 @@ RECURRING = 10
 steps, or once more behind the first step, is how the program allocates."""
 
 
-def start_up_calls(table: EventTable, second_step: int | None = None) -> Ints:
+def start_up_calls(table: EventTable, second_step: int | None = None, *, running: bool = False) -> Ints:
     """Rows, in order of time, of the calls of launching threads that start something up.
 
     They take over 20 ms, neither copy nor wait, and the GPU does not work for most of them: a launch that finds the
     queue full, or a cudaFree while kernels run, takes that long because it waits. Nor do allocations that recur count;
-    `second_step` is when the second step starts, if there is one.
+    `second_step` is when the second step starts, if there is one. In a program that was `running` before its recorded
+    steps, no allocation counts: its allocator then flushes its cache, which may happen again at any time.
     """
     rows = np.flatnonzero(table.dur > START_UP_NS)
     rows = rows[table.valid[rows] & np.isin(table.kind[rows], CALL_KINDS)]
@@ -37,14 +38,16 @@ def start_up_calls(table: EventTable, second_step: int | None = None) -> Ints:
     rows = rows[np.argsort(table.ts[rows], kind="stable")]
     allocates = table.named(is_allocator_call)[rows]
     name, again = table.name[rows], np.zeros(len(rows), dtype=bool)
-    if second_step is None:
+    if running:
+        again[:] = True
+    elif second_step is None:
         again = np.bincount(name, minlength=1)[name] > RECURRING
     else:
         again = np.isin(name, name[table.ts[rows] >= second_step])
     return rows[~(allocates & again)]
 
 
-def start_up_end(table: EventTable, first_work: int) -> int | None:
+def start_up_end(table: EventTable, first_work: int, *, running: bool = False) -> int | None:
     """When the start-up ahead of the first GPU work, which starts at `first_work`, was over; at most that time.
 
     host  |-cudaFree(0)-------------|  |-L-|
@@ -52,6 +55,6 @@ def start_up_end(table: EventTable, first_work: int) -> int | None:
                                     ^
     None if there was none. The first launch may itself be the call that loads something.
     """
-    calls = start_up_calls(table)
+    calls = start_up_calls(table, running=running)
     calls = calls[table.ts[calls] < first_work]
     return min(int(table.end[calls].max()), first_work) if len(calls) else None

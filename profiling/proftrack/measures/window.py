@@ -156,7 +156,7 @@ def find_windows(
         device_low, unrecorded = _device_start(table, links, on_device, low)
         device_high = _end_of_steps(steps, on_device)
     if len(steps) < 2:
-        device_low = max(device_low, _start_up_end(table, on_device))
+        device_low = max(device_low, _start_up_end(table, on_device, running=leaked > 0))
     whole = union(np.array([device_low], dtype=np.int64), np.array([device_high], dtype=np.int64))
     return Windows(low, high, device_low, device_high, leaked, unrecorded, whole, len(steps))
 
@@ -181,10 +181,10 @@ def _device_start(table: EventTable, links: Links, on_device: Ownership, low: in
     return min(device_low, int(on_device.end[here].max())), False
 
 
-def _start_up_end(table: EventTable, on_device: Ownership) -> int:
+def _start_up_end(table: EventTable, on_device: Ownership, *, running: bool) -> int:
     """When the start-up ahead of the first own work was over; 0 if there was none or there is no such work."""
     own = on_device.usable & (on_device.step != NONE)
-    return (start_up_end(table, int(on_device.start[own].min())) or 0) if own.any() else 0
+    return (start_up_end(table, int(on_device.start[own].min()), running=running) or 0) if own.any() else 0
 
 
 def window_of(table: EventTable, steps: Steps, owned: Ownership) -> tuple[int, int] | None:
