@@ -306,6 +306,16 @@ def test_a_wait_for_a_device_that_waits_itself_is_no_sync() -> None:
     assert (verdict.regime, verdict.cause) == ("inconclusive", "queued")
 
 
+@pytest.mark.parametrize("latency", [2, 10, 18])
+def test_tiny_kernels_that_start_soon_after_their_launch_are_overhead(latency: float) -> None:
+    """Forty kernels of 2 us, one every 25 us: most of each gap is the latency of a launch into an empty queue."""
+    trace = TraceBuilder().step(0, at=0, dur=1000).region("train", at=0, dur=1000)
+    for i in range(40):
+        trace.launch(at=25 * i, correlation=i + 1, dur=4).kernel(at=25 * i + 4 + latency, dur=2, correlation=i + 1)
+    verdict = judged(trace, 1000).verdict
+    assert (verdict.regime, verdict.cause, verdict.confidence) == ("overhead-bound", "dispatch", "high")
+
+
 # -- start-up
 
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from proftrack.measures.compiling import compiling_steps
 from proftrack.measures.evaluation import evaluation_steps
-from proftrack.measures.idle import profilers_own
 from proftrack.measures.intervals import union
 from proftrack.measures.view import View, start_up
+from proftrack.measures.waits import profilers_own
 from proftrack.measures.window import Windows
 from proftrack.text import short_time
 from proftrack.trace.categories import Kind

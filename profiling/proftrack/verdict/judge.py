@@ -306,7 +306,7 @@ class _Outcome:
         if not enough or facts.gpu_busy_us * steps <= part.busy_us:
             return []
         other = regime(facts.without(steps, lasting, part.busy_us, part.idle_us, left=left), limits)
-        if other == self.regime:
+        if other in (self.regime, "inconclusive"):
             return []
         if part.step is None:
             what = f"The only step takes {short_time(lasting)} behind its last GPU work"
