@@ -84,3 +84,40 @@ def test_a_single_step_begins_behind_it_too() -> None:
     assert flags(measures) == {"cold_start": 1}
     assert measures.window.device_duration_us == 30_420 - 30_100
     assert (measures.window.duration_us, measures.totals.gpu_idle_us) == (30_420, 30_420 - 270)
+
+
+def flushing(at: float, *, earlier: bool) -> TraceBuilder:
+    """Three steps of 100 ms with a kernel of 80 ms each but the first, which frees memory for 60 ms from `at`.
+
+    If `earlier`, a kernel that was launched before the steps still runs in the first one's first 5 ms.
+    """
+    trace = TraceBuilder()
+    if earlier:
+        trace.work(9, launch=0, at=20, dur=5980)
+    for i in range(3):
+        start = 1000 + 100_000 * i
+        trace.step(i, at=start, dur=100_000)
+        late, dur = (70_000, 20_000) if i == 0 else (5010, 80_000)
+        trace.work(i + 1, launch=start + late, at=start + late + 10, dur=dur)
+    for i in range(2):
+        trace.call("cudaFree", at=at + 30_000 * i, dur=30_000)
+    return trace
+
+
+def test_a_program_that_ran_before_frees_memory_but_starts_nothing_up() -> None:
+    first = flushing(7000, earlier=True).measures()
+    assert "cold_start" not in flags(first)
+    assert first.window.outlier_steps == 0
+    assert first.idle.by_cause_us_per_step["allocator"] == pytest.approx(70_010 / 3 - 5000 / 3, abs=0.01)
+    # Without a sign of earlier work, it may have been the first allocation of all.
+    assert flags(flushing(7000, earlier=False).measures())["cold_start"] == 2
+
+
+def test_a_program_that_ran_before_may_still_load_code() -> None:
+    trace = flushing(7000, earlier=True).call("cuLibraryLoadData", at=38_000, dur=28_000, cat="cuda_driver")
+    assert flags(trace.measures())["cold_start"] == 1
+
+
+def test_an_allocation_that_recurs_raises_no_flag() -> None:
+    trace = flushing(7000, earlier=False).call("cudaFree", at=190_000, dur=25_000)
+    assert "cold_start" not in flags(trace.measures())
