@@ -6,6 +6,7 @@ import pytest
 from traces import BACKWARD, TraceBuilder, flags
 
 from proftrack.measures.cold import start_up_calls, start_up_end
+from proftrack.verdict.judge import judge
 
 
 def names_of(trace: TraceBuilder) -> list[str]:
@@ -121,3 +122,13 @@ def test_a_program_that_ran_before_may_still_load_code() -> None:
 def test_an_allocation_that_recurs_raises_no_flag() -> None:
     trace = flushing(7000, earlier=False).call("cudaFree", at=190_000, dur=25_000)
     assert "cold_start" not in flags(trace.measures())
+
+
+def test_the_verdict_says_that_its_time_leaves_the_start_up_out() -> None:
+    """30 ms of cudaFree, then 320 us, of which 290 - 20 are busy."""
+    trace = TraceBuilder().op("aten::empty", at=0, dur=30_000).call("cudaFree", at=0, dur=30_000)
+    verdict = judge(kernels(trace, 30_020).measures()).verdict
+    assert "270 us of a 320 us recording without its start-up (84%)" in verdict.summary
+    assert verdict.evidence[0].text == "The recording without its start-up takes 320 us in the trace."
+    verdict = judge(kernels(TraceBuilder(), 0).measures()).verdict
+    assert "of a 290 us recording (93%)" in verdict.summary

@@ -559,6 +559,7 @@ def test_a_regime_that_the_end_of_the_only_step_decides() -> None:
 
 def test_the_end_of_the_only_step_changes_nothing() -> None:
     """Host work of 3 ms ahead of the kernel and 2 ms behind it: host-bound with and without its end."""
-    trace = TraceBuilder().step(0, at=0, dur=5600).region("train", at=0, dur=5600).work(1, launch=3000, at=3005, dur=600)
+    trace = TraceBuilder().step(0, at=0, dur=5600).region("train", at=0, dur=5600)
+    trace.work(1, launch=3000, at=3005, dur=600)
     assert judged(trace).verdict.regime == "host-bound"
     assert lone(judged(trace)) == []

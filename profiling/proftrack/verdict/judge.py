@@ -147,7 +147,7 @@ class _Outcome:
             confidence=confidence,
             basis=basis,
             gpu_busy_fraction=self.facts.busy_fraction,
-            summary=evidence.summary(name, self.facts, what="step" if self.measures.steps else "recording"),
+            summary=evidence.summary(name, self.facts, what=evidence.timed(self.measures, basis)),
             evidence=evidence.collect(self.measures, self.facts, self.context, self.roofline, self.limits),
             advice=advise(name, cause, self._step(basis)),
             reasons=[*blockers, *(text for _, text in doubts)],
