@@ -164,7 +164,7 @@ def test_a_name_without_ranks_does_not_make_a_group(tmp_path: Path) -> None:
 
 
 def test_a_list_of_ranks_that_torch_shortened(tmp_path: Path) -> None:
-    """64 ranks in two groups of 32: the text tells the groups apart, and the size says that most are not here."""
+    """64 ranks in two groups of 32: list and size together say which, and so which are not here."""
     lists = ["[0, 1, 2, ..., 31]", "[32, 33, 34, ..., 63]"]
     joint = joint_of(
         tmp_path,
@@ -172,7 +172,22 @@ def test_a_list_of_ranks_that_torch_shortened(tmp_path: Path) -> None:
     )
     assert joint.waited_for_rank is None
     assert waits(joint) == [None] * 4
-    assert "ranks 4 to 31" in texts(joint)["missing_ranks"]
+    assert "ranks 4 to 63" in texts(joint)["missing_ranks"]
+
+
+def test_a_shortened_list_that_says_too_little_still_tells_groups_apart(tmp_path: Path) -> None:
+    """Uneven ranks: the groups of three are whole, since three ranks state each."""
+    lists = ["[0, 2, ..., 3]", "[1, 4, ..., 5]"]
+    joint = joint_of(
+        tmp_path,
+        *(
+            rank_trace(Meets(us, **group("dp", lists[n in (1, 4, 5)], 3)), rank=n, world=6)
+            for n, us in enumerate((50, 400, 350, 350, 400, 400))
+        ),
+    )
+    assert joint.waited_for_rank == 0
+    assert waits(joint) == [0.0, 0.0, 300.0, 300.0, 0.0, 0.0]
+    assert texts(joint)["waited_for"].startswith("Ranks 2 and 3 wait for rank 0")
 
 
 def test_a_shortened_list_is_read_from_the_metadata(tmp_path: Path) -> None:
@@ -225,8 +240,9 @@ def test_several_groups_of_the_metadata_leave_it_open(tmp_path: Path) -> None:
     assert "no_waiting" not in texts(joint)
 
 
-def test_a_kernel_is_joined_with_the_operator_that_states_its_group(tmp_path: Path) -> None:
-    """As before torch 2.4: record_param_comms has the group, and kernels carry only its External id."""
+@pytest.mark.parametrize("joined_by", ["kernel", "launch", "time"])
+def test_a_kernel_is_joined_with_the_operator_that_states_its_group(tmp_path: Path, joined_by: str) -> None:
+    """As before torch 2.4: record_param_comms has the group. Kernel or launch have its External id, or lie in it."""
     traces = []
     for n, us in enumerate((50, 400, 50, 400)):
         trace = rank_trace(steps=0, rank=n, world=4)
@@ -234,8 +250,11 @@ def test_a_kernel_is_joined_with_the_operator_that_states_its_group(tmp_path: Pa
             at, id = 1000 * step, 10 * (step + 1)
             trace.step(step + 1, at=at, dur=1000)
             stated = group("9", "[0, 2]" if n % 2 == 0 else "[1, 3]", 2)
-            trace.op("record_param_comms", at=at + 2, dur=30, **{"External id": id, **stated})
-            trace.work(id, launch=at + 5, at=at + 960 - us, dur=us, name=ALL_REDUCE, stream=20, **{"External id": id})
+            ids = {"External id": 7 * id}
+            trace.op("record_param_comms", at=at + 2, dur=30 if joined_by == "time" else 1, **ids, **stated)
+            trace.launch(at=at + 5, correlation=id, **(ids if joined_by == "launch" else {}))
+            given = {"correlation": id, "stream": 20, **(ids if joined_by == "kernel" else {})}
+            trace.kernel(ALL_REDUCE, at=at + 960 - us, dur=us, **given)
         traces.append(trace)
     joint = joint_of(tmp_path, *traces)
     assert waits(joint) == [0.0] * 4
@@ -275,6 +294,25 @@ def test_what_earlier_steps_launched_is_paired_with_nothing(tmp_path: Path) -> N
 )  # fmt: skip
 def test_ranks_as_torch_writes_them(value: object, ranks: tuple[int, ...] | None) -> None:
     assert ranks_in(value) == ranks
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "ranks"),
+    [
+        ("[4, 5, 6, ..., 35]", 32, tuple(range(4, 36))),
+        ("[0, 8, 16, ..., 504]", 64, tuple(range(0, 512, 8))),
+        ("[0, ..., 31]", 32, tuple(range(32))),
+        ("[0, 1, 2, ..., 63]", 32, None),
+        ("[0, 1, 3, ..., 63]", 64, None),
+        ("[0, 1, 2, ..., 63]", None, None),
+        ("[3, 2, ..., 1]", 3, None),
+        ("[ , ..., 1]", 2, None),
+        (f"[{'9' * 5000}, ..., 1]", 2, None),
+        ("[0, 1, ..., 999999999]", 10**9, None),
+    ],
+)
+def test_shortened_lists(text: str, size: int | None, ranks: tuple[int, ...] | None) -> None:
+    assert ranks_in(text, size) == ranks
 
 
 def test_groups_of_the_metadata() -> None:

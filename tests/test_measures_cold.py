@@ -7,6 +7,7 @@ import pytest
 from traces import BACKWARD, TraceBuilder, flags
 
 from proftrack.measures.cold import start_up_calls, start_up_end
+from proftrack.verdict.judge import judge
 
 
 def names_of(trace: TraceBuilder) -> list[str]:
@@ -141,3 +142,50 @@ def test_start_up_amid_the_work_stays() -> None:
 def test_a_step_is_not_cut_in_two() -> None:
     trace = first_pass(behind=9).step(0, at=0, dur=41_000)
     assert trace.measures().window.device_duration_us == 41_000
+
+
+def flushing(at: float, *, earlier: bool) -> TraceBuilder:
+    """Three steps of 100 ms with a kernel of 80 ms each but the first, which frees memory for 60 ms from `at`.
+
+    If `earlier`, a kernel that was launched before the steps still runs in the first one's first 5 ms.
+    """
+    trace = TraceBuilder()
+    if earlier:
+        trace.work(9, launch=0, at=20, dur=5980)
+    for i in range(3):
+        start = 1000 + 100_000 * i
+        trace.step(i, at=start, dur=100_000)
+        late, dur = (70_000, 20_000) if i == 0 else (5010, 80_000)
+        trace.work(i + 1, launch=start + late, at=start + late + 10, dur=dur)
+    for i in range(2):
+        trace.call("cudaFree", at=at + 30_000 * i, dur=30_000)
+    return trace
+
+
+def test_a_program_that_ran_before_frees_memory_but_starts_nothing_up() -> None:
+    first = flushing(7000, earlier=True).measures()
+    assert "cold_start" not in flags(first)
+    assert first.window.outlier_steps == 0
+    assert first.idle.by_cause_us_per_step["allocator"] == pytest.approx(70_010 / 3 - 5000 / 3, abs=0.01)
+    # Without a sign of earlier work, it may have been the first allocation of all.
+    assert flags(flushing(7000, earlier=False).measures())["cold_start"] == 2
+
+
+def test_a_program_that_ran_before_may_still_load_code() -> None:
+    trace = flushing(7000, earlier=True).call("cuLibraryLoadData", at=38_000, dur=28_000, cat="cuda_driver")
+    assert flags(trace.measures())["cold_start"] == 1
+
+
+def test_an_allocation_that_recurs_raises_no_flag() -> None:
+    trace = flushing(7000, earlier=False).call("cudaFree", at=190_000, dur=25_000)
+    assert "cold_start" not in flags(trace.measures())
+
+
+def test_the_verdict_says_that_its_time_leaves_the_start_up_out() -> None:
+    """30 ms of cudaFree, then 320 us, of which 290 - 20 are busy."""
+    trace = TraceBuilder().op("aten::empty", at=0, dur=30_000).call("cudaFree", at=0, dur=30_000)
+    verdict = judge(kernels(trace, 30_020).measures()).verdict
+    assert "270 us of a 320 us recording without its start-up (84%)" in verdict.summary
+    assert verdict.evidence[0].text == "The recording without its start-up takes 320 us in the trace."
+    verdict = judge(kernels(TraceBuilder(), 0).measures()).verdict
+    assert "of a 290 us recording (93%)" in verdict.summary

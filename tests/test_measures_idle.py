@@ -345,6 +345,19 @@ def test_the_thread_that_launched_counts() -> None:
     assert causes(trace.measures()) == {"dispatch": 5010}
 
 
+def test_host_a_launching_operator_that_calls_nothing_for_long() -> None:
+    # It loads a library for 90 ms, in two operators around it; then it launches. After 20 ms it is no dispatch.
+    for stall, expected in ((90_000, {"host": 90_010, "dispatch": 10}), (19_000, {"dispatch": 19_010 + 10})):
+        trace = two_kernels(stall + 10).op("aten::conv2d", at=110, dur=stall + 9)
+        trace.op("aten::convolution", at=110.5, dur=stall + 8).op("aten::cudnn_convolution", at=111, dur=stall + 7)
+        assert causes(trace.measures()) == expected
+    # Calls and operators inside it: it goes on launching.
+    trace = two_kernels(90_000).op("aten::conv2d", at=110, dur=89_999)
+    for i in range(8):
+        trace.call("cudaEventRecord", at=10_000 * (i + 1), dur=5)
+    assert causes(trace.measures()) == {"dispatch": 90_010}
+
+
 def test_two_causes_in_one_gap_the_larger_one_wins() -> None:
     # 5 ms: 4 ms of nothing, then 1 ms of launching operators without a launch of the busy kind.
     trace = two_kernels(5000).op("aten::linear", at=4200, dur=950)

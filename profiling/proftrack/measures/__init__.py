@@ -5,6 +5,7 @@ nesting      which host row ran inside which, and each row's self time
 serial       ends of GPU work that its stream rules out
 links        which host call launched which GPU work
 window       steps, and the time windows that figures cover
+typical      steps that the figures of a step leave out
 cold         calls that start something up, which happens once
 intervals    unions and overlaps of time intervals
 measure      the figures of one trace, from:

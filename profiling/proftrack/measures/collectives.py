@@ -91,7 +91,7 @@ def _group_of(said: Meeting | None, groups: _Groups) -> dict[str, Any]:
     if said is None or (said.group is None and said.ranks is None):
         return {"members": groups.usual}
     group, size = str(said.group or "").strip('"'), count_of(said.size)
-    members = ranks_in(said.ranks) or groups.by_name.get(group)
+    members = groups.by_name.get(group) or ranks_in(said.ranks, size)
     if members is None and size is not None and size == groups.world:
         members = tuple(range(size))
     if members is None:  # a shortened list still tells groups apart
@@ -109,18 +109,42 @@ def _is_between_two(name: str, said: Meeting | None, sends: bool) -> bool:
 def _meetings_of(view: View, rows: Ints) -> Ints:
     """For each row, its index into `meetings`: its own, or that of the operator which recorded the same collective.
 
-    Before torch 2.4, `record_param_comms` has what the kernel itself does not say; both have its External id.
+    Before torch 2.4, `record_param_comms` has what the kernel itself does not say: it has the External id of the kernel
+    or of its launch, or the launch lies in it.
     """
-    table = view.table
-    own = table.meeting[rows].astype(np.int64)
-    told = np.flatnonzero((table.meeting != NONE) & (table.external_id != NONE) & ~table.gpu_work)
-    if not len(told) or (own != NONE).all():
-        return own
+    table, links = view.table, view.links
+    meeting = table.meeting[rows].astype(np.int64)
+    told = np.flatnonzero((table.meeting != NONE) & ~table.gpu_work)
+    if not len(told) or not len(links.gpu):
+        return meeting
+    at = np.minimum(np.searchsorted(links.gpu, rows), len(links.gpu) - 1)
+    launch = np.where(links.gpu[at] == rows, links.launch[at], NONE)
+    # Some versions write a kernel's correlation as its External id: that is no operator's.
+    named = np.where(table.external_id[rows] == table.correlation[rows], NONE, rows)
+    for source in (_by_id(table, told, launch), _around(table, told, launch), _by_id(table, told, named)):
+        meeting = np.where(meeting == NONE, source, meeting)
+    return meeting
+
+
+def _by_id(table: EventTable, told: Ints, rows: Ints) -> Ints:
+    """For each row (or NONE), the meeting of the row among `told` that has its External id."""
     told = told[np.argsort(table.external_id[told], kind="stable")]
-    ids = table.external_id[told]
-    wanted = table.external_id[rows]
+    ids, wanted = table.external_id[told], np.where(rows == NONE, NONE, table.external_id[rows])
     at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-    return np.where((own == NONE) & (wanted != NONE) & (ids[at] == wanted), table.meeting[told[at]], own)
+    return np.where((wanted != NONE) & (ids[at] == wanted), table.meeting[told[at]], NONE)
+
+
+def _around(table: EventTable, told: Ints, rows: Ints) -> Ints:
+    """For each row (or NONE), the meeting of the row among `told` that it lies in, on its thread."""
+    meeting = np.full(len(rows), NONE, dtype=np.int64)
+    for thread in np.unique(table.thread[told]).tolist():
+        mine = np.flatnonzero((rows != NONE) & (table.thread[rows] == thread))
+        here = told[table.thread[told] == thread]
+        here = here[np.argsort(table.ts[here], kind="stable")]
+        at = np.searchsorted(table.ts[here], table.ts[rows[mine]], side="right") - 1
+        inside = (at >= 0) & (table.ts[rows[mine]] < table.end[here[at]])
+        meeting[mine[inside]] = table.meeting[here[at[inside]]]
+    return meeting
 
 
 def _steps_of(view: View, rows: Ints) -> list[int | None]:

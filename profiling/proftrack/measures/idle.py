@@ -13,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from proftrack.measures.cold import start_up_calls
-from proftrack.measures.intervals import Intervals, intersection, union
-from proftrack.measures.view import View
-from proftrack.measures.waits import delays_until, waiting_calls
+from proftrack.measures.intervals import EMPTY, Intervals, intersection, union
+from proftrack.measures.view import View, start_up
+from proftrack.measures.waits import delays_until, profilers_own, waiting_calls
 from proftrack.measures.window import QUEUE_DELAY_NS, Windows, busy
 from proftrack.record.figures import IDLE_CAUSES, Idle, IdleCause, IdleGap
 from proftrack.trace.categories import CALL_KINDS, Kind, is_allocator_call
@@ -25,6 +24,9 @@ from proftrack.trace.table import NONE, Bools, EventTable, Ints
 HOST_STRETCH_NS = 1_000_000
 """Within a gap, longer stretches without launching operators or runtime calls count as the host's own work; shorter
 ones are the Python between launches."""
+STALL_NS = 20_000_000
+"""Operators that launch take micro- to milliseconds between their calls. One that calls nothing for longer loads a
+library, compiles, or computes on the CPU: no graph or fusion removes that."""
 LAUNCH_LATENCY_NS = QUEUE_DELAY_NS
 """Work launched into an empty queue starts 2 to 10 us after its call on NVIDIA GPUs, and a little later on others. A
 launch ahead of the GPU would have hidden that, so up to here it is part of what a late launch costs. Beyond, the device
@@ -54,16 +56,6 @@ LOADING = re.compile(
 _TORCH_LAUNCHES = re.compile(r"^Optimizer\.(?:step|zero_grad)#")
 """Regions that torch itself records and that only launch work: their Python is dispatch, which a fused optimizer or a
 graph removes, not the user's own work."""
-
-
-def _is_module_loading(name: str) -> bool:
-    """Whether the driver loads code on its first call: not the profiler's work, though shown among its rows."""
-    return "Loading" in name
-
-
-def profilers_own(table: EventTable) -> Bools:
-    """Mask of the profiler's own work, which does not happen without it: requesting and flushing buffers."""
-    return table.valid & table.of_kind(Kind.OVERHEAD) & ~table.named(_is_module_loading)
 
 
 def is_input(name: str) -> bool:
@@ -102,7 +94,7 @@ class Host(NamedTuple):
     """What the launching threads did, as unions of intervals."""
 
     not_launching: Intervals
-    """The window outside operators that launch and outside runtime and driver calls."""
+    """The window outside operators that launch and outside runtime and driver calls; and where such operators stall."""
     input: Intervals
     allocator: Intervals
     waits: Intervals
@@ -201,8 +193,9 @@ def host_activity(
 
     calls = here & table.of_kind(*CALL_KINDS)
     launching, waits = joined(calls | (here & operators)), joined(here & waiting)
+    outside, stalled = launching.gaps(windows.low, windows.high), _stalled(view, here, calls | operators)
     return Host(
-        not_launching=launching.gaps(windows.low, windows.high),
+        not_launching=union(np.append(outside.start, stalled.start), np.append(outside.end, stalled.end)),
         input=joined(here & table.of_kind(Kind.CPU_OP, Kind.ANNOTATION) & table.named(is_input)),
         allocator=joined(calls & table.named(is_allocator_call) & ~loading),
         waits=waits,
@@ -210,6 +203,21 @@ def host_activity(
         profiler=joined(profilers_own(table)),
         startup=joined(here & loading),
     )
+
+
+def _stalled(view: View, here: Bools, launching: Bools) -> Intervals:
+    """Where a launching operator of these threads calls nothing for a long time, and no other thread launches."""
+    table, forest = view.table, view.forest
+    mine = launching & here & table.of_kind(Kind.CPU_OP)
+    at = np.flatnonzero((forest.self_ns > STALL_NS) & mine[forest.rows])
+    if not len(at):
+        return EMPTY
+    operator, inside = forest.rows[at], forest.rows[np.isin(forest.parent, at)]
+    others = np.flatnonzero(launching & here & ~np.isin(table.thread, table.thread[operator]))
+    busy = np.concatenate([inside, others])
+    low, high = int(table.ts[operator].min()), int(table.end[operator].max())
+    quiet = union(table.ts[busy], table.end[busy]).gaps(low, high)
+    return intersection(union(table.ts[operator], table.end[operator]), quiet).longer_than(STALL_NS)
 
 
 def _launching_operators(view: View) -> Bools:
@@ -227,7 +235,7 @@ def _launching_operators(view: View) -> Bools:
 def _loading(view: View) -> Bools:
     """Mask of the calls that start something up."""
     mask = np.zeros(len(view.table), dtype=bool)
-    mask[start_up_calls(view.table, int(view.steps.start[1]) if len(view.steps) > 1 else None)] = True
+    mask[start_up(view)] = True
     return mask
 
 

@@ -13,6 +13,7 @@ from proftrack.measures import sites as launch_sites
 from proftrack.measures.collectives import collectives
 from proftrack.measures.compiling import compiling_steps
 from proftrack.measures.intervals import Intervals, intersection, union
+from proftrack.measures.single import Single, single
 from proftrack.measures.typical import Outlier, find_outliers, step_times, without_outliers
 from proftrack.measures.unseen import without_unseen_queue
 from proftrack.measures.view import View, view
@@ -70,6 +71,8 @@ class Measures:
     unseen_queue_us: float = 0.0
     """By how much the steps may take longer: with steps, the time cut off the device window's start because a queue
     that is not in the trace seems to have filled it; without, the host's own time beyond the typical time."""
+    single: Single | None = None
+    """The part of the typical time that only one step shows."""
     compiling_us: float = 0.0
     """Compilation and autotuning during the typical steps."""
     waits_over_gpu_us: float
@@ -147,7 +150,7 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
     operators = work.operator_costs(table, seen.forest)
     costs = work.gpu_costs(table, seen.links.gpu, owner, operators, ceilings)
     classes = limits.classes_of(seen, owner, costs)
-    gpu = _gpu_part(seen, windows, classes)
+    gpu = _gpu_part(seen, windows, classes, outliers)
     shapes = len(table.signatures) > 0 and len(seen.forest.rows) > 0
     owned = work.Owned(seen.links.gpu, owner, operators, costs)
     own = (seen.owned.step != NONE) & ~np.isin(seen.owned.step, [outlier.step for outlier in outliers])
@@ -181,7 +184,9 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
     )
 
 
-def _gpu_part(seen: View, windows: Windows | None, classes: dict[Limit, Bools]) -> dict[str, Any]:
+def _gpu_part(
+    seen: View, windows: Windows | None, classes: dict[Limit, Bools], outliers: list[Outlier]
+) -> dict[str, Any]:
     """The figures that need GPU work and a window."""
     if windows is None or not _placed(seen, windows):
         return {
@@ -191,9 +196,10 @@ def _gpu_part(seen: View, windows: Windows | None, classes: dict[Limit, Bools]) 
             "busy_by_limit_us": {},
             "waits_over_gpu_us": 0.0,
         }
-    busy_time = windows.during_steps(seen.on_device)
+    busy_time, gaps = windows.during_steps(seen.on_device), idle.find_gaps(seen, windows)
     return {
-        "idle": idle.summarize(seen, idle.find_gaps(seen, windows), windows),
+        "idle": idle.summarize(seen, gaps, windows),
+        "single": single(seen, windows, gaps, [outlier.step for outlier in outliers]),
         "split": limits.split(seen, windows, classes),
         "busy_us": busy_time.length / 1000,
         "busy_by_limit_us": limits.by_limit(seen, windows, classes),

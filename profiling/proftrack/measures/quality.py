@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from proftrack.measures.cold import start_up_calls
 from proftrack.measures.compiling import compilations, compiling_steps, number_of
 from proftrack.measures.evaluation import steps_with_evaluation
 from proftrack.measures.intervals import union_by_group
 from proftrack.measures.typical import Outlier, step_times
-from proftrack.measures.view import View
+from proftrack.measures.view import View, start_up
 from proftrack.measures.window import Windows
 from proftrack.record.figures import Flag, FlagCode
 from proftrack.text import counted, short_time
@@ -145,7 +144,7 @@ def _outliers(view: View, windows: Windows | None, outliers: Sequence[Outlier]) 
 
 
 def _cold_start(view: View) -> Iterator[Flag]:
-    table, calls = view.table, start_up_calls(view.table)
+    table, calls = view.table, start_up(view)
     if len(calls):
         spent = table.dur[calls]
         longest = table.names[table.name[calls[int(np.argmax(spent))]]]

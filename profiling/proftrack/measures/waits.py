@@ -98,3 +98,11 @@ def _outermost(view: View, rows: Ints) -> tuple[Ints, Ints]:
     rows, at = rows[~nested], at[~nested]
     inside = forest.nearest(at, table.kind[forest.rows] == Kind.CPU_OP)
     return rows, np.where(inside == NONE, NONE, table.name[forest.rows[np.maximum(inside, 0)]]).astype(np.int64)
+
+
+def profilers_own(table: EventTable) -> Bools:
+    """Mask of the profiler's own work, which does not happen without it: requesting and flushing buffers.
+
+    The driver loading code on its first call is not, though it is shown among that.
+    """
+    return table.valid & table.of_kind(Kind.OVERHEAD) & ~table.named(lambda name: "Loading" in name)

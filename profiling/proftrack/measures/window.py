@@ -163,7 +163,8 @@ def find_windows(
         device_low, unrecorded = _device_start(table, links, on_device, low)
         device_high = _end_of_steps(steps, on_device)
     if len(steps) < 2:  # a step is not cut in two, a recording may be
-        device_low = max(device_low, _start_up_end(table, links, on_device, 1.0 if len(steps) else MOST_WORK))
+        share = 1.0 if len(steps) else MOST_WORK
+        device_low = max(device_low, _start_up_end(table, links, on_device, share, running=leaked > 0))
     whole = union(np.array([device_low], dtype=np.int64), np.array([device_high], dtype=np.int64))
     unseen = device_low - low if unrecorded else 0
     return Windows(low, high, device_low, device_high, leaked, unrecorded, unseen, whole, len(steps))
@@ -189,13 +190,14 @@ def _device_start(table: EventTable, links: Links, on_device: Ownership, low: in
     return min(device_low, int(on_device.end[here].max())), False
 
 
-def _start_up_end(table: EventTable, links: Links, on_device: Ownership, share: float) -> int:
+def _start_up_end(table: EventTable, links: Links, on_device: Ownership, share: float, *, running: bool) -> int:
     """When the start-up ahead of own work was over (all of it, if ahead of this share), at most when that work began;
     0 if there was none."""
     own = np.flatnonzero(on_device.usable & (on_device.step != NONE))
     start, launch = on_device.start[own], links.launch[own]
     launched = np.where(launch == NONE, start, table.end[launch])
-    over = start_up_end(table, launched, on_device.end[own] - start, share) if len(own) else None
+    length = on_device.end[own] - start
+    over = start_up_end(table, launched, length, share, running=running) if len(own) else None
     return 0 if over is None else min(over, int(start[launched >= over].min()))
 
 

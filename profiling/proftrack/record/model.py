@@ -2,6 +2,8 @@
 
 Format history
     1   first
+    2   steps left out of T and B (`per_step[].outlier`, `per_step[].device_us`, `window.outlier_steps`,
+        `times.step_time_all_steps_us`); `launches` may be null; `joint.findings` are objects with a code
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from proftrack.record.figures import (
 from proftrack.record.timing import Timing
 from proftrack.record.verdict import Verdict
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class SourceFile(Struct, frozen=True, kw_only=True):

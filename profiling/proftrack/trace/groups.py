@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+from itertools import pairwise
 from typing import Any
 
-LARGEST_GROUP = 10**7
+LARGEST_GROUP = 10**6
 """A larger number cannot be a number of ranks."""
+_SHORTENED = re.compile(r"\s*\[(?P<first>[\d,\s]+),\s*\.\.\.,\s*(?P<last>\d{1,18})\s*\]\s*")
 
 
 def count_of(value: object) -> int | None:
@@ -22,8 +25,14 @@ def world_size(distributed: dict[str, Any] | None) -> int | None:
     return size if size and size <= LARGEST_GROUP else None
 
 
-def ranks_in(value: object) -> tuple[int, ...] | None:
-    """The ranks of a list, or of one written as text (`[0, 1]`), in order. None if it is shortened or not a list."""
+def ranks_in(value: object, size: int | None = None) -> tuple[int, ...] | None:
+    """The ranks of a list, or of one written as text (`[0, 1]`), in order. None if it is not a list.
+
+    A list of more than thirty is shortened (`[0, 2, ..., 126]`): its ranks follow if they are evenly spaced and as many
+    as `size` says.
+    """
+    if isinstance(value, str) and (shortened := _SHORTENED.fullmatch(value[:10_000])):
+        return _evenly_spaced(shortened["first"], int(shortened["last"]), size)
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -33,6 +42,17 @@ def ranks_in(value: object) -> tuple[int, ...] | None:
         return None
     ranks = [count_of(item) for item in value]
     return tuple(sorted({rank for rank in ranks if rank is not None})) if None not in ranks and ranks else None
+
+
+def _evenly_spaced(first: str, last: int, size: int | None) -> tuple[int, ...] | None:
+    numbers = [count_of(rank.strip()) for rank in first.split(",")]
+    shown = [rank for rank in numbers if rank is not None]
+    steps = {after - before for before, after in pairwise(shown)} or {1}
+    step = steps.pop()
+    whole = range(shown[0], last + 1, step) if step > 0 and shown else range(0)
+    if None in numbers or steps or size is None or size > LARGEST_GROUP or len(whole) != size or whole[-1] != last:
+        return None
+    return tuple(whole)
 
 
 def configured(distributed: dict[str, Any] | None) -> dict[str, tuple[int, ...]]:
