@@ -12,32 +12,30 @@ from __future__ import annotations
 
 import numpy as np
 
-from proftrack.measures.idle import CAUSES, find_gaps
+from proftrack.measures.idle import CAUSES, explained
 from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.view import View
 from proftrack.measures.waits import waiting_calls
-from proftrack.measures.window import QUEUE_DELAY_NS, Windows
+from proftrack.measures.window import QUEUE_DELAY_NS, Windows, busy
 from proftrack.trace.table import NONE, Ints
 
 
 def without_unseen_queue(seen: View, windows: Windows) -> Windows:
     """The windows of a trace without steps, whose typical time leaves out waiting in queues that it does not show."""
-    first = _first_of_streams(seen)
-    work, launch = seen.on_device, seen.links.launch
-    if len(seen.steps) or not (work.start[first] - seen.table.ts[launch[first]] > QUEUE_DELAY_NS).any():
+    work, launch, first = seen.on_device, seen.links.launch, _first_of_streams(seen)
+    first = first[work.start[first] - seen.table.ts[launch[first]] > QUEUE_DELAY_NS]
+    idle = busy(work).gaps(windows.device_low, windows.device_high)
+    ended = np.isin(idle.end, work.start[first])
+    if len(seen.steps) or not ended.any():
         return windows
-    gaps = find_gaps(seen, windows)
+    gaps = explained(seen, windows, Intervals(idle.start[ended], idle.end[ended]))
     waits = (gaps.cause == CAUSES.index("queued")) & np.isin(gaps.launch, launch[first])
-    waits &= np.isin(gaps.end, work.start[first])
     if not waits.any():
         return windows
-    typical = intersection(windows.typical, _outside(union(gaps.start[waits], gaps.end[waits]), windows))
+    queues = union(gaps.start[waits], gaps.end[waits])
+    typical = intersection(windows.typical, queues.gaps(windows.device_low, windows.device_high))
     unseen = max(_host_time(seen, windows) - typical.length, 0)
     return windows._replace(typical=typical, unrecorded=True, unseen=unseen)
-
-
-def _outside(queues: Intervals, windows: Windows) -> Intervals:
-    return queues.gaps(windows.device_low, windows.device_high)
 
 
 def _first_of_streams(seen: View) -> Ints:
