@@ -203,8 +203,9 @@ def test_a_last_step_in_which_nothing_runs_is_none() -> None:
         assert trace.measures().window.typical_steps == 3
 
 
-def test_an_empty_end_behind_a_single_step_is_none_either() -> None:
-    """The mean of the two would halve the only step: T 1 ms, B 0.9 ms."""
-    trace = TraceBuilder().step(7, at=0, dur=1000).work(1, launch=10, at=20, dur=900).step(8, at=1020, dur=15)
+def test_of_two_steps_an_empty_one_counts() -> None:
+    trace = TraceBuilder().step(7, at=0, dur=1000).work(1, launch=10, at=20, dur=900).step(8, at=1000, dur=15)
     measures = trace.measures()
-    assert (measures.step_time_profiled_us, measures.gpu_busy_per_step_us) == (1000, 900)
+    assert measures.window.typical_steps == 2
+    assert measures.gpu_busy_per_step_us == 450
+    assert flags(measures)["uneven_steps"] == 1

@@ -133,13 +133,13 @@ def _known(seen: View, times: StepTimes) -> list[Outlier]:
 
 
 def _ends_empty(seen: View) -> bool:
-    """Whether nothing runs in the last step, a short one, though the one before it launches work.
+    """Whether nothing runs in the last of at least three steps, a short one, though the one before it launches work.
 
     `prof.step()` at the end of a loop begins a step; if the loop then ends, that step is none of the program's.
     """
     table, steps, step = seen.table, seen.steps, seen.owned.step
     length = steps.end - steps.start
-    if len(steps) < 2 or not (step == len(steps) - 2).any() or length[-1] > STUB * np.median(length[:-1]):
+    if len(steps) < FEWEST or not (step == len(steps) - 2).any() or length[-1] > STUB * np.median(length[:-1]):
         return False
     runs = table.valid & table.of_kind(Kind.CPU_OP, *CALL_KINDS)
     return not (runs & (table.ts >= steps.start[-1]) & (table.ts < steps.end[-1])).any()
