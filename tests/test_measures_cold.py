@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from traces import BACKWARD, TraceBuilder, flags
 
@@ -50,10 +51,34 @@ def test_other_threads_start_nothing_up() -> None:
     assert names_of(trace) == []
 
 
-def test_where_it_ends() -> None:
+@pytest.mark.parametrize(
+    ("lengths", "share", "end"),
+    [
+        ([10, 10, 10, 10], 1.0, 30_000_000),  # all of the work lies behind the first call only
+        ([10, 10, 10, 10], 0.5, 90_000_000),  # exactly half of it lies behind the second, too
+        ([20, 20, 10, 10], 0.5, 30_000_000),  # and here a third
+        ([10, 10, 10, 10], 0.51, 30_000_000),
+        ([0, 0, 0, 0], 0.5, None),
+    ],
+)
+def test_where_it_ends(lengths: list[int], share: float, end: int | None) -> None:
+    """Two calls, until 30 and 90 ms; two launches return at 50 ms, one with the second call, one at 95 ms."""
     trace = kernels(TraceBuilder(), 50_000).call("cudaFree", at=0, dur=30_000).call("cudaMalloc", at=60_000, dur=30_000)
-    assert start_up_end(trace.table(), 50_010_000) == 30_000_000
-    assert start_up_end(kernels(TraceBuilder(), 0).table(), 10_000) is None
+    launched = np.array([50_000_000, 50_000_000, 90_000_000, 95_000_000])
+    assert start_up_end(trace.table(), launched, np.array(lengths), share) == end
+
+
+def test_it_is_over_only_behind_the_last_call() -> None:
+    """Of ten kernels, eight lie behind the second call, six behind the third: the first alone precedes them all."""
+    trace = kernels(TraceBuilder(), 40_000).call("cudaFree", at=0, dur=30_000)
+    trace.call("hipLaunchKernel", at=60_000, dur=25_000).call("cuLibraryLoadData", at=90_000, dur=25_000)
+    launched = np.array([40, 41, 86, 87, 120, 121, 122, 123, 124, 125]) * 1_000_000
+    for share, end in ((0.75, 30_000_000), (0.6, 115_000_000)):
+        assert start_up_end(trace.table(), launched, np.full(10, 7), share) == end
+
+
+def test_none_ends_where_none_is() -> None:
+    assert start_up_end(kernels(TraceBuilder(), 0).table(), np.array([5]), np.array([9]), 0.0) is None
 
 
 def test_without_steps_the_device_window_begins_behind_it() -> None:
@@ -85,6 +110,38 @@ def test_a_single_step_begins_behind_it_too() -> None:
     assert flags(measures) == {"cold_start": 1}
     assert measures.window.device_duration_us == 30_420 - 30_100
     assert (measures.window.duration_us, measures.totals.gpu_idle_us) == (30_420, 30_420 - 270)
+
+
+def first_pass(*, behind: int, before: int = 1) -> TraceBuilder:
+    """Without steps: kernels of 90 us every 100 us, `before` a launch of 40 ms that loads its kernel and `behind`."""
+    trace = kernels(TraceBuilder(), 0, before)
+    at = 100 * before
+    trace.launch(at=at, dur=40_000, correlation=1).kernel(at=at + 39_990, dur=90, correlation=1)
+    for i in range(behind - 1):
+        trace.work(1000 + i, launch=at + 40_020 + 100 * i, at=at + 40_090 + 100 * i, dur=90)
+    return trace
+
+
+def test_a_first_pass_is_judged_behind_the_start_up_that_most_work_follows() -> None:
+    """One kernel, and 90 us later 40 ms of loading; behind it, four kernels with 10 us between them are 390 us."""
+    measures = first_pass(behind=4).measures()
+    assert measures.window.duration_us == 100 + 39_990 + 390 - 10
+    assert measures.window.device_duration_us == 390
+    assert measures.gpu_busy_per_step_us == 360
+    assert "startup" not in measures.idle.by_cause_us_per_step
+    assert flags(measures)["cold_start"] == 1
+
+
+def test_start_up_amid_the_work_stays() -> None:
+    """Three kernels behind the launch that loads, and two before it: 60 % of the work."""
+    measures = first_pass(behind=3, before=2).measures()
+    assert measures.window.device_duration_us == measures.window.duration_us
+    assert measures.idle.by_cause_us_per_step["startup"] == 200 + 39_990 - 200  # from the second kernel's end
+
+
+def test_a_step_is_not_cut_in_two() -> None:
+    trace = first_pass(behind=9).step(0, at=0, dur=41_000)
+    assert trace.measures().window.device_duration_us == 41_000
 
 
 def flushing(at: float, *, earlier: bool) -> TraceBuilder:

@@ -47,14 +47,21 @@ def start_up_calls(table: EventTable, second_step: int | None = None, *, running
     return rows[~(allocates & again)]
 
 
-def start_up_end(table: EventTable, first_work: int, *, running: bool = False) -> int | None:
-    """When the start-up ahead of the first GPU work, which starts at `first_work`, was over; at most that time.
+def start_up_end(table: EventTable, launched: Ints, length: Ints, share: float, *, running: bool = False) -> int | None:
+    """When the start-up was over: all of it, if this share of the GPU work (by its time) was launched behind it.
 
-    host  |-cudaFree(0)-------------|  |-L-|
-    GPU                                   |====
-                                    ^
-    None if there was none. The first launch may itself be the call that loads something.
+    host  |-cudaFree(0)-------------|  |-L-|  |-cuLibraryLoadData-|  |-L-|
+    GPU                                   |=|                           |===============
+                                                                  ^
+    Otherwise, that ahead of all work; None if there was none. `launched` is when the launch call of each piece of work
+    returned, `length` how long the work took. The first launch may itself be the call that loads something.
     """
     calls = start_up_calls(table, running=running)
-    calls = calls[table.ts[calls] < first_work]
-    return min(int(table.end[calls].max()), first_work) if len(calls) else None
+    order = np.argsort(launched, kind="stable")
+    behind = np.concatenate([np.cumsum(length[order][::-1])[::-1], [0]])
+    ends = np.sort(table.end[calls])
+    rest = behind[np.searchsorted(launched[order], ends)]
+    least = np.full(len(ends), float(behind[0]))
+    least[-1:] = behind[0] * share
+    ends = ends[(rest > 0) & (rest >= least)]
+    return int(ends[-1]) if len(ends) else None

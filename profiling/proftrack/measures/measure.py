@@ -15,6 +15,7 @@ from proftrack.measures.compiling import compiling_steps
 from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.single import Single, single
 from proftrack.measures.typical import Outlier, find_outliers, step_times, without_outliers
+from proftrack.measures.unseen import without_unseen_queue
 from proftrack.measures.view import View, view
 from proftrack.measures.waits import Wait, delays_until, waiting_calls, waits
 from proftrack.measures.window import Windows, busy, find_windows
@@ -68,7 +69,8 @@ class Measures:
     memory_sets: int = 0
     """How many of the launches set memory: whether they have work in a trace says nothing."""
     unseen_queue_us: float = 0.0
-    """Time cut off the device window's start because a queue that is not in the trace seems to have filled it."""
+    """By how much the steps may take longer: with steps, the time cut off the device window's start because a queue
+    that is not in the trace seems to have filled it; without, the host's own time beyond the typical time."""
     single: Single | None = None
     """The part of the typical time that only one step shows."""
     compiling_us: float = 0.0
@@ -142,6 +144,8 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
     if windows is not None and placed and len(seen.steps):
         outliers = find_outliers(seen, windows)
         windows = without_outliers(seen, windows, outliers)
+    elif windows is not None and placed:
+        windows = without_unseen_queue(seen, windows)
     owner = tables.launching_row(table, seen.forest, seen.links)
     operators = work.operator_costs(table, seen.forest)
     costs = work.gpu_costs(table, seen.links.gpu, owner, operators, ceilings)
@@ -167,7 +171,7 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         host_rows=_host_rows(seen, windows),
         impossible_us=_impossible_ns(seen) / 1000,
         memory_sets=int(seen.links.set_calls.sum()),
-        unseen_queue_us=(windows.device_low - windows.low) / 1000 if windows and windows.unrecorded else 0.0,
+        unseen_queue_us=windows.unseen / 1000 if windows else 0.0,
         other_us=_others(table),
         collectives=collectives(seen),
         compiling_us=_compiling(seen, outliers),

@@ -98,6 +98,9 @@ def _steps(view: View, windows: Windows | None, outliers: Sequence[Outlier]) -> 
     steps = view.steps
     if any(outlier.cold for outlier in outliers) or (len(steps) < 2 and len(view.links.gpu)):
         yield from _cold_start(view)
+    if windows is not None and (windows.leaked or windows.unrecorded):
+        detail = "" if windows.leaked else "The trace does not show it, but the first work waited in a queue."
+        yield flag("work_before_window", max(windows.leaked, 1), detail)
     if not len(steps):
         yield flag("no_steps", 1)
         return
@@ -109,9 +112,6 @@ def _steps(view: View, windows: Windows | None, outliers: Sequence[Outlier]) -> 
     if typical.sum() > 1:
         yield from _uneven(view, typical)
     yield from _evaluation(view, outliers)
-    if windows is not None and (windows.leaked or windows.unrecorded):
-        detail = "" if windows.leaked else "The trace does not show it, but the steps' first work waited in a queue."
-        yield flag("work_before_window", max(windows.leaked, 1), detail)
 
 
 def _uneven(view: View, typical: Bools) -> Iterator[Flag]:

@@ -251,8 +251,9 @@ class _Outcome:
         idle = structs.replace(self.facts, step_time_us=self.facts.step_time_us + unseen)
         if regime(idle, self.limits) != self.regime:
             reasons.append(
-                f"In {short_time(unseen)} per step before the first recorded GPU work, a queue of earlier work may "
-                f"have run, or the GPU may have been idle; if it was idle, the trace is {regime(idle, self.limits)}. "
+                "Before the first recorded GPU work, a queue of earlier work may have run, or the GPU may have been "
+                f"idle: without a queue, a step may take {short_time(unseen)} longer, and the trace is "
+                f"{regime(idle, self.limits)}. "
                 "Give the unprofiled step time (--step-time-us)."
             )
         if "recompiled_in_window" in self.flags and not self._left_out("recompiled_in_window"):
