@@ -61,10 +61,11 @@ def test_rows_and_marks_of_a_clean_trace() -> None:
         (3, 10, 1, "launch", "cudaLaunchKernel", 1),
         (4, 15, 40, "arithmetic", "gemm", None),
     ]
-    # Idle: before the first kernel, and between the two (55 to 115); the device window ends with the last.
+    # Idle: before the first kernel, between the two (55 to 115), and behind the second until the step ends.
     assert [row[:4] for row in rows(lanes) if row[0] == 5] == [
         (5, 0, 15, "idle-dispatch"),
         (5, 55, 60, "idle-dispatch"),
+        (5, 155, 45, "idle-dispatch"),
     ]
     assert lanes.notes == []
 
@@ -219,8 +220,8 @@ def test_a_large_step_is_thinned_and_says_so(monkeypatch: pytest.MonkeyPatch) ->
         trace.op("aten::add", at=10 + 20 * i, dur=10).work(i + 1, launch=12 + 20 * i, at=15 + 20 * i, dur=2)
     lanes = lanes_of(trace)
     assert len(lanes.marks.row) <= 400
-    assert lanes.marks.events.sum() == 1 + 3 * 500 + 500  # the gaps before, between and behind the kernels, clipped
-    assert lanes.notes[0].startswith("2,001 events are drawn as")
+    assert lanes.marks.events.sum() == 1 + 3 * 500 + 501  # the gaps before, between and behind the kernels
+    assert lanes.notes[0].startswith("2,002 events are drawn as")
     assert lanes.close_up is not None
     low, high = lanes.close_up
     inside = (lanes.marks.start >= low) & (lanes.marks.start < high)
