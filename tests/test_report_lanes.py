@@ -61,7 +61,7 @@ def test_rows_and_marks_of_a_clean_trace() -> None:
         (3, 10, 1, "launch", "cudaLaunchKernel", 1),
         (4, 15, 40, "arithmetic", "gemm", None),
     ]
-    # Idle: before the first kernel, between the two (55 to 115), and behind the last one to the end of its step (200).
+    # Idle: before the first kernel, between the two (55 to 115), and behind the second until the step ends.
     assert [row[:4] for row in rows(lanes) if row[0] == 5] == [
         (5, 0, 15, "idle-dispatch"),
         (5, 55, 60, "idle-dispatch"),
