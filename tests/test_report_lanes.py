@@ -75,10 +75,20 @@ def test_it_opens_on_the_step_with_most_gpu_work_to_the_end_of_that_work() -> No
     trace.step(1, at=0, dur=10).work(1, launch=2, at=5, dur=3)
     trace.step(2, at=10, dur=10).work(2, launch=12, at=30, dur=50)
     trace.step(3, at=20, dur=70).work(3, launch=25, at=85, dur=1)
+    trace.step(4, at=90, dur=60)  # 10, 70, 10 and 60 us: none is over three times the median
     lanes = lanes_of(trace)
     assert lanes.step == "ProfilerStep#2"
     assert lanes.focus == (10_000, 80_000)
-    assert (lanes.low, lanes.high) == (0, 90_000)
+    assert (lanes.low, lanes.high) == (0, 150_000)
+
+
+def test_it_opens_on_a_typical_step() -> None:
+    """The third of four steps takes 400 us of GPU time, the others 20 us, 30 us and 20 us."""
+    trace, at = TraceBuilder(), 0
+    for number, busy in enumerate((20, 30, 400, 20)):
+        trace.step(number, at=at, dur=busy + 10).work(number + 1, launch=at + 2, at=at + 5, dur=busy)
+        at += busy + 10
+    assert lanes_of(trace).step == "ProfilerStep#1"
 
 
 def test_without_gpu_work_it_opens_on_the_longest_step() -> None:

@@ -15,6 +15,7 @@ from proftrack.record.figures import IdleCause, IdleGap
 from proftrack.record.verdict import Cause, Regime, Verdict
 from proftrack.verdict.advice import Step, advise
 from proftrack.verdict.context import Context
+from proftrack.verdict.evidence import headroom
 from proftrack.verdict.judge import judge
 from proftrack.verdict.rules import StepFacts
 from proftrack.verdict.thresholds import THRESHOLDS
@@ -297,6 +298,14 @@ def test_headroom_of_a_bare_trace_is_a_bound_in_both_readings() -> None:
     assert "at most 3.0x to 9.0x faster. That is a bound from a profiled step" in bare.text, bare.text
     given = next(e for e in verdict_of(trace, 900).evidence if e.name == "overhead_headroom")
     assert given.text == "Without any launch overhead: at most 9.0x faster."
+
+
+@pytest.mark.parametrize(
+    ("recorded", "without", "text"),
+    [(10.0, 9.96, "at most 10x"), (1.01, 1.0, "at most 1.01x"), (1.82, 1.75, "at most 1.75x to 1.82x")],
+)
+def test_two_readings_that_hardly_differ_are_one(recorded: float, without: float, text: str) -> None:
+    assert headroom(recorded, without) == text
 
 
 CEILINGS = Ceilings(device="Test GPU", flops_per_s={"float32": 1e12}, bytes_per_s=1e12)

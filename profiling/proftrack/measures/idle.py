@@ -304,7 +304,7 @@ def summarize(view: View, gaps: Gaps, windows: Windows) -> Idle:
 
 def _rows_within(view: View, gaps: Gaps) -> Ints:
     """For each gap, how many host rows that delayed its end were recorded in it."""
-    starts = np.sort(view.table.ts[recorded_on_host(view.table)])
+    starts = np.sort(view.table.ts[recorded_on_host(view.table)], kind="stable")  # fast, as files are nearly in order
     until = np.where(gaps.launch == NONE, gaps.end, np.minimum(view.table.end[gaps.launch], gaps.end))
     until = np.where(gaps.cause == CAUSES.index("queued"), gaps.start, until)
     counts = np.searchsorted(starts, np.maximum(until, gaps.start)) - np.searchsorted(starts, gaps.start)

@@ -23,8 +23,8 @@ FLAGS: dict[FlagCode, str] = {
     "fewer_steps": "The loop ended before its schedule did: figures rest on fewer steps than requested.",
     "several_processes": "One file holds steps of several processes: their times are mixed; record them separately.",
     "cold_start": "CUDA, a library or a kernel was loaded while recording: that happens once, and later steps lack it.",
-    "outlier_steps": "Some steps are unlike the others and do not recur: T, B and the causes leave them out, "
-    "totals include them.",
+    "outlier_steps": "Some steps are not like the others (start-up, compilation, evaluation, or once much longer): "
+    "T, B and the causes leave them out, totals include them.",
     "uneven_steps": "The recorded steps differ widely: their mean represents none of them.",
     "launches_without_gpu_work": "Some launch calls have no recorded GPU work: busy time may be too small.",
     "gpu_not_measured": "The host launched GPU work but none was recorded: the GPU was not measured, rather than idle.",
@@ -148,7 +148,7 @@ def _cold_start(view: View) -> Iterator[Flag]:
     if len(calls):
         spent = table.dur[calls]
         longest = table.names[table.name[calls[int(np.argmax(spent))]]]
-        yield flag("cold_start", len(calls), f"{int(spent.sum()) / 1e6:.0f} ms, the longest call is {longest}.")
+        yield flag("cold_start", len(calls), f"{short_time(int(spent.sum()) / 1000)}, the longest call is {longest}.")
 
 
 def _gpu(view: View, _: Windows | None) -> Iterator[Flag]:
@@ -213,7 +213,7 @@ def _clocks(view: View, _: Windows | None) -> Iterator[Flag]:
     usable = owned.usable
     cut = view.table.end[links.gpu] - owned.end
     if cut.any():
-        yield flag("impossible_durations", int((cut > 0).sum()), f"Cut off: {int(cut.sum()) / 1000:.1f} us.")
+        yield flag("impossible_durations", int((cut > 0).sum()), f"Cut off: {short_time(int(cut.sum()) / 1000)}.")
     lane, start, end = table.lane[links.gpu[usable]], owned.start[usable], owned.end[usable]
     count = sum(_overlaps(start[lane == one], end[lane == one]) for one in np.unique(lane).tolist())
     if count:

@@ -61,10 +61,12 @@ def timed(measures: Measures, basis: Basis) -> str:
 
 
 def headroom(recorded: float, without_inflation: float | None = None) -> str:
-    """How much faster a step could be: `at most 18x`, or a bound from a profiled step, `at most 18x to 68x`."""
-    most = factor(max(recorded, 1.0))
-    least = most if without_inflation is None else factor(max(without_inflation, 1.0))
-    return f"at most {most}" if least == most else f"at most {least} to {most}"
+    """How much faster a step could be: `at most 18x`, or a bound from a profiled step, `at most 18x to 68x`.
+
+    Readings less than 2 % apart are one: `10.0x to 10x` says nothing.
+    """
+    most, least = max(recorded, 1.0), max(without_inflation or recorded, 1.0)
+    return f"at most {factor(most)}" if most < 1.02 * least else f"at most {factor(least)} to {factor(most)}"
 
 
 def collect(
@@ -84,7 +86,9 @@ def collect(
     ]
     if context.unprofiled_us is None:
         other = without_inflation(facts, limits).busy_fraction
-        text = f"u = {facts.busy_fraction:.2f} in the trace, and up to {other:.2f} without the profiler."
+        recorded, most = f"{facts.busy_fraction:.2f}", f"{other:.2f}"
+        without = "hardly more" if most == recorded else f"up to {most}"
+        text = f"u = {recorded} in the trace, and {without} without the profiler."
         out.append(item("gpu_busy_fraction_without_inflation", other, "", text))
     return out + _other_mode(facts, context, limits)
 
