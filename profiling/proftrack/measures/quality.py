@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from proftrack.measures.cold import start_up_calls
 from proftrack.measures.compiling import compilations, compiling_steps, number_of
 from proftrack.measures.evaluation import steps_with_evaluation
 from proftrack.measures.intervals import union_by_group
 from proftrack.measures.typical import Outlier, step_times
-from proftrack.measures.view import View
+from proftrack.measures.view import View, start_up
 from proftrack.measures.window import Windows
 from proftrack.record.figures import Flag, FlagCode
 from proftrack.text import counted, short_time
@@ -99,6 +98,9 @@ def _steps(view: View, windows: Windows | None, outliers: Sequence[Outlier]) -> 
     steps = view.steps
     if any(outlier.cold for outlier in outliers) or (len(steps) < 2 and len(view.links.gpu)):
         yield from _cold_start(view)
+    if windows is not None and (windows.leaked or windows.unrecorded):
+        detail = "" if windows.leaked else "The trace does not show it, but the first work waited in a queue."
+        yield flag("work_before_window", max(windows.leaked, 1), detail)
     if not len(steps):
         yield flag("no_steps", 1)
         return
@@ -110,9 +112,6 @@ def _steps(view: View, windows: Windows | None, outliers: Sequence[Outlier]) -> 
     if typical.sum() > 1:
         yield from _uneven(view, typical)
     yield from _evaluation(view, outliers)
-    if windows is not None and (windows.leaked or windows.unrecorded):
-        detail = "" if windows.leaked else "The trace does not show it, but the steps' first work waited in a queue."
-        yield flag("work_before_window", max(windows.leaked, 1), detail)
 
 
 def _uneven(view: View, typical: Bools) -> Iterator[Flag]:
@@ -145,7 +144,7 @@ def _outliers(view: View, windows: Windows | None, outliers: Sequence[Outlier]) 
 
 
 def _cold_start(view: View) -> Iterator[Flag]:
-    table, calls = view.table, start_up_calls(view.table)
+    table, calls = view.table, start_up(view)
     if len(calls):
         spent = table.dur[calls]
         longest = table.names[table.name[calls[int(np.argmax(spent))]]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from proftrack.measures import Measures
 from proftrack.record.figures import IdleCause, Limit
-from proftrack.record.verdict import Evidence, Regime
+from proftrack.record.verdict import Basis, Evidence, Regime
 from proftrack.text import factor, short_time
 from proftrack.verdict.context import Context
 from proftrack.verdict.rules import StepFacts, regime, without_inflation
@@ -45,11 +45,19 @@ _REGIME_TEXT: dict[Regime, str] = {
 
 
 def summary(name: Regime, facts: StepFacts, *, what: str = "step") -> str:
-    """The verdict in one plain sentence; `what` is what the times are of: a step or the recording."""
+    """The verdict in one plain sentence; `what` is what the times are of (see `timed`)."""
     times = f"{short_time(facts.gpu_busy_us)} of a {short_time(facts.step_time_us)} {what}"
     allocating = name == "host-bound" and facts.host_cause == "allocator"
     why = "the host allocated or freed device memory" if allocating else _REGIME_TEXT[name]
     return f"{name.capitalize()}: the GPU is busy {times} ({facts.busy_fraction:.0%}); {why}."
+
+
+def timed(measures: Measures, basis: Basis) -> str:
+    """What T is the time of. That of a recording without steps leaves its start-up out."""
+    if measures.steps:
+        return "step"
+    cold = basis == "profiled" and any(flag.code == "cold_start" for flag in measures.flags)
+    return "recording without its start-up" if cold else "recording"
 
 
 def headroom(recorded: float, without_inflation: float | None = None) -> str:
@@ -65,11 +73,12 @@ def collect(
     measures: Measures, facts: StepFacts, context: Context, roofline: float | None, limits: Thresholds
 ) -> list[Evidence]:
     """All figures for or against the verdict, the three times first."""
-    timed = "A step" if measures.steps else "The recording"
-    kind = "without the profiler" if context.unprofiled_us is not None else "in the trace"
+    basis: Basis = "profiled" if context.unprofiled_us is None else "unprofiled"
+    what = f"{'A' if measures.steps else 'The'} {timed(measures, basis)}"
+    kind = "without the profiler" if basis == "unprofiled" else "in the trace"
     step, busy = short_time(facts.step_time_us), short_time(facts.gpu_busy_us)
     out = [
-        item("step_time_us", facts.step_time_us, "us", f"{timed} takes {step} {kind}."),
+        item("step_time_us", facts.step_time_us, "us", f"{what} takes {step} {kind}."),
         item("gpu_busy_per_step_us", facts.gpu_busy_us, "us", f"The GPU is busy for {busy} of it."),
         *_headrooms(facts, context, measures, roofline, limits),
         *_idle(measures, facts, limits),
