@@ -18,6 +18,7 @@ limits       what limits GPU work, and how busy time divides among the limits
 work, costs  arithmetic and memory traffic, from operators' input shapes
 sites        which operator caused which GPU work
 evaluation   steps that hold evaluation
+single       time of the typical steps that only one of them shows
 compiling    compilations, and autotuning, in the steps
 tables       operators, GPU work, steps, regions, devices
 collectives  collectives in order
