@@ -9,7 +9,7 @@ import numpy as np
 from proftrack.measures.cold import start_up_calls
 from proftrack.measures.compiling import compilations, compiling_steps, number_of
 from proftrack.measures.evaluation import steps_with_evaluation
-from proftrack.measures.intervals import union_by_group
+from proftrack.measures.intervals import union, union_by_group
 from proftrack.measures.typical import Outlier, step_times
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
@@ -147,9 +147,9 @@ def _outliers(view: View, windows: Windows | None, outliers: Sequence[Outlier]) 
 def _cold_start(view: View) -> Iterator[Flag]:
     table, calls = view.table, start_up_calls(view.table)
     if len(calls):
-        spent = table.dur[calls]
-        longest = table.names[table.name[calls[int(np.argmax(spent))]]]
-        yield flag("cold_start", len(calls), f"{int(spent.sum()) / 1e6:.0f} ms, the longest call is {longest}.")
+        spent = union(table.ts[calls], table.end[calls]).length  # a runtime call may go through a driver call
+        longest = table.names[table.name[calls[int(np.argmax(table.dur[calls]))]]]
+        yield flag("cold_start", len(calls), f"{spent / 1e6:.0f} ms, the longest call is {longest}.")
 
 
 def _gpu(view: View, _: Windows | None) -> Iterator[Flag]:
