@@ -23,8 +23,8 @@ START_UP_NS = 20_000_000
 creating a context, loading a library, or loading a kernel when it is first launched take tens of milliseconds."""
 
 LOADING_NS = 1_000_000
-"""A shorter call than START_UP_NS, but longer than this, starts something up if it is one that loads: by its name, or as
-the first launch of its kernel. Together such calls must take START_UP_NS, too."""
+"""A shorter call, but longer than this, starts something up if it is one that loads: by its name, or as the first
+launch of its kernel. Together such calls must take START_UP_NS, too."""
 
 _LOADS = re.compile(r"(?:Module|Library)Load|GetFunction|Func(?:Get|Set)Attribute")
 

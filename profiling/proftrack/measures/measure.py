@@ -143,7 +143,7 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
     operators = work.operator_costs(table, seen.forest)
     costs = work.gpu_costs(table, seen.links.gpu, owner, operators, ceilings)
     classes = limits.classes_of(seen, owner, costs)
-    gpu = _gpu_part(seen, windows, classes)
+    gpu = _gpu_part(seen, windows, outliers, classes)
     shapes = len(table.signatures) > 0 and len(seen.forest.rows) > 0
     owned = work.Owned(seen.links.gpu, owner, operators, costs)
     own = (seen.owned.step != NONE) & ~np.isin(seen.owned.step, [outlier.step for outlier in outliers])
@@ -177,7 +177,9 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
     )
 
 
-def _gpu_part(seen: View, windows: Windows | None, classes: dict[Limit, Bools]) -> dict[str, Any]:
+def _gpu_part(
+    seen: View, windows: Windows | None, outliers: list[Outlier], classes: dict[Limit, Bools]
+) -> dict[str, Any]:
     """The figures that need GPU work and a window."""
     if windows is None or not _placed(seen, windows):
         return {
@@ -194,7 +196,7 @@ def _gpu_part(seen: View, windows: Windows | None, classes: dict[Limit, Bools]) 
         "busy_us": busy_time.length / 1000,
         "busy_by_limit_us": limits.by_limit(seen, windows, classes),
         "waits_over_gpu_us": _waits_over_gpu(seen, busy_time),
-        "waits": waits(seen, busy_time),
+        "waits": waits(seen, busy_time, [outlier.step for outlier in outliers]),
     }
 
 
