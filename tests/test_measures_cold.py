@@ -137,3 +137,13 @@ def test_a_runtime_call_and_the_driver_call_in_it_take_their_time_once() -> None
     trace.call("cuLibraryLoadData", at=10, dur=149_000, cat="cuda_driver")
     message = next(f.message for f in trace.measures().flags if f.code == "cold_start")
     assert message.endswith("150 ms, the longest call is cudaFree.")
+
+
+@pytest.mark.parametrize(("call", "flagged"), [("cuLibraryLoadData", True), ("cudaDeviceSynchronize", False)])
+def test_start_up_in_the_second_of_two_steps_is_told(call: str, flagged: bool) -> None:
+    """Steps of 1 and 91 ms, 900 us of GPU work in each: none is an outlier by its length, and T leaves 90 ms out."""
+    trace = TraceBuilder().step(1, at=0, dur=1000).step(2, at=1000, dur=91_000)
+    trace.work(1, launch=10, at=20, dur=900).call(call, at=1010, dur=90_000).work(2, launch=91_050, at=91_060, dur=900)
+    measures = trace.measures()
+    assert ("cold_start" in flags(measures)) is flagged
+    assert ("startup" in measures.idle.by_cause_us_per_step) is flagged

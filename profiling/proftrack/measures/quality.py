@@ -97,7 +97,8 @@ def _file(view: View, _: Windows | None) -> Iterator[Flag]:
 
 def _steps(view: View, windows: Windows | None, outliers: Sequence[Outlier]) -> Iterator[Flag]:
     steps = view.steps
-    if any(outlier.cold for outlier in outliers) or (len(steps) < 2 and len(view.links.gpu)):
+    cold = any(outlier.cold for outlier in outliers) or (len(steps) < 2 and len(view.links.gpu) > 0)
+    if cold or (windows is not None and _starts_up(view, windows)):
         yield from _cold_start(view)
     if not len(steps):
         yield flag("no_steps", 1)
@@ -144,8 +145,19 @@ def _outliers(view: View, windows: Windows | None, outliers: Sequence[Outlier]) 
     yield flag("outlier_steps", len(outliers), f"{', '.join(shown)}{more}; over all steps, the mean is {mean}.")
 
 
+def _second_step(view: View) -> int | None:
+    return int(view.steps.start[1]) if len(view.steps) > 1 else None
+
+
+def _starts_up(view: View, windows: Windows) -> bool:
+    """Whether start-up takes time of the typical steps, which T then leaves out."""
+    table, calls = view.table, start_up_calls(view.table, _second_step(view))
+    inside = windows.typical.covered_within(table.ts[calls], table.end[calls])
+    return len(view.links.gpu) > 0 and bool((inside * 2 > table.dur[calls]).any())
+
+
 def _cold_start(view: View) -> Iterator[Flag]:
-    table, calls = view.table, start_up_calls(view.table)
+    table, calls = view.table, start_up_calls(view.table, _second_step(view))
     if len(calls):
         spent = union(table.ts[calls], table.end[calls]).length  # a runtime call may go through a driver call
         longest = table.names[table.name[calls[int(np.argmax(table.dur[calls]))]]]
