@@ -368,6 +368,16 @@ def test_an_allocator_that_is_exhausted_has_its_own_advice(calls: tuple[str, ...
     assert not any("numpy" in text for text in texts)
 
 
+@pytest.mark.parametrize(
+    "calls", [("cudaMalloc",), ("cuMemCreate", "cuMemMap"), ("hipMalloc", "hipExtMallocWithFlags")]
+)
+def test_an_allocator_that_gives_nothing_back_still_grows(calls: tuple[str, ...]) -> None:
+    text = advice("host-bound", allocating(*calls), facts(1000, 100, allocator=600), "allocator")[0]
+    assert text.startswith(f"Calls of {' and '.join(calls)} leave the GPU idle for at most 600 us of a 1 ms")
+    assert "gives none back" in text
+    assert "empty_cache" not in text
+
+
 def test_pinned_memory_is_allocated_once() -> None:
     texts = advice("host-bound", allocating("cudaHostAlloc"), facts(1000, 100, allocator=600), "allocator")
     assert texts[0].endswith("allocate pinned memory once and use it again.")

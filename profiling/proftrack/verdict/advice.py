@@ -33,6 +33,19 @@ _ALLOCATOR_CALL = re.compile(
 )
 
 
+_GIVES_BACK = re.compile(r"Free|Unmap|Release|Unregister")
+_PINNED = "allocate pinned memory once and use it again."
+_GROWING = (
+    "the caching allocator asks the driver for memory and gives none back, as a program does until it has what a step "
+    "needs: record later steps. If that goes on, memory grows: look for tensors that are kept."
+)
+_EXHAUSTED = (
+    "the caching allocator returns memory to the driver and asks for it again. Take torch.cuda.empty_cache() out of "
+    "the loop. If memory is nearly full, lower its peak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
+    "(PYTORCH_ALLOC_CONF in newer versions)."
+)
+
+
 class Step(NamedTuple):
     """What the advice rests on."""
 
@@ -228,14 +241,8 @@ def _allocating(step: Step) -> Iterator[Advice]:
     pinned = bool(names) and "Host" in names[0]
     who = f"Calls of {' and '.join(names)}" if names else "Allocator calls"
     what = f"{who} leave the GPU idle for at most {step.of_step(saves)}"
-    remedy = (
-        "allocate pinned memory once and use it again."
-        if pinned
-        else "the caching allocator returns memory to the driver and asks for it again. Take torch.cuda.empty_cache() "
-        "out of the loop. If memory is nearly full, lower its peak, or set "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (PYTORCH_ALLOC_CONF in newer versions)."
-    )
-    yield Advice(saves, f"{what}: {remedy}")
+    grows = bool(calls) and not any(_GIVES_BACK.search(op.name) for op in calls)
+    yield Advice(saves, f"{what}: {_PINNED if pinned else _GROWING if grows else _EXHAUSTED}")
 
 
 # -- the GPU's part
