@@ -289,6 +289,20 @@ def test_one_launch_cannot_be_fewer() -> None:
     assert texts[1].startswith("Faster kernels or lower precision do not help")
 
 
+@pytest.mark.parametrize("call", ["cudaGraphLaunch", "hipGraphLaunch"])
+def test_what_replays_graphs_is_not_told_to(call: str) -> None:
+    trace = TraceBuilder()
+    for i in range(3):
+        trace.step(i, at=i * 1000, dur=1000).region("train", at=i * 1000, dur=1000)
+        for k in range(4):
+            at = i * 1000 + 250 * k
+            trace.launch(at=at, dur=200, correlation=9 * i + k + 1, name=call)
+            trace.kernel(at=at + 205, dur=20, correlation=9 * i + k + 1)
+    texts = advice("overhead-bound", trace, facts(1000, 80, dispatch=920))
+    assert texts[0].startswith("The step already replays a graph")
+    assert not any("a CUDA graph" in text for text in texts)
+
+
 # ---- what the evidence says ------------------------------------------------------------------------------------------
 
 
@@ -308,6 +322,15 @@ def test_the_launch_rate_limits_only_what_waits_for_launches() -> None:
 
     assert rate(sleeping(20_000)).endswith("the trace has one every 20.1 ms.")
     assert rate(loop(launches=2, busy=5, dur=900)).endswith("the launch rate is the limit.")
+
+
+def test_the_time_says_what_it_leaves_out() -> None:
+    """A recording of 900 us of work, 30 ms of loading, and 900 us of work that starts 10 us behind its launch."""
+    trace = TraceBuilder().op("aten::mm", at=0, dur=20).work(1, launch=5, at=10, dur=900)
+    trace.call("cuLibraryLoadData", at=1000, dur=30_000).work(2, launch=31_050, at=31_060, dur=900)
+    text = verdict_of(trace).evidence[0].text
+    assert text == "The recording takes 1.81 ms in the trace, without 30.1 ms of start-up."  # 31,960 and 30,150 us
+    assert verdict_of(sleeping(1000)).evidence[0].text == "A step takes 1.13 ms in the trace."
 
 
 def test_shares_that_would_read_zero_are_left_out() -> None:

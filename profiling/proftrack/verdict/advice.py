@@ -15,6 +15,7 @@ from proftrack.measures.waits import Wait
 from proftrack.record.figures import IdleCause, Site
 from proftrack.record.verdict import GPU_REGIMES, Cause, Regime
 from proftrack.text import counted, factor, how_often, plain, short_time
+from proftrack.trace.categories import is_graph_launch
 from proftrack.verdict.context import Context
 from proftrack.verdict.rules import StepFacts
 from proftrack.verdict.thresholds import Thresholds
@@ -140,7 +141,7 @@ def _launching(step: Step) -> Iterator[Advice]:
     launches, most = measures.launches_per_step, f"(at most {step.of_step(saves)})"
     once = " once nothing in it waits for the GPU" if measures.waits else ""
     names = {op.name for op in measures.ops}
-    if any(name.startswith(("cudaGraphLaunch", "hipGraphLaunch")) for name in names):
+    if _replays(measures):
         text = f"The step already replays a graph: put more work into each replay: more steps, a larger batch {most}."
     elif any(re.search(r"Torch-Compiled Region|CompiledFxGraph|CompiledFunction", name) for name in names):
         lookups = step.per_step(sum(op.self_cpu_time_us for op in measures.ops if "Cache Lookup" in op.name))
@@ -159,6 +160,11 @@ def _launching(step: Step) -> Iterator[Advice]:
     else:
         text = f"One launch {measures.per}: only a larger batch gives the GPU more to do."
     yield Advice(saves - sum(advice.saves_us for advice in optimizer), text)
+
+
+def _replays(measures: Measures) -> bool:
+    """Whether the trace replays graphs."""
+    return any(is_graph_launch(op.name) for op in measures.ops)
 
 
 def _launching_us(step: Step) -> float:
@@ -320,7 +326,8 @@ def _general(name: Regime, cause: Cause | None, step: Step) -> tuple[str, ...]:
         gains = f"gains at most {step.of_step(saves)}" if saves else "gains nothing"
         kernels = _GENERAL[name] if step.moving_us < notable else (_BEYOND_MOVING,)
         return (*kernels, f"Launching less (CUDA graphs, fusion to save launch overhead) {gains}.")
-    if name == "overhead-bound" and (_launching_us(step) < notable or step.measures.launches_per_step == 1):
+    few = step.measures.launches_per_step == 1 or _replays(step.measures)
+    if name == "overhead-bound" and (few or _launching_us(step) < notable):
         return _GENERAL[name][1:]
     return _GENERAL[name]
 

@@ -72,7 +72,7 @@ def collect(
     kind = "without the profiler" if context.unprofiled_us is not None else "in the trace"
     step, busy = short_time(facts.step_time_us), short_time(facts.gpu_busy_us)
     out = [
-        item("step_time_us", facts.step_time_us, "us", f"{timed} takes {step} {kind}."),
+        item("step_time_us", facts.step_time_us, "us", f"{timed} takes {step} {kind}{_left_out(measures, context)}."),
         item("gpu_busy_per_step_us", facts.gpu_busy_us, "us", f"The GPU is busy for {busy} of it."),
         *_headrooms(facts, context, measures, roofline, limits),
         *_idle(measures, facts, limits),
@@ -83,6 +83,20 @@ def collect(
         text = f"u = {facts.busy_fraction:.2f} in the trace, and up to {other:.2f} without the profiler."
         out.append(item("gpu_busy_fraction_without_inflation", other, "", text))
     return out + _other_mode(facts, context, limits)
+
+
+def _left_out(measures: Measures, context: Context) -> str:
+    """What the T of a bare trace leaves out, if it is not next to nothing."""
+    if context.unprofiled_us is not None:
+        return ""
+    causes, whole = measures.idle.by_cause_us_per_step, measures.step_time_profiled_us or 0.0
+    names: dict[IdleCause, str] = {"startup": "start-up", "profiler": "the profiler's own work"}
+    parts = [
+        f"{short_time(causes[cause])} of {name}"
+        for cause, name in names.items()
+        if causes.get(cause, 0.0) >= _SHOWN * whole > 0
+    ]
+    return f", without {' and '.join(parts)}" if parts else ""
 
 
 def _headrooms(
