@@ -15,7 +15,6 @@ from proftrack.measures.waits import Wait
 from proftrack.record.figures import IdleCause, Site
 from proftrack.record.verdict import GPU_REGIMES, Cause, Regime
 from proftrack.text import counted, factor, how_often, plain, short_time
-from proftrack.trace.categories import is_graph_launch
 from proftrack.verdict.context import Context
 from proftrack.verdict.rules import StepFacts
 from proftrack.verdict.thresholds import Thresholds
@@ -164,7 +163,7 @@ def _launching(step: Step) -> Iterator[Advice]:
 
 def _replays(measures: Measures) -> bool:
     """Whether the trace replays graphs."""
-    return any(is_graph_launch(op.name) for op in measures.ops)
+    return any(op.name.startswith(("cudaGraphLaunch", "hipGraphLaunch")) for op in measures.ops)
 
 
 def _launching_us(step: Step) -> float:
