@@ -91,6 +91,10 @@ def texts(joint: Joint) -> dict[str, str]:
     return {finding.code: finding.text for finding in joint.findings}
 
 
+def codes(joint: Joint) -> list[str]:
+    return [finding.code for finding in joint.findings]
+
+
 def waits(joint: Joint) -> list[float | None]:
     return [rank.waiting_us for rank in joint.ranks]
 
@@ -555,13 +559,101 @@ def test_ranks_that_recorded_different_steps_do_not_compare(tmp_path: Path) -> N
 # ---- who is the slowest ----------------------------------------------------------------------------------------------
 
 
-def test_a_waiting_rank_is_not_the_slowest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rank 0's step is 10 us longer, but 300 us of it are waiting for rank 1."""
+def test_an_outlier_is_no_part_of_a_ranks_row(tmp_path: Path) -> None:
+    """Rank 1 begins step 1 only after 8000 us; later steps take 1000 us, 60 of them in a collective on both ranks.
+
+    rank 0  |-#1: [mm 900][   wait 8000    ][60]-|-#2: [mm 900][60]-|-#3 ...
+    rank 1  |-#1: ........ 8000 ...[mm 900][60]--|-#2: [mm 900][60]-|-#3 ...
+    """
+    stated = group("0", "[0, 1]", 2)
+
+    def trace(rank: int) -> TraceBuilder:
+        late = 8000.0 if rank == 1 else 0.0
+        trace = TraceBuilder().step(1, at=0, dur=9000)
+        trace.work(1, launch=late + 5, at=late + 20, dur=900)
+        trace.work(2, launch=late + 10, at=late + 920, dur=8060 - late, name=ALL_REDUCE, stream=20, **stated)
+        for n in range(1, 6):
+            at = 8000 + 1000 * n
+            trace.step(n + 1, at=at, dur=1000).work(10 * n, launch=at + 5, at=at + 20, dur=900)
+            trace.work(10 * n + 1, launch=at + 10, at=at + 920, dur=60, name=ALL_REDUCE, stream=20, **stated)
+        trace.members["distributedInfo"] = {"rank": rank, "world_size": 2}
+        return trace
+
+    joint = joint_of(tmp_path, trace(0), trace(1))
+    assert codes(joint) == ["step_times", "started_late"]
+    assert "waits 8 ms for rank 1 in the first recorded step only" in texts(joint)["started_late"]
+    for figures in joint.ranks:
+        assert (figures.steps, figures.outlier_steps, figures.step_time_us) == (6, 1, 1000.0)
+        assert (figures.communication_us, figures.exposed_communication_us, figures.waiting_us) == (60.0, 60.0, 0.0)
+
+
+def test_collectives_that_kernels_hide_are_not_exposed(tmp_path: Path) -> None:
+    """Two collectives of 100 us overlap by 40; a kernel covers the first 30 us: 130 us are exposed, of 200."""
+    one, two = group("0", "[0, 1]", 2), group("0", "[0, 1]", 2, collective="allgather")
+    trace = TraceBuilder().step(1, at=0, dur=1000).work(1, launch=1, at=500, dur=130)
+    trace.work(2, launch=2, at=600, dur=100, name=ALL_REDUCE, stream=20, **one)
+    trace.work(3, launch=3, at=660, dur=100, name=ALL_REDUCE.replace("Reduce", "Gather"), stream=21, **two)
+    ranks = joint_of(tmp_path, trace, trace).ranks
+    assert [(r.communication_us, r.exposed_communication_us) for r in ranks] == [(200.0, 130.0)] * 2
+
+
+def test_steps_that_one_rank_has_not_recorded_do_not_thin_the_waiting(tmp_path: Path) -> None:
+    """Rank 0 recorded six steps, rank 1 four: in those, rank 0 waits 300 us each."""
     stated = group("0", "[0, 1]", 2)
     joint = joint_of(
         tmp_path,
-        rank_trace(Meets(400, until=970, **stated), rank=0, world=2),
-        rank_trace(Meets(100, until=960, **stated), rank=1, world=2),
+        rank_trace(Meets(400, **stated), rank=0, world=2, steps=6),
+        rank_trace(Meets(100, **stated), rank=1, world=2, steps=4),
+    )
+    assert (joint.waited_for_rank, waits(joint)) == (1, [300.0, 0.0])
+    assert "300 us per step" in texts(joint)["waited_for"]
+
+
+def test_a_group_of_one_rank_launches_no_collective(tmp_path: Path) -> None:
+    """The host's rows of NCCL take 60 and 10 us. No kernel is launched: nobody communicates, and nobody waits."""
+
+    def trace(us: float) -> TraceBuilder:
+        built = rank_trace(rank=0 if us > 50 else 1, world=2)
+        for step in range(4):
+            built.op("nccl:all_reduce", at=1000 * step + 50, dur=us)
+        return built
+
+    joint = joint_of(tmp_path, trace(60), trace(10))
+    assert [(r.communication_us, r.exposed_communication_us, r.waiting_us) for r in joint.ranks] == [(None,) * 3] * 2
+    assert codes(joint) == ["step_times"]
+
+
+def test_a_rank_that_waits_is_not_told_to_overlap_collectives(tmp_path: Path) -> None:
+    """Rank 0 is compute-bound, with 300 of its 400 us in collectives waiting for rank 1; so is rank 2 at 150 of 250."""
+    stated = group("0", "[0, 1, 2]", 3)
+    traces = [rank_trace(Meets(us, **stated), rank=rank, world=3) for rank, us in enumerate((400, 100, 250))]
+    ranks = analyzed(*write(tmp_path, *traces)).ranks
+    assert {rank.record.verdict.regime for rank in ranks} == {"compute-bound"}
+    advice = [" ".join(rank.record.verdict.advice) for rank in ranks]
+    assert "300 us of the 400 us per step in collectives are waiting for rank 1" in advice[0]
+    assert "look at rank 1 (compute-bound on its own)" in advice[0]
+    assert "150 us of the 250 us" in advice[2]
+    assert ["overlap them" in text for text in advice] == [False, True, False]
+
+
+def test_all_ranks_that_are_waited_for_are_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = [group("a", "[0, 1]", 2)] * 2 + [group("b", "[2, 3]", 2)] * 2
+    traces = [
+        rank_trace(Meets(us, **stated), rank=rank, world=4)
+        for rank, (us, stated) in enumerate(zip((400, 100, 100, 400), pairs, strict=True))
+    ]
+    terminal.show(ranks_page.page(joint_of(tmp_path, *traces)))
+    shown = capsys.readouterr().out
+    assert [line.split()[0] for line in shown.splitlines() if line.endswith("(waited for)")] == ["1", "2"]
+
+
+def test_a_waiting_rank_is_not_the_slowest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The GPU work of rank 0 ends 10 us after its last step, but 300 us of each step are waiting for rank 1."""
+    stated = group("0", "[0, 1]", 2)
+    joint = joint_of(
+        tmp_path,
+        rank_trace(Meets(400, until=1010, **stated), rank=0, world=2),
+        rank_trace(Meets(100, until=1000, **stated), rank=1, world=2),
     )
     assert joint.ranks[0].step_time_us > joint.ranks[1].step_time_us  # type: ignore[operator]
     assert (joint.slowest_rank, joint.waited_for_rank) == (1, 1)

@@ -56,8 +56,9 @@ def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 def test_data_loader_workers(given: list[object], capsys: pytest.CaptureFixture[str]) -> None:
     """ResNet-50 with no workers and with four: the wait for data was 30.9 ms of each step (its idle time by cause)."""
     found = json.loads(command(capsys, *given, "--format", "json"))
-    assert found["word"] == "improved"
-    assert found["headline"].startswith("Improved in the traces: step time 149 ms -> 117 ms (-21.1 %")
+    # 22.6 ms behind the last kernel of the second trace belong to its last step: six steps do not prove the change.
+    assert found["word"] == "inconclusive"
+    assert found["headline"].startswith("Inconclusive in the traces: step time 149 ms -> 121 ms (-18.7 %")
     assert "waiting for data disappeared, 30.9 ms a step" in found["headline"]
     waited = next(row for row in found["rows"] if row["name"] == "input")
     assert (waited["status"], waited["after_us"]) == ("gone", 0.0)

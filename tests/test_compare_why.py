@@ -238,6 +238,39 @@ def test_operators_on_the_host_that_came_and_went() -> None:
     assert {(row.name, row.status) for row in found.host} == {("aten::add", "gone"), ("aten::relu", "added")}
 
 
+def test_what_only_an_outlier_calls_is_no_difference_of_its_steps() -> None:
+    """Six steps of 100 us; in the candidate the fourth takes 5 ms and waits twelve times: no two waits per step."""
+
+    def steps(*, longest: int, waits: int) -> TraceBuilder:
+        builder, at = TraceBuilder(), 0
+        for number in range(6):
+            length = longest if number == 3 else 100
+            builder.step(number, at=at, dur=length).work(number + 1, launch=at + 2, at=at + 10, dur=length - 20)
+            for i in range(waits if number == 3 else 0):
+                builder.sync(at=at + 100 + 10 * i, dur=5)
+            at += length
+        return builder
+
+    found = against(_analyzed(steps(longest=100, waits=0)), _analyzed(steps(longest=5000, waits=12)))
+    assert found.step_time.ratio == pytest.approx(1.0)
+    assert {count.name for count in found.counts} == {"launches", "kernels"}
+    assert "wait" not in found.headline
+    assert any("outlier_steps" in note and note.startswith("The candidate:") for note in found.notes)
+
+
+def test_calls_of_every_step_are_not_lost_to_rounding() -> None:
+    """Each of 13 steps has a row of its own, and 13 times 1/13 is less than 1 in floating point."""
+
+    def steps(count: int) -> TraceBuilder:
+        builder = TraceBuilder()
+        for number in range(count):
+            at = 100 * number
+            builder.step(number, at=at, dur=100).work(number + 1, launch=at + 2, at=at + 5, dur=80)
+        return builder
+
+    assert [row.name for row in against(_analyzed(steps(13)), _analyzed(steps(4))).host] == []
+
+
 def test_a_cpu_program_is_explained_by_its_operators() -> None:
     def host(mm: float) -> Record:
         builder = TraceBuilder(sms=None)

@@ -196,7 +196,7 @@ def test_a_policys_noise_floor_stands_in_where_the_store_does_not_know_it(
 
 def test_the_regime(logged: Logged, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     main_run(logged)
-    candidate = logged(record_of([MM._replace(us=20), ADD], 86, commit=B, started_s=60))
+    candidate = logged(record_of([MM._replace(us=20), ADD], 86, host_us=43, commit=B, started_s=60))
     base = "metrics: {step_time_us: {max_increase_pct: 5}}\nregime: "
     assert call(capsys, "gate", candidate, "--policy", write(tmp_path, base + "any"))[0] == PASS
     code, found = gate(capsys, candidate, "--policy", write(tmp_path, base + "same"))

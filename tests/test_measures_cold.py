@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from traces import BACKWARD, TraceBuilder, flags
 
 from proftrack.measures.cold import start_up_calls, start_up_end
+from proftrack.verdict.judge import judge
 
 
 def names_of(trace: TraceBuilder) -> list[str]:
@@ -49,10 +51,34 @@ def test_other_threads_start_nothing_up() -> None:
     assert names_of(trace) == []
 
 
-def test_where_it_ends() -> None:
+@pytest.mark.parametrize(
+    ("lengths", "share", "end"),
+    [
+        ([10, 10, 10, 10], 1.0, 30_000_000),  # all of the work lies behind the first call only
+        ([10, 10, 10, 10], 0.5, 90_000_000),  # exactly half of it lies behind the second, too
+        ([20, 20, 10, 10], 0.5, 30_000_000),  # and here a third
+        ([10, 10, 10, 10], 0.51, 30_000_000),
+        ([0, 0, 0, 0], 0.5, None),
+    ],
+)
+def test_where_it_ends(lengths: list[int], share: float, end: int | None) -> None:
+    """Two calls, until 30 and 90 ms; two launches return at 50 ms, one with the second call, one at 95 ms."""
     trace = kernels(TraceBuilder(), 50_000).call("cudaFree", at=0, dur=30_000).call("cudaMalloc", at=60_000, dur=30_000)
-    assert start_up_end(trace.table(), 50_010_000) == 30_000_000
-    assert start_up_end(kernels(TraceBuilder(), 0).table(), 10_000) is None
+    launched = np.array([50_000_000, 50_000_000, 90_000_000, 95_000_000])
+    assert start_up_end(trace.table(), launched, np.array(lengths), share) == end
+
+
+def test_it_is_over_only_behind_the_last_call() -> None:
+    """Of ten kernels, eight lie behind the second call, six behind the third: the first alone precedes them all."""
+    trace = kernels(TraceBuilder(), 40_000).call("cudaFree", at=0, dur=30_000)
+    trace.call("hipLaunchKernel", at=60_000, dur=25_000).call("cuLibraryLoadData", at=90_000, dur=25_000)
+    launched = np.array([40, 41, 86, 87, 120, 121, 122, 123, 124, 125]) * 1_000_000
+    for share, end in ((0.75, 30_000_000), (0.6, 115_000_000)):
+        assert start_up_end(trace.table(), launched, np.full(10, 7), share) == end
+
+
+def test_none_ends_where_none_is() -> None:
+    assert start_up_end(kernels(TraceBuilder(), 0).table(), np.array([5]), np.array([9]), 0.0) is None
 
 
 def test_without_steps_the_device_window_begins_behind_it() -> None:
@@ -147,3 +173,82 @@ def test_start_up_in_the_second_of_two_steps_is_told(call: str, flagged: bool) -
     measures = trace.measures()
     assert ("cold_start" in flags(measures)) is flagged
     assert ("startup" in measures.idle.by_cause_us_per_step) is flagged
+
+
+def first_pass(*, behind: int, before: int = 1) -> TraceBuilder:
+    """Without steps: kernels of 90 us every 100 us, `before` a launch of 40 ms that loads its kernel and `behind`."""
+    trace = kernels(TraceBuilder(), 0, before)
+    at = 100 * before
+    trace.launch(at=at, dur=40_000, correlation=1).kernel(at=at + 39_990, dur=90, correlation=1)
+    for i in range(behind - 1):
+        trace.work(1000 + i, launch=at + 40_020 + 100 * i, at=at + 40_090 + 100 * i, dur=90)
+    return trace
+
+
+def test_a_first_pass_is_judged_behind_the_start_up_that_most_work_follows() -> None:
+    """One kernel, and 90 us later 40 ms of loading; behind it, four kernels with 10 us between them are 390 us."""
+    measures = first_pass(behind=4).measures()
+    assert measures.window.duration_us == 100 + 39_990 + 390 - 10
+    assert measures.window.device_duration_us == 390
+    assert measures.gpu_busy_per_step_us == 360
+    assert "startup" not in measures.idle.by_cause_us_per_step
+    assert flags(measures)["cold_start"] == 1
+
+
+def test_start_up_amid_the_work_stays() -> None:
+    """Three kernels behind the launch that loads, and two before it: 60 % of the work."""
+    measures = first_pass(behind=3, before=2).measures()
+    assert measures.window.device_duration_us == measures.window.duration_us
+    assert measures.idle.by_cause_us_per_step["startup"] == 200 + 39_990 - 200  # from the second kernel's end
+
+
+def test_a_step_is_not_cut_in_two() -> None:
+    trace = first_pass(behind=9).step(0, at=0, dur=41_000)
+    assert trace.measures().window.device_duration_us == 41_000
+
+
+def flushing(at: float, *, earlier: bool) -> TraceBuilder:
+    """Three steps of 100 ms with a kernel of 80 ms each but the first, which frees memory for 60 ms from `at`.
+
+    If `earlier`, a kernel that was launched before the steps still runs in the first one's first 5 ms.
+    """
+    trace = TraceBuilder()
+    if earlier:
+        trace.work(9, launch=0, at=20, dur=5980)
+    for i in range(3):
+        start = 1000 + 100_000 * i
+        trace.step(i, at=start, dur=100_000)
+        late, dur = (70_000, 20_000) if i == 0 else (5010, 80_000)
+        trace.work(i + 1, launch=start + late, at=start + late + 10, dur=dur)
+    for i in range(2):
+        trace.call("cudaFree", at=at + 30_000 * i, dur=30_000)
+    return trace
+
+
+def test_a_program_that_ran_before_frees_memory_but_starts_nothing_up() -> None:
+    first = flushing(7000, earlier=True).measures()
+    assert "cold_start" not in flags(first)
+    assert first.window.outlier_steps == 0
+    assert first.idle.by_cause_us_per_step["allocator"] == pytest.approx(70_010 / 3 - 5000 / 3, abs=0.01)
+    # Without a sign of earlier work, it may have been the first allocation of all.
+    assert flags(flushing(7000, earlier=False).measures())["cold_start"] == 2
+
+
+def test_a_program_that_ran_before_may_still_load_code() -> None:
+    trace = flushing(7000, earlier=True).call("cuLibraryLoadData", at=38_000, dur=28_000, cat="cuda_driver")
+    assert flags(trace.measures())["cold_start"] == 1
+
+
+def test_an_allocation_that_recurs_raises_no_flag() -> None:
+    trace = flushing(7000, earlier=False).call("cudaFree", at=190_000, dur=25_000)
+    assert "cold_start" not in flags(trace.measures())
+
+
+def test_the_verdict_says_that_its_time_leaves_the_start_up_out() -> None:
+    """30 ms of cudaFree, then 320 us, of which 290 - 20 are busy."""
+    trace = TraceBuilder().op("aten::empty", at=0, dur=30_000).call("cudaFree", at=0, dur=30_000)
+    verdict = judge(kernels(trace, 30_020).measures()).verdict
+    assert "270 us of a 320 us recording without its start-up (84%)" in verdict.summary
+    assert verdict.evidence[0].text == "The recording without its start-up takes 320 us in the trace."
+    verdict = judge(kernels(TraceBuilder(), 0).measures()).verdict
+    assert "of a 290 us recording (93%)" in verdict.summary

@@ -213,3 +213,34 @@ def test_what_waits_for_the_gpu_does_not_say_what_filled_a_step() -> None:
     trace.events = [event for event in trace.events if event["name"] != "loop"]
     message = next(f.message for f in trace.measures().flags if f.code == "outlier_steps")
     assert "ProfilerStep#2 takes 125 ms (gemm_a)" in message, message
+
+
+def test_a_last_step_in_which_nothing_runs_is_none() -> None:
+    """Two steps of 1 ms with a kernel of 600 us, and what is left of a third when recording ends."""
+
+    def recording(*, launches: bool = False, middle: bool = False) -> TraceBuilder:
+        trace = TraceBuilder()
+        for i, at in enumerate((0, 1000)):
+            trace.step(i, at=at, dur=1000)
+            if not (middle and i):
+                trace.op("aten::mm", at=at + 5, dur=20).work(i + 1, launch=at + 10, at=at + 20, dur=600)
+        trace.step(2, at=2000, dur=40)
+        return trace.work(9, launch=2001, at=2002, dur=10) if launches else trace
+
+    measures = recording().measures()
+    assert (measures.window.steps, measures.window.typical_steps) == (3, 2)
+    assert (measures.step_time_profiled_us, measures.gpu_busy_per_step_us) == (1000, 600)
+    assert [step.outlier for step in measures.per_step] == [None, None, "nothing: recording ended"]
+    message = next(f.message for f in measures.flags if f.code == "outlier_steps")
+    assert "ProfilerStep#2 takes 40 us (nothing: recording ended)" in message
+    # One that launches is a step, however short; and where the one before it launches nothing, empty steps are usual.
+    for trace in (recording(launches=True), recording(middle=True)):
+        assert trace.measures().window.typical_steps == 3
+
+
+def test_of_two_steps_an_empty_one_counts() -> None:
+    trace = TraceBuilder().step(7, at=0, dur=1000).work(1, launch=10, at=20, dur=900).step(8, at=1000, dur=15)
+    measures = trace.measures()
+    assert measures.window.typical_steps == 2
+    assert measures.gpu_busy_per_step_us == 450
+    assert flags(measures)["uneven_steps"] == 1

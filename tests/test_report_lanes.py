@@ -61,10 +61,11 @@ def test_rows_and_marks_of_a_clean_trace() -> None:
         (3, 10, 1, "launch", "cudaLaunchKernel", 1),
         (4, 15, 40, "arithmetic", "gemm", None),
     ]
-    # Idle: before the first kernel, and between the two (55 to 115); the device window ends with the last.
+    # Idle: before the first kernel, between the two (55 to 115), and behind the second until the step ends.
     assert [row[:4] for row in rows(lanes) if row[0] == 5] == [
         (5, 0, 15, "idle-dispatch"),
         (5, 55, 60, "idle-dispatch"),
+        (5, 155, 45, "idle-dispatch"),
     ]
     assert lanes.notes == []
 
@@ -74,10 +75,20 @@ def test_it_opens_on_the_step_with_most_gpu_work_to_the_end_of_that_work() -> No
     trace.step(1, at=0, dur=10).work(1, launch=2, at=5, dur=3)
     trace.step(2, at=10, dur=10).work(2, launch=12, at=30, dur=50)
     trace.step(3, at=20, dur=70).work(3, launch=25, at=85, dur=1)
+    trace.step(4, at=90, dur=60)  # 10, 70, 10 and 60 us: none is over three times the median
     lanes = lanes_of(trace)
     assert lanes.step == "ProfilerStep#2"
     assert lanes.focus == (10_000, 80_000)
-    assert (lanes.low, lanes.high) == (0, 90_000)
+    assert (lanes.low, lanes.high) == (0, 150_000)
+
+
+def test_it_opens_on_a_typical_step() -> None:
+    """The third of four steps takes 400 us of GPU time, the others 20 us, 30 us and 20 us."""
+    trace, at = TraceBuilder(), 0
+    for number, busy in enumerate((20, 30, 400, 20)):
+        trace.step(number, at=at, dur=busy + 10).work(number + 1, launch=at + 2, at=at + 5, dur=busy)
+        at += busy + 10
+    assert lanes_of(trace).step == "ProfilerStep#1"
 
 
 def test_without_gpu_work_it_opens_on_the_longest_step() -> None:
@@ -219,8 +230,8 @@ def test_a_large_step_is_thinned_and_says_so(monkeypatch: pytest.MonkeyPatch) ->
         trace.op("aten::add", at=10 + 20 * i, dur=10).work(i + 1, launch=12 + 20 * i, at=15 + 20 * i, dur=2)
     lanes = lanes_of(trace)
     assert len(lanes.marks.row) <= 400
-    assert lanes.marks.events.sum() == 1 + 3 * 500 + 500  # the gaps before, between and behind the kernels, clipped
-    assert lanes.notes[0].startswith("2,001 events are drawn as")
+    assert lanes.marks.events.sum() == 1 + 3 * 500 + 501  # the gaps before, between and behind the kernels
+    assert lanes.notes[0].startswith("2,002 events are drawn as")
     assert lanes.close_up is not None
     low, high = lanes.close_up
     inside = (lanes.marks.start >= low) & (lanes.marks.start < high)

@@ -17,7 +17,8 @@ from proftrack.analysis.pipeline import analyze_trace
 from proftrack.record import Record
 from proftrack.record.figures import Flag, Kernel, Op
 from proftrack.record.verdict import Evidence, Verdict
-from proftrack.report import html, markdown, terminal
+from proftrack.report import figures, html, markdown, terminal
+from proftrack.report.charts import Box, Words
 from proftrack.report.pages import full, run
 from proftrack.report.pages.note import note
 from proftrack.report.pages.times import bars as time_bars
@@ -282,3 +283,26 @@ def test_kernels_that_differ_in_their_middle_are_told_apart(monkeypatch: pytest.
     ]
     text = shown(make_record(kernels=kernels), monkeypatch, 100)
     assert "elementwise_kernel<4, Add" in text and "elementwise_kernel<4, Mul" in text
+
+
+# ---- steps that T and B leave out ------------------------------------------------------------------------------------
+
+
+def test_what_is_left_out_is_said_wherever_steps_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five steps of 100 us, and a fourth one of 20 ms: 100 us are typical, and the mean is 20,500 / 6 = 3.42 ms."""
+    trace, at = TraceBuilder(), 0
+    for number, length in enumerate((100, 100, 100, 20_000, 100, 100)):
+        trace.step(number, at=at, dur=length).work(number + 1, launch=at + 2, at=at + 10, dur=length - 20)
+        at += length
+    record = analyze_trace(trace.write(tmp_path / "a.json")).record
+    text = shown(record, monkeypatch, 120)
+    assert "Window of 20.5 ms, 6 steps (1 left out of T and B):" in text
+    assert re.search(r"all steps, profiled +3.42 ms", text)
+    assert "Window of 20.5 ms, 6 steps (1 left out of T and B)" in markdown.render(run.summary(record))
+    assert schedule(record)[0].detail == "recorded: counted in the tables; #3 left out of T and B"
+    assert remarks(record)[-1] == "Over all recorded steps, 1 outlier included, the mean in the trace is 3.42 ms."
+    chart = figures.steps_chart(record)
+    assert chart is not None
+    assert chart.y.high == 150  # the scale of the typical steps: 125 us and over
+    assert max(mark.high for mark in chart.marks if isinstance(mark, Box)) == 135
+    assert "20.0 ms, left out" in [mark.text for mark in chart.marks if isinstance(mark, Words)]

@@ -15,7 +15,7 @@ from proftrack.record.figures import IdleCause, IdleGap
 from proftrack.record.verdict import Cause, Regime, Verdict
 from proftrack.verdict.advice import Step, advise
 from proftrack.verdict.context import Context
-from proftrack.verdict.evidence import summary
+from proftrack.verdict.evidence import headroom, summary
 from proftrack.verdict.judge import judge
 from proftrack.verdict.rules import StepFacts
 from proftrack.verdict.thresholds import THRESHOLDS
@@ -324,15 +324,6 @@ def test_the_launch_rate_limits_only_what_waits_for_launches() -> None:
     assert rate(loop(launches=2, busy=5, dur=900)).endswith("the launch rate is the limit.")
 
 
-def test_the_time_says_what_it_leaves_out() -> None:
-    """A recording of 900 us of work, 30 ms of loading, and 900 us of work that starts 10 us behind its launch."""
-    trace = TraceBuilder().op("aten::mm", at=0, dur=20).work(1, launch=5, at=10, dur=900)
-    trace.call("cuLibraryLoadData", at=1000, dur=30_000).work(2, launch=31_050, at=31_060, dur=900)
-    text = verdict_of(trace).evidence[0].text
-    assert text == "The recording takes 1.81 ms in the trace, without 30.1 ms of start-up."  # 31,960 and 30,150 us
-    assert verdict_of(sleeping(1000)).evidence[0].text == "A step takes 1.13 ms in the trace."
-
-
 def test_shares_that_would_read_zero_are_left_out() -> None:
     trace = loop(launches=2, busy=450)  # and a copy of 1 us
     trace.launch(at=30, correlation=90, name="cudaMemcpyAsync").memcpy(at=910, dur=1, correlation=90)
@@ -419,6 +410,14 @@ def test_headroom_of_a_bare_trace_is_a_bound_in_both_readings() -> None:
     assert "at most 3.0x to 9.0x faster. That is a bound from a profiled step" in bare.text, bare.text
     given = next(e for e in verdict_of(trace, 900).evidence if e.name == "overhead_headroom")
     assert given.text == "If the GPU never idled: at most 9.0x faster."
+
+
+@pytest.mark.parametrize(
+    ("recorded", "without", "text"),
+    [(10.0, 9.96, "at most 10x"), (1.01, 1.0, "at most 1.01x"), (1.82, 1.75, "at most 1.75x to 1.82x")],
+)
+def test_two_readings_that_hardly_differ_are_one(recorded: float, without: float, text: str) -> None:
+    assert headroom(recorded, without) == text
 
 
 CEILINGS = Ceilings(device="Test GPU", flops_per_s={"float32": 1e12}, bytes_per_s=1e12)

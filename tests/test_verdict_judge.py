@@ -540,3 +540,62 @@ def test_a_step_time_in_another_unit() -> None:
     (reason,) = judged(steps(busy=1000, dur=1100), 1.1).verdict.reasons
     assert reason.startswith("GPU busy time is 909 times the given step time")
     assert reason.endswith("(or the unit is not microseconds).")
+
+
+# -- what only one step shows
+
+
+def flushed(*lengths: float, busy: float = 900) -> TraceBuilder:
+    """Steps that launch a kernel of `busy` us after they freed memory for what is left of these lengths."""
+    trace, at = TraceBuilder(), 0.0
+    for i, length in enumerate(lengths):
+        trace.step(i, at=at, dur=length).region("train", at=at, dur=length)
+        if length > busy + 20:
+            trace.call("cudaFree", at=at + 5, dur=length - busy - 10)
+        trace.work(i + 1, launch=at + length - busy - 5, at=at + length - busy, dur=busy)
+        at += length
+    return trace
+
+
+def lone(judgement: Judgement) -> list[str]:
+    return [reason for reason in judgement.verdict.reasons if "Record more steps" in reason]
+
+
+def test_a_regime_that_one_of_the_steps_decides() -> None:
+    # 2700 of 4420 us are busy (0.61), 1695 of the idle 1720 in the second step; the other two are busy for 900 of 910.
+    outcome = judged(flushed(910, 2600, 910))
+    assert (outcome.verdict.regime, outcome.verdict.cause) == ("host-bound", "allocator")
+    assert outcome.verdict.confidence == "low"
+    assert lone(outcome) == [
+        "ProfilerStep#1 takes 2.6 ms, the others 910 us: without that, the trace is compute-bound. Record more steps."
+    ]
+    # A step time that was measured over many steps is no single step's.
+    assert lone(judged(flushed(910, 2600, 910), 1473)) == []
+
+
+@pytest.mark.parametrize("lengths", [(1500, 1500, 1500), (2600, 910, 2600), (1150, 1240, 1150), (910, 910, 1000)])
+def test_no_single_step_decides(lengths: tuple[float, ...]) -> None:
+    assert lone(judged(flushed(*lengths))) == []
+
+
+def test_a_regime_that_the_end_of_the_only_step_decides() -> None:
+    trace = TraceBuilder().step(0, at=0, dur=5000).region("train", at=0, dur=5000).work(1, launch=0, at=5, dur=600)
+    outcome = judged(trace)
+    assert (outcome.verdict.regime, outcome.verdict.confidence) == ("host-bound", "low")
+    assert lone(outcome) == [
+        "The only step takes 4.39 ms behind its last GPU work: without that, the trace is compute-bound. "
+        "Record more steps."
+    ]
+    assert outcome.step_time_us == 5000
+    # Two steps with the same end: it recurs.
+    trace.step(1, at=5000, dur=5000).region("train", at=5000, dur=5000).work(2, launch=5000, at=5005, dur=600)
+    assert judged(trace).verdict.regime == "host-bound"
+    assert lone(judged(trace)) == []
+
+
+def test_the_end_of_the_only_step_changes_nothing() -> None:
+    """Host work of 3 ms ahead of the kernel and 2 ms behind it: host-bound with and without its end."""
+    trace = TraceBuilder().step(0, at=0, dur=5600).region("train", at=0, dur=5600)
+    trace.work(1, launch=3000, at=3005, dur=600)
+    assert judged(trace).verdict.regime == "host-bound"
+    assert lone(judged(trace)) == []

@@ -15,9 +15,12 @@ from proftrack.record import Record
 from proftrack.record.ranks import Collective, Finding, Joint, RankFigures
 from proftrack.record.verdict import Evidence
 from proftrack.text import counted, difference, short_time
+from proftrack.verdict.advice import about_exposed
 
 MOSTLY = 0.5
 """From this share of its time in collectives on, a rank counts as waiting."""
+SMALLEST = 0.001
+"""Below this difference of step times no figure is said: it would be 0.0 %."""
 _LISTED = 10
 
 
@@ -98,7 +101,7 @@ def _compare(parts: Sequence[Part]) -> _Comparison:
     parts = sorted(parts, key=lambda part: part.rank)
     missing = _missing(parts)
     whole = [part for part in parts if not part.partial]
-    seen = [waiting.Seen(p.rank, p.collectives, p.record.step_time_us) for p in whole]
+    seen = _seen(whole)
     found = Waiting() if missing or len(seen) < 2 else waiting.find(seen)
     ranks = [_figures(part, found) for part in parts]
     roots = set(found.waits_for.values())
@@ -113,7 +116,7 @@ def _compare(parts: Sequence[Part]) -> _Comparison:
         slowest=waited_for if waited_for is not None else None if found.late else _slowest(ranks),
         waited_for=waited_for,
         spread=spread,
-        findings=[*findings, *_left_out(parts, missing)],
+        findings=[*findings, *_left_out(parts, missing, ranks)],
         one_step=any(late.how == "one step" for late in found.late),
     )
 
@@ -121,16 +124,17 @@ def _compare(parts: Sequence[Part]) -> _Comparison:
 def _with_waiting(record: Record, rank: int, comparison: _Comparison) -> Record:
     """The record, whose verdict says if most of its time in collectives is waiting for another rank.
 
-    By its own trace a waiting rank is communication-bound, but changing its communication would not help it.
+    By its own trace a waiting rank may be communication-bound, but changing its communication would not help it.
     """
     figures = {rank_figures.rank: rank_figures for rank_figures in comparison.ranks}
     own = figures[rank]
-    if record.verdict.regime != "communication-bound" or own.waits_for is None:
-        return record
     waiting_us, communication = own.waiting_us or 0.0, own.communication_us or 0.0
-    if not communication or waiting_us < MOSTLY * communication:
+    if own.waits_for is None or not communication or waiting_us < MOSTLY * communication:
         return record
     late = figures[own.waits_for]
+    if record.verdict.regime != "communication-bound":
+        advice = [_waits_there(own, late, comparison) if about_exposed(a) else a for a in record.verdict.advice]
+        return msgspec.structs.replace(record, verdict=msgspec.structs.replace(record.verdict, advice=advice))
     summary = record.verdict.summary.rstrip(".")
     look = f"Look at rank {late.rank}, which other ranks wait for; on its own it is {late.regime}."
     if comparison.one_step:
@@ -157,10 +161,39 @@ def _with_waiting(record: Record, rank: int, comparison: _Comparison) -> Record:
     return msgspec.structs.replace(record, verdict=verdict)
 
 
+def _waits_there(own: RankFigures, late: RankFigures, comparison: _Comparison) -> str:
+    """What a rank is told instead of overlapping collectives in which it mostly waits."""
+    look = (
+        f"record several steps to see whether rank {late.rank} is slower or only started later"
+        if comparison.one_step
+        else f"look at rank {late.rank} ({late.regime} on its own)"
+    )
+    return (
+        f"{short_time(own.waiting_us or 0.0)} of the {short_time(own.communication_us or 0.0)} per step in collectives "
+        f"are waiting for rank {late.rank}: {look}. Overlapping them gains little."
+    )
+
+
+def _seen(parts: Sequence[Part]) -> list[waiting.Seen]:
+    """What is compared of each rank: in typical steps, as far as all ranks have recorded them."""
+    recorded = [{step.step for step in part.record.per_step} for part in parts]
+    common = frozenset.intersection(*map(frozenset, recorded)) if recorded else frozenset()
+    out = []
+    for part in parts:
+        typical = [step.step for step in part.record.typical_steps]
+        all_steps = [step.step for step in part.record.per_step]
+        counted = [n for n in typical if n in common] or [n for n in all_steps if n in common] or typical
+        numbers = frozenset(counted) if counted else None
+        out.append(waiting.Seen(part.rank, part.collectives, part.record.step_time_us, max(len(counted), 1), numbers))
+    return out
+
+
 def _figures(part: Part, found: Waiting) -> RankFigures:
     record = part.record
-    steps = max(record.window.steps, 1)
-    communication = sum(c.duration_us for c in part.collectives)
+    typical = {step.step for step in record.typical_steps}
+    own = [c for c in part.collectives if not typical or c.step in typical]
+    exposed = [c.exposed_us for c in own if c.exposed_us is not None]
+    steps = record.window.typical_steps
     waiting_us = found.waiting_us.get(part.rank)
     return RankFigures(
         rank=part.rank,
@@ -168,11 +201,12 @@ def _figures(part: Part, found: Waiting) -> RankFigures:
         files=part.files or [f.name for f in record.source.files],
         regime=record.verdict.regime,
         steps=record.window.steps,
+        outlier_steps=record.window.outlier_steps,
         step_time_us=record.step_time_us,
         gpu_busy_us=record.times.gpu_busy_per_step_us,
-        communication_us=round(communication / steps, 3) if part.collectives else None,
-        exposed_communication_us=round(record.split.exposed_communication_us / steps, 3) if record.split else None,
-        waiting_us=round(waiting_us / steps, 3) if waiting_us is not None else None,
+        communication_us=round(sum(c.duration_us for c in own) / steps, 3) if part.collectives else None,
+        exposed_communication_us=round(sum(exposed) / steps, 3) if exposed else None,
+        waiting_us=round(waiting_us, 3) if waiting_us is not None else None,
         waits_for=found.waits_for.get(part.rank),
         partial=part.partial,
         reasons=record.verdict.reasons if record.verdict.regime == "inconclusive" else [],
@@ -212,13 +246,15 @@ def _missing(parts: Sequence[Part]) -> list[tuple[int, int]]:
     return [(before + 1, after - 1) for before, after in pairwise(edges) if after - before > 1]
 
 
-def _left_out(parts: Sequence[Part], missing: Sequence[tuple[int, int]]) -> list[Finding]:
+def _left_out(parts: Sequence[Part], missing: Sequence[tuple[int, int]], ranks: Sequence[RankFigures]) -> list[Finding]:
     """Findings about ranks that are missing, not compared, or assumed."""
     out = []
     partial = [str(part.rank) for part in parts if part.partial]
     if partial:
         traces, were, are = ("trace of rank", "was", "is") if len(partial) == 1 else ("traces of ranks", "were", "are")
-        text = f"The {traces} {_listed(partial)} {were} read only in part and {are} left out of the comparison."
+        text = f"The {traces} {_listed(partial)} {were} read only in part and {are} left out of the comparison"
+        unknown = any(r.communication_us and r.waiting_us is None for r in ranks if not r.partial)
+        text += ", so who waits for whom is unknown." if unknown and not missing else "."
         out.append(Finding("partial_ranks", text))
     if missing:
         one = len(missing) == 1 and missing[0][0] == missing[0][1]
@@ -254,8 +290,8 @@ def _listed(items: Sequence[str]) -> str:
 def _step_times(spread: float | None, timed: int) -> list[Finding]:
     if spread is None:
         return []
-    up_to = "up to " if timed > 2 else ""
-    return [Finding("step_times", f"Step times of the {timed} ranks differ by {up_to}{difference(spread)}.")]
+    by = f"{'up to ' if timed > 2 else ''}{difference(spread)}" if spread >= SMALLEST else "less than 0.1 %"
+    return [Finding("step_times", f"Step times of the {timed} ranks differ by {by}.")]
 
 
 def _waits(found: Waiting, ranks: Sequence[RankFigures]) -> list[Finding]:
@@ -327,8 +363,7 @@ def _much_is_open(found: Waiting, ranks: Sequence[RankFigures]) -> bool:
 
 
 def _open_us(rank: RankFigures, found: Waiting) -> float:
-    not_compared, two = found.not_compared_us.get(rank.rank, 0.0), found.between_two_us.get(rank.rank, 0.0)
-    return (not_compared + two) / max(rank.steps, 1)
+    return found.not_compared_us.get(rank.rank, 0.0) + found.between_two_us.get(rank.rank, 0.0)
 
 
 def _not_compared(found: Waiting, ranks: Sequence[RankFigures]) -> list[Finding]:
@@ -346,7 +381,7 @@ def _not_compared(found: Waiting, ranks: Sequence[RankFigures]) -> list[Finding]
     if found.steps:
         steps = _listed([f"{first} to {last}" if last > first else str(first) for first, last in found.steps])
         out.append(Finding("different_steps", f"The ranks recorded different steps ({steps}), which do not compare."))
-    two = {r.rank: found.between_two_us.get(r.rank, 0.0) / max(r.steps, 1) for r in ranks}
+    two = {r.rank: found.between_two_us.get(r.rank, 0.0) for r in ranks}
     notable = [r for r in ranks if two[r.rank] > NOTABLE * (r.step_time_us or float("inf"))]
     if notable:
         most_of = max(notable, key=lambda r: two[r.rank])

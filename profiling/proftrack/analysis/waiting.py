@@ -36,6 +36,14 @@ class Seen(NamedTuple):
     rank: int
     collectives: Sequence[Collective]
     step_time_us: float | None
+    steps: int = 1
+    """What times per step are divided by."""
+    counted: frozenset[int] | None = None
+    """Numbers of the steps whose times count, `steps` of them; None if all do."""
+
+    def counts(self, collective: Collective) -> bool:
+        """Whether its time is part of the times per step."""
+        return self.counted is None or collective.step in self.counted
 
 
 class Late(NamedTuple):
@@ -55,7 +63,7 @@ class Waiting:
     """What the collectives of several ranks show."""
 
     waiting_us: dict[int, float] = field(default_factory=dict)
-    """Time beyond the fastest rank's, by rank, in all collectives that could be compared."""
+    """Time per step beyond the fastest rank's, by rank, in all collectives that could be compared."""
     late: list[Late] = field(default_factory=list)
     in_turns: list[list[int]] = field(default_factory=list)
     """Ranks of a group that wait notably, now for one and now for another."""
@@ -66,9 +74,9 @@ class Waiting:
     steps: list[tuple[int, int]] = field(default_factory=list)
     """First and last step of each rank of a group, where none is common to all."""
     not_compared_us: dict[int, float] = field(default_factory=dict)
-    """Time in collectives that could not be compared, by rank."""
+    """Time per step in collectives that could not be compared, by rank."""
     between_two_us: dict[int, float] = field(default_factory=dict)
-    """Time in sends and receives, by rank."""
+    """Time per step in sends and receives, by rank."""
 
     @property
     def waits_for(self) -> dict[int, int]:
@@ -92,12 +100,12 @@ def find(ranks: Sequence[Seen]) -> Waiting:
     found = Waiting()
     by_rank = {seen.rank: seen for seen in ranks}
     for seen in ranks:
-        if two := sum(c.duration_us for c in seen.collectives if c.between_two):
+        if two := _time_of(seen, [c for c in seen.collectives if c.between_two]):
             found.between_two_us[seen.rank] = two
     for key, columns in _groups(ranks).items():
         met = _compared(found, key, columns, by_rank)
-        _add(found.waiting_us, {} if met is None else met.totals())
-        _add(found.not_compared_us, _time(columns) if met is None else met.unpaired_us)
+        _add(found.waiting_us, {} if met is None else met.per_step(by_rank))
+        _add(found.not_compared_us, _time(columns, by_rank) if met is None else met.unpaired_us)
     return found
 
 
@@ -113,7 +121,7 @@ def _compared(
         found.counts = (0, max(map(len, columns.values())))
     if len(columns) != (key.size if key.kind == "named" else len(of_all)) or len(columns) < 2:
         return None
-    met = _met(columns)
+    met = _met(columns, ranks)
     _note_unpaired(found, met, columns)
     if met.ends is None:
         return met
@@ -170,19 +178,26 @@ class _Met(NamedTuple):
     durations: Floats
     ends: Floats | None
     """None if nothing could be paired."""
+    counted: npt.NDArray[np.bool_]
+    """Which durations are part of the times per step."""
     units: npt.NDArray[np.int64]
     """For each row, the index of its step; without steps, of the collective itself."""
     steps: list[int | None]
     """For each unit, the number of its step."""
     unpaired_us: dict[int, float]
+    """Time per step, by rank."""
 
     def waits(self) -> Floats:
         """Each rank's time beyond the fastest one's, by collective."""
         excess: Floats = self.durations - self.durations.min(axis=1, keepdims=True)
         return excess
 
-    def totals(self) -> dict[int, float]:
-        return dict(zip(self.ranks, self.waits().sum(axis=0).tolist(), strict=True)) if self.ends is not None else {}
+    def per_step(self, ranks: Mapping[int, Seen]) -> dict[int, float]:
+        """Each rank's waiting in a step."""
+        if self.ends is None:
+            return {}
+        us = np.where(self.counted, self.waits(), 0.0).sum(axis=0).tolist()
+        return {rank: each / ranks[rank].steps for rank, each in zip(self.ranks, us, strict=True)}
 
     def limits(self, ranks: Mapping[int, Seen]) -> Floats:
         """What is notable of one unit, by rank."""
@@ -191,7 +206,7 @@ class _Met(NamedTuple):
         return limits
 
 
-def _met(columns: Mapping[int, Sequence[Collective]]) -> _Met:
+def _met(columns: Mapping[int, Sequence[Collective]], seen: Mapping[int, Seen]) -> _Met:
     """The ranks' collectives, paired by their number in the group, else by step, name and order."""
     numbered = all(c.sequence is not None for column in columns.values() for c in column)
     buckets = [_buckets(column, numbered) for column in columns.values()]
@@ -201,20 +216,23 @@ def _met(columns: Mapping[int, Sequence[Collective]]) -> _Met:
         if len({len(bucket) for bucket in same}) == 1:
             rows += zip(*same, strict=True)
     ranks = list(columns)
-    paired = {rank: sum(row[i].duration_us for row in rows) for i, rank in enumerate(ranks)}
-    unpaired = {rank: us - paired[rank] for rank, us in _time(columns).items()}
+    paired = _time({rank: [row[i] for row in rows] for i, rank in enumerate(ranks)}, seen)
+    unpaired = {rank: us - paired[rank] for rank, us in _time(columns, seen).items()}
     if not rows:
-        return _Met(ranks, np.zeros((0, len(ranks))), None, np.zeros(0, dtype=np.int64), [], unpaired)
+        none = np.zeros((0, len(ranks)))
+        return _Met(ranks, none, None, none > 0, np.zeros(0, dtype=np.int64), [], unpaired)
+    counted = np.array([[seen[rank].counts(c) for rank, c in zip(ranks, row, strict=True)] for row in rows])
     durations = np.array([[c.duration_us for c in row] for row in rows])
     ends = np.array([[c.start_us for c in row] for row in rows]) + durations
     numbers = [row[0].step for row in rows]
     steps: list[int | None] = [*sorted({n for n in numbers if n is not None})]
     if not steps:  # no steps: each collective for itself, in the order of time
         order = np.argsort(ends[:, 0], kind="stable")
-        return _Met(ranks, durations[order], ends[order], np.arange(len(rows)), [None] * len(rows), unpaired)
+        units = np.arange(len(rows))
+        return _Met(ranks, durations[order], ends[order], counted[order], units, [None] * len(rows), unpaired)
     at = {number: unit for unit, number in enumerate(steps)}
     units = np.array([at[n] for n in numbers if n is not None], dtype=np.int64)
-    return _Met(ranks, durations, ends, units, steps, unpaired)
+    return _Met(ranks, durations, ends, counted, units, steps, unpaired)
 
 
 def _buckets(column: Sequence[Collective], numbered: bool) -> dict[tuple[Any, ...], list[Collective]]:
@@ -226,7 +244,7 @@ def _buckets(column: Sequence[Collective], numbered: bool) -> dict[tuple[Any, ..
 
 def _note_unpaired(found: Waiting, met: _Met, columns: Mapping[int, Sequence[Collective]]) -> None:
     """Say why some collectives of a group could not be paired, if any could not."""
-    if not any(us > 0 for us in met.unpaired_us.values()):
+    if not any(len(column) > len(met.durations) for column in columns.values()):
         return
     numbers = [[c.step for c in column if c.step is not None] for column in columns.values()]
     counts = {len(column) for column in columns.values()}
@@ -236,8 +254,13 @@ def _note_unpaired(found: Waiting, met: _Met, columns: Mapping[int, Sequence[Col
         found.counts = (min(counts), max(counts))
 
 
-def _time(columns: Mapping[int, Sequence[Collective]]) -> dict[int, float]:
-    return {rank: sum(c.duration_us for c in column) for rank, column in columns.items()}
+def _time(columns: Mapping[int, Sequence[Collective]], seen: Mapping[int, Seen]) -> dict[int, float]:
+    return {rank: _time_of(seen[rank], column) for rank, column in columns.items()}
+
+
+def _time_of(seen: Seen, column: Sequence[Collective]) -> float:
+    """A rank's time in these collectives, per step."""
+    return sum(c.duration_us for c in column if seen.counts(c)) / seen.steps
 
 
 def _add(sums: dict[int, float], more: Mapping[int, float]) -> None:

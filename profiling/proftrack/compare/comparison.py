@@ -29,7 +29,10 @@ _UNDERMINING = {
     "gpu_not_measured": "its GPU was not measured",
     "under_recorded_graphs": "its CUDA graphs were only partly recorded",
     "invalid_timestamps": "some of its GPU timestamps are impossible",
+    "impossible_durations": "some of its GPU work lasts impossibly long",
     "recompiled_in_window": "it compiled while it was being recorded",
+    "evaluation_in_steps": "some of its steps hold evaluation",
+    "outlier_steps": "T and B leave out some of its steps, while calls on the host count in all of them",
     "gpu_throttled": "its GPU was throttled",
     "gpu_shared": "its GPU was shared",
 }

@@ -18,7 +18,10 @@ _READS_BACK = re.compile(r"::(?:item|_local_scalar_dense|is_nonzero|nonzero|mask
 
 
 def counts(before: Record, after: Record) -> list[Count]:
-    """How often things happen per step, if both records know. Only waits and allocator calls of every step count."""
+    """How often things happen per step, if both records know. Only waits and allocator calls of every step count.
+
+    A record knows these only for all steps together, which says nothing of the typical ones if others are left out.
+    """
     out = []
     if before.totals.gpu_events and after.totals.gpu_events and before.typical_steps and after.typical_steps:
         for name, field in ((LAUNCHES, "launches"), (KERNELS, "kernels")):
@@ -28,8 +31,9 @@ def counts(before: Record, after: Record) -> list[Count]:
                 continue
             varies = len(set(a)) > 1 or len(set(b)) > 1
             out.append(Count(name=name, before=sum(a) / len(a), after=sum(b) / len(b), varies=varies))
-        for name, belongs in ((WAITS, is_wait), (ALLOCATIONS, is_allocator_call)):
-            out.append(Count(name=name, before=_each_step(before, belongs), after=_each_step(after, belongs)))
+        if not before.window.outlier_steps and not after.window.outlier_steps:
+            for name, belongs in ((WAITS, is_wait), (ALLOCATIONS, is_allocator_call)):
+                out.append(Count(name=name, before=_each_step(before, belongs), after=_each_step(after, belongs)))
     return out
 
 
@@ -67,12 +71,12 @@ def host_rows(before: Record, after: Record) -> list[HostRow]:
 def _host(record: Record) -> dict[str, tuple[float, float]]:
     """Name -> calls and self CPU time per step, without what not every step calls (profiler, teardown)."""
     steps = max(record.window.steps, 1)
-    figures: dict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+    figures: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
     for op in record.ops:
         name = host_name(op.name)
         calls, time = figures[name]
-        figures[name] = (calls + op.calls / steps, time + op.self_cpu_time_us / steps)
-    return {name: (calls, time) for name, (calls, time) in figures.items() if calls >= 1}
+        figures[name] = (calls + op.calls, time + op.self_cpu_time_us)
+    return {name: (calls / steps, time / steps) for name, (calls, time) in figures.items() if calls >= steps}
 
 
 def reads_back(rows: list[HostRow]) -> str | None:

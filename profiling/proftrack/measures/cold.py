@@ -33,12 +33,14 @@ RECURRING = 10
 steps, or once more behind the first step, is how the program allocates."""
 
 
-def start_up_calls(table: EventTable, second_step: int | None = None) -> Ints:
+def start_up_calls(table: EventTable, second_step: int | None = None, *, running: bool = False) -> Ints:
     """Rows, in order of time, of the calls of launching threads that start something up.
 
     They take over 20 ms (each; those that load something, together), neither copy nor wait, and the GPU does not work
     for most of them: a launch that finds the queue full, or a cudaFree while kernels run, takes that long because it
-    waits. Nor do allocations that recur count; `second_step` is when the second step starts, if there is one.
+    waits. Nor do allocations that recur count; `second_step` is when the second step starts, if there is one. In a
+    program that was `running` before its recorded steps, no allocation counts: its allocator then flushes its cache,
+    which may happen again at any time.
     """
     rows = np.flatnonzero(table.dur > LOADING_NS)
     rows = rows[table.valid[rows] & np.isin(table.kind[rows], CALL_KINDS)]
@@ -57,7 +59,9 @@ def start_up_calls(table: EventTable, second_step: int | None = None) -> Ints:
     rows = rows[np.argsort(table.ts[rows], kind="stable")]
     allocates = table.named(is_allocator_call)[rows]
     name, again = table.name[rows], np.zeros(len(rows), dtype=bool)
-    if second_step is None:
+    if running:
+        again[:] = True
+    elif second_step is None:
         again = np.bincount(name, minlength=1)[name] > RECURRING
     else:
         again = np.isin(name, name[table.ts[rows] >= second_step])
@@ -74,14 +78,21 @@ def _loads(table: EventTable, rows: Ints) -> Bools:
     return np.asarray(loads | table.named(lambda name: _LOADS.search(name) is not None)[rows])
 
 
-def start_up_end(table: EventTable, first_work: int) -> int | None:
-    """When the start-up ahead of the first GPU work, which starts at `first_work`, was over; at most that time.
+def start_up_end(table: EventTable, launched: Ints, length: Ints, share: float, *, running: bool = False) -> int | None:
+    """When the start-up was over: all of it, if this share of the GPU work (by its time) was launched behind it.
 
-    host  |-cudaFree(0)-------------|  |-L-|
-    GPU                                   |====
-                                    ^
-    None if there was none. The first launch may itself be the call that loads something.
+    host  |-cudaFree(0)-------------|  |-L-|  |-cuLibraryLoadData-|  |-L-|
+    GPU                                   |=|                           |===============
+                                                                  ^
+    Otherwise, that ahead of all work; None if there was none. `launched` is when the launch call of each piece of work
+    returned, `length` how long the work took. The first launch may itself be the call that loads something.
     """
-    calls = start_up_calls(table)
-    calls = calls[table.ts[calls] < first_work]
-    return min(int(table.end[calls].max()), first_work) if len(calls) else None
+    calls = start_up_calls(table, running=running)
+    order = np.argsort(launched, kind="stable")
+    behind = np.concatenate([np.cumsum(length[order][::-1])[::-1], [0]])
+    ends = np.sort(table.end[calls])
+    rest = behind[np.searchsorted(launched[order], ends)]
+    least = np.full(len(ends), float(behind[0]))
+    least[-1:] = behind[0] * share
+    ends = ends[(rest > 0) & (rest >= least)]
+    return int(ends[-1]) if len(ends) else None

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from proftrack.measures.kernels import kind_of_kernel
 from proftrack.measures.view import View
+from proftrack.measures.window import busy
 from proftrack.record.ranks import Collective
 from proftrack.trace.categories import Kind
 from proftrack.trace.groups import configured, count_of, ranks_in, world_size
 from proftrack.trace.table import NONE, EventTable, Ints, Meeting
 
-_HOST_COLLECTIVE = re.compile(r"^(?:gloo|nccl|mpi|ucc|xccl):(?!.*(?:barrier|coalesc))", re.IGNORECASE)
+_HOST_COLLECTIVE = re.compile(r"^(?:gloo|mpi|ucc):(?!.*(?:barrier|coalesc))", re.IGNORECASE)
+"""What the host itself carries out. The host's rows of NCCL's collectives only launch them: nobody waits there."""
 _PARAMETERS = re.compile(r"[<(].*", re.DOTALL)
 _BETWEEN_TWO = re.compile(r"(?:^|[^a-z])i?(?:send|recv)(?![a-z])|sendrecv|send_?recv|batch_p2p", re.IGNORECASE)
 _SHARED_KERNEL = re.compile(r"send_?recv", re.IGNORECASE)
@@ -36,12 +39,12 @@ def collectives(view: View) -> list[Collective]:
         rows = rows[(table.ts[rows] >= low) & (table.ts[rows] < max(high, _end_of_own(view)))]
     if not len(rows):
         return []
-    groups = _Groups.of(table)
+    groups, exposed = _Groups.of(table), _exposed(view, rows)
     clock_us = table.started_ns / 1000
     unordered = [
-        _collective(table, i, clock_us, step, meeting, groups)
-        for i, step, meeting in zip(
-            rows.tolist(), _steps_of(view, rows), _meetings_of(view, rows).tolist(), strict=True
+        _collective(table, i, clock_us, step, meeting, groups, exposed_us)
+        for i, step, meeting, exposed_us in zip(
+            rows.tolist(), _steps_of(view, rows), _meetings_of(view, rows).tolist(), exposed, strict=True
         )
     ]
     return sorted(unordered, key=lambda c: (c.start_us, c.duration_us, c.name))
@@ -72,7 +75,13 @@ class _Groups(NamedTuple):
 
 
 def _collective(
-    table: EventTable, row: int, clock_us: float, step: int | None, meeting: int, groups: _Groups
+    table: EventTable,
+    row: int,
+    clock_us: float,
+    step: int | None,
+    meeting: int,
+    groups: _Groups,
+    exposed_us: float | None,
 ) -> Collective:
     said = table.meetings[meeting] if meeting != NONE else None
     name = _PARAMETERS.sub("", table.names[table.name[row]])
@@ -82,6 +91,7 @@ def _collective(
         duration_us=int(table.dur[row]) / 1000,
         step=step,
         between_two=_is_between_two(name, said, groups.sends),
+        exposed_us=exposed_us,
         **_group_of(said, groups),
     )
 
@@ -162,6 +172,20 @@ def _steps_of(view: View, rows: Ints) -> list[int | None]:
         index = np.where(is_gpu & (links.launch[at] != NONE), owned.step[at], index)
         index = np.where(is_gpu & owned.leaked[at], NONE, index)
     return [None if i == NONE else int(steps.number[i]) for i in index.tolist()]
+
+
+def _exposed(view: View, rows: Ints) -> Sequence[float | None]:
+    """For each row, its time beside other kernels; where collectives overlap, the earlier one has their time."""
+    table, gpu = view.table, view.links.gpu
+    if not table.of_kind(Kind.KERNEL)[rows].any():
+        return [None] * len(rows)
+    others = (table.kind[gpu] == Kind.KERNEL) & ~table.named(_is_kernel)[gpu]
+    order = np.argsort(table.ts[rows], kind="stable")
+    end = np.maximum.accumulate(table.end[rows][order])
+    start = np.maximum(table.ts[rows][order], np.concatenate([[0], end[:-1]]))
+    exposed = np.zeros(len(rows), dtype=np.int64)
+    exposed[order] = end - start - busy(view.on_device, others).covered_within(start, end)
+    return [int(ns) / 1000 for ns in np.maximum(exposed, 0)]
 
 
 def _is_kernel(name: str) -> bool:

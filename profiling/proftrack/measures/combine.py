@@ -13,6 +13,7 @@ from msgspec import Struct
 from proftrack.measures import idle, sites
 from proftrack.measures.measure import Measures
 from proftrack.measures.quality import FLAGS
+from proftrack.measures.single import Single
 from proftrack.measures.waits import Wait
 from proftrack.record.figures import (
     CpuWork,
@@ -59,6 +60,7 @@ def combine(parts: list[Measures]) -> Measures:
         busy_by_limit_us=_sum_by_key(p.busy_by_limit_us for p in parts),
         waits_over_gpu_us=sum(p.waits_over_gpu_us for p in parts),
         waits=_combined_waits(parts),
+        single=_longest_step(parts),
         compiling_us=sum(p.compiling_us for p in parts),
         host_rows=sum(p.host_rows for p in parts),
         collectives=[c for p in parts for c in p.collectives],
@@ -117,6 +119,12 @@ def _grouped(items: Iterable[_Figures], *names: str) -> list[list[_Figures]]:
 
 
 # ---- sections --------------------------------------------------------------------------------------------------------
+
+
+def _longest_step(parts: list[Measures]) -> Single | None:
+    """Cycles of one step each show its end several times."""
+    steps = [p.single for p in parts if p.single is not None and p.single.step is not None]
+    return max(steps, key=lambda step: step.time_us, default=None)
 
 
 def _combined_work(parts: list[Measures]) -> TraceWork | None:

@@ -11,6 +11,7 @@ cuLibraryLoadData) is none: CUDA loads kernels when they first run.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -92,7 +93,12 @@ def _what(name: str) -> Literal["graph", "backward", "tuning"]:
 
 
 def _compiling(table: EventTable) -> Bools:
-    return table.host & table.valid & table.named(lambda name: _COMPILING.search(name) is not None)
+    return table.host & table.valid & table.named(_says_compiling)
+
+
+@lru_cache(maxsize=65536)
+def _says_compiling(name: str) -> bool:
+    return _COMPILING.search(name) is not None
 
 
 def _loading(table: EventTable) -> Bools:

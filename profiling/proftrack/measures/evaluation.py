@@ -10,6 +10,7 @@ pass does not.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -93,6 +94,7 @@ def marked_steps(table: EventTable, steps: Steps) -> Bools:
     return _covered(table, steps, [np.flatnonzero(ours & table.valid)])
 
 
+@lru_cache(maxsize=65536)
 def says_evaluation(name: str) -> bool:
     """Whether the name of a region, by its whole words, says that evaluation runs inside."""
     if name.startswith(_LIGHTNING):

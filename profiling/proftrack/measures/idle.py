@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from proftrack.measures.cold import start_up_calls
 from proftrack.measures.intervals import EMPTY, Intervals, intersection, union
-from proftrack.measures.view import View
+from proftrack.measures.view import View, start_up
 from proftrack.measures.waits import delays_until, profilers_own, waiting_calls
 from proftrack.measures.window import QUEUE_DELAY_NS, Windows, busy
 from proftrack.record.figures import IDLE_CAUSES, Idle, IdleCause, IdleGap
@@ -236,7 +235,7 @@ def _launching_operators(view: View) -> Bools:
 def _loading(view: View) -> Bools:
     """Mask of the calls that start something up."""
     mask = np.zeros(len(view.table), dtype=bool)
-    mask[start_up_calls(view.table, int(view.steps.start[1]) if len(view.steps) > 1 else None)] = True
+    mask[start_up(view)] = True
     return mask
 
 
@@ -305,7 +304,7 @@ def summarize(view: View, gaps: Gaps, windows: Windows) -> Idle:
 
 def _rows_within(view: View, gaps: Gaps) -> Ints:
     """For each gap, how many host rows that delayed its end were recorded in it."""
-    starts = np.sort(view.table.ts[recorded_on_host(view.table)])
+    starts = np.sort(view.table.ts[recorded_on_host(view.table)], kind="stable")  # fast, as files are nearly in order
     until = np.where(gaps.launch == NONE, gaps.end, np.minimum(view.table.end[gaps.launch], gaps.end))
     until = np.where(gaps.cause == CAUSES.index("queued"), gaps.start, until)
     counts = np.searchsorted(starts, np.maximum(until, gaps.start)) - np.searchsorted(starts, gaps.start)

@@ -13,7 +13,9 @@ from proftrack.measures import sites as launch_sites
 from proftrack.measures.collectives import collectives
 from proftrack.measures.compiling import compiling_steps
 from proftrack.measures.intervals import Intervals, intersection, union
+from proftrack.measures.single import Single, single
 from proftrack.measures.typical import Outlier, find_outliers, step_times, without_outliers
+from proftrack.measures.unseen import without_unseen_queue
 from proftrack.measures.view import View, view
 from proftrack.measures.waits import Wait, delays_until, waiting_calls, waits
 from proftrack.measures.window import Windows, busy, find_windows
@@ -67,7 +69,10 @@ class Measures:
     memory_sets: int = 0
     """How many of the launches set memory: whether they have work in a trace says nothing."""
     unseen_queue_us: float = 0.0
-    """Time cut off the device window's start because a queue that is not in the trace seems to have filled it."""
+    """By how much the steps may take longer: with steps, the time cut off the device window's start because a queue
+    that is not in the trace seems to have filled it; without, the host's own time beyond the typical time."""
+    single: Single | None = None
+    """The part of the typical time that only one step shows."""
     compiling_us: float = 0.0
     """Compilation and autotuning during the typical steps."""
     waits_over_gpu_us: float
@@ -139,11 +144,13 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
     if windows is not None and placed and len(seen.steps):
         outliers = find_outliers(seen, windows)
         windows = without_outliers(seen, windows, outliers)
+    elif windows is not None and placed:
+        windows = without_unseen_queue(seen, windows)
     owner = tables.launching_row(table, seen.forest, seen.links)
     operators = work.operator_costs(table, seen.forest)
     costs = work.gpu_costs(table, seen.links.gpu, owner, operators, ceilings)
     classes = limits.classes_of(seen, owner, costs)
-    gpu = _gpu_part(seen, windows, outliers, classes)
+    gpu = _gpu_part(seen, windows, classes, outliers)
     shapes = len(table.signatures) > 0 and len(seen.forest.rows) > 0
     owned = work.Owned(seen.links.gpu, owner, operators, costs)
     own = (seen.owned.step != NONE) & ~np.isin(seen.owned.step, [outlier.step for outlier in outliers])
@@ -164,7 +171,7 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         host_rows=_host_rows(seen, windows),
         impossible_us=_impossible_ns(seen) / 1000,
         memory_sets=int(seen.links.set_calls.sum()),
-        unseen_queue_us=(windows.device_low - windows.low) / 1000 if windows and windows.unrecorded else 0.0,
+        unseen_queue_us=windows.unseen / 1000 if windows else 0.0,
         other_us=_others(table),
         collectives=collectives(seen),
         compiling_us=_compiling(seen, outliers),
@@ -178,7 +185,7 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
 
 
 def _gpu_part(
-    seen: View, windows: Windows | None, outliers: list[Outlier], classes: dict[Limit, Bools]
+    seen: View, windows: Windows | None, classes: dict[Limit, Bools], outliers: list[Outlier]
 ) -> dict[str, Any]:
     """The figures that need GPU work and a window."""
     if windows is None or not _placed(seen, windows):
@@ -189,9 +196,10 @@ def _gpu_part(
             "busy_by_limit_us": {},
             "waits_over_gpu_us": 0.0,
         }
-    busy_time = windows.during_steps(seen.on_device)
+    busy_time, gaps = windows.during_steps(seen.on_device), idle.find_gaps(seen, windows)
     return {
-        "idle": idle.summarize(seen, idle.find_gaps(seen, windows), windows),
+        "idle": idle.summarize(seen, gaps, windows),
+        "single": single(seen, windows, gaps, [outlier.step for outlier in outliers]),
         "split": limits.split(seen, windows, classes),
         "busy_us": busy_time.length / 1000,
         "busy_by_limit_us": limits.by_limit(seen, windows, classes),

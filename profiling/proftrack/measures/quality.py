@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from proftrack.measures.cold import start_up_calls
 from proftrack.measures.compiling import compilations, compiling_steps, number_of
 from proftrack.measures.evaluation import steps_with_evaluation
 from proftrack.measures.intervals import union, union_by_group
 from proftrack.measures.typical import Outlier, step_times
-from proftrack.measures.view import View
+from proftrack.measures.view import View, start_up
 from proftrack.measures.window import Windows
 from proftrack.record.figures import Flag, FlagCode
 from proftrack.text import counted, short_time
@@ -24,8 +23,8 @@ FLAGS: dict[FlagCode, str] = {
     "fewer_steps": "The loop ended before its schedule did: figures rest on fewer steps than requested.",
     "several_processes": "One file holds steps of several processes: their times are mixed; record them separately.",
     "cold_start": "CUDA, a library or a kernel was loaded while recording: that happens once, and later steps lack it.",
-    "outlier_steps": "Some steps are much longer than the others and do not recur: T, B and the causes leave them out, "
-    "totals include them.",
+    "outlier_steps": "Some steps are not like the others (start-up, compilation, evaluation, or once much longer): "
+    "T, B and the causes leave them out, totals include them.",
     "uneven_steps": "The recorded steps differ widely: their mean represents none of them.",
     "launches_without_gpu_work": "Some launch calls have no recorded GPU work: busy time may be too small.",
     "gpu_not_measured": "The host launched GPU work but none was recorded: the GPU was not measured, rather than idle.",
@@ -100,6 +99,9 @@ def _steps(view: View, windows: Windows | None, outliers: Sequence[Outlier]) -> 
     cold = any(outlier.cold for outlier in outliers) or (len(steps) < 2 and len(view.links.gpu) > 0)
     if cold or (windows is not None and _starts_up(view, windows)):
         yield from _cold_start(view)
+    if windows is not None and (windows.leaked or windows.unrecorded):
+        detail = "" if windows.leaked else "The trace does not show it, but the first work waited in a queue."
+        yield flag("work_before_window", max(windows.leaked, 1), detail)
     if not len(steps):
         yield flag("no_steps", 1)
         return
@@ -111,9 +113,6 @@ def _steps(view: View, windows: Windows | None, outliers: Sequence[Outlier]) -> 
     if typical.sum() > 1:
         yield from _uneven(view, typical)
     yield from _evaluation(view, outliers)
-    if windows is not None and (windows.leaked or windows.unrecorded):
-        detail = "" if windows.leaked else "The trace does not show it, but the steps' first work waited in a queue."
-        yield flag("work_before_window", max(windows.leaked, 1), detail)
 
 
 def _uneven(view: View, typical: Bools) -> Iterator[Flag]:
@@ -145,23 +144,19 @@ def _outliers(view: View, windows: Windows | None, outliers: Sequence[Outlier]) 
     yield flag("outlier_steps", len(outliers), f"{', '.join(shown)}{more}; over all steps, the mean is {mean}.")
 
 
-def _second_step(view: View) -> int | None:
-    return int(view.steps.start[1]) if len(view.steps) > 1 else None
-
-
 def _starts_up(view: View, windows: Windows) -> bool:
     """Whether start-up takes time of the typical steps, which T then leaves out."""
-    table, calls = view.table, start_up_calls(view.table, _second_step(view))
+    table, calls = view.table, start_up(view)
     inside = windows.typical.covered_within(table.ts[calls], table.end[calls])
     return len(view.links.gpu) > 0 and bool((inside * 2 > table.dur[calls]).any())
 
 
 def _cold_start(view: View) -> Iterator[Flag]:
-    table, calls = view.table, start_up_calls(view.table, _second_step(view))
+    table, calls = view.table, start_up(view)
     if len(calls):
         spent = union(table.ts[calls], table.end[calls]).length  # a runtime call may go through a driver call
         longest = table.names[table.name[calls[int(np.argmax(table.dur[calls]))]]]
-        yield flag("cold_start", len(calls), f"{spent / 1e6:.0f} ms, the longest call is {longest}.")
+        yield flag("cold_start", len(calls), f"{short_time(spent / 1000)}, the longest call is {longest}.")
 
 
 def _gpu(view: View, _: Windows | None) -> Iterator[Flag]:
@@ -226,7 +221,7 @@ def _clocks(view: View, _: Windows | None) -> Iterator[Flag]:
     usable = owned.usable
     cut = view.table.end[links.gpu] - owned.end
     if cut.any():
-        yield flag("impossible_durations", int((cut > 0).sum()), f"Cut off: {int(cut.sum()) / 1000:.1f} us.")
+        yield flag("impossible_durations", int((cut > 0).sum()), f"Cut off: {short_time(int(cut.sum()) / 1000)}.")
     lane, start, end = table.lane[links.gpu[usable]], owned.start[usable], owned.end[usable]
     count = sum(_overlaps(start[lane == one], end[lane == one]) for one in np.unique(lane).tolist())
     if count:

@@ -14,15 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from proftrack.measures.cold import start_up_calls
 from proftrack.measures.compiling import compiling_steps
 from proftrack.measures.evaluation import evaluation_steps
 from proftrack.measures.intervals import union
-from proftrack.measures.view import View
+from proftrack.measures.view import View, start_up
 from proftrack.measures.waits import profilers_own
 from proftrack.measures.window import Windows
 from proftrack.text import short_time
-from proftrack.trace.categories import Kind, is_wait
+from proftrack.trace.categories import CALL_KINDS, Kind, is_wait
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 LONG = 3.0
@@ -32,6 +31,8 @@ ALIKE = 2.0
 COMPILING = 0.1
 """A step that spends this share on compilation is of another kind than those that do not compile."""
 EVALUATION = "evaluation"
+STUB = 0.1
+"""A last step in which nothing runs is none if it takes at most this share of the others' median on the host."""
 FEWEST = 3
 """With fewer steps, none of them says which is the usual one."""
 
@@ -138,13 +139,28 @@ def _known(seen: View, times: StepTimes) -> list[Outlier]:
         outliers.setdefault(step, Outlier(step, f"compilation, {short_time(int(compiling[step]) / 1000)}"))
     for step in np.flatnonzero(evaluation_steps(table, steps, forest)).tolist():
         outliers.setdefault(step, Outlier(step, EVALUATION))
+    if _ends_empty(seen):
+        outliers.setdefault(len(steps) - 1, Outlier(len(steps) - 1, "nothing: recording ended"))
     return list(outliers.values())
+
+
+def _ends_empty(seen: View) -> bool:
+    """Whether nothing runs in the last of at least three steps, a short one, though the one before it launches work.
+
+    `prof.step()` at the end of a loop begins a step; if the loop then ends, that step is none of the program's.
+    """
+    table, steps, step = seen.table, seen.steps, seen.owned.step
+    length = steps.end - steps.start
+    if len(steps) < FEWEST or not (step == len(steps) - 2).any() or length[-1] > STUB * np.median(length[:-1]):
+        return False
+    runs = table.valid & table.of_kind(Kind.CPU_OP, *CALL_KINDS)
+    return not (runs & (table.ts >= steps.start[-1]) & (table.ts < steps.end[-1])).any()
 
 
 def _cold_start(seen: View) -> list[Outlier]:
     """The first step, if it holds start-up calls and the others do not."""
     table = seen.table
-    calls = start_up_calls(table, int(seen.steps.start[1]) if len(seen.steps) > 1 else None)
+    calls = start_up(seen)
     step = seen.steps.containing(table.ts[calls])
     waited = np.bincount(step[step != NONE], minlength=len(seen.steps))
     if not waited[0] or len(waited) < 2 or np.count_nonzero(waited[1:]) * 2 >= len(waited) - 1:

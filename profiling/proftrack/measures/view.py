@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from proftrack.measures.cold import start_up_calls
 from proftrack.measures.intervals import union_by_group
 from proftrack.measures.links import Links, link
 from proftrack.measures.nesting import Forest, nest
 from proftrack.measures.window import Ownership, Steps, find_steps, own_work, window_of
-from proftrack.trace.table import EventTable
+from proftrack.trace.table import EventTable, Ints
 
 
 class View(NamedTuple):
@@ -36,6 +37,12 @@ def view(table: EventTable) -> View:
     owned = own_work(table, links, steps)
     device = _busiest(table, links, owned, window_of(table, steps, owned) or (0, 0))
     return View(table, forest, links, steps, owned, _restricted(table, links, owned, device), device)
+
+
+def start_up(seen: View) -> Ints:
+    """Rows, in order of time, of the calls that start something up (see `start_up_calls`)."""
+    second_step = int(seen.steps.start[1]) if len(seen.steps) > 1 else None
+    return start_up_calls(seen.table, second_step, running=len(seen.steps) > 0 and bool(seen.on_device.leaked.any()))
 
 
 def _busiest(table: EventTable, links: Links, owned: Ownership, window: tuple[int, int]) -> int | None:

@@ -23,6 +23,10 @@ _STEP = re.compile(r"ProfilerStep#?\*?\s*([0-9]{1,15})(?![0-9])")
 QUEUE_DELAY_NS = 20_000
 """Work that starts later than this after the end of its launch call had a queue ahead of it."""
 
+MOST_WORK = 0.75
+"""Without steps, all start-up is cut off, with what came before it, if this share of the GPU work lies behind: the
+first pass of a program that loads its kernels as it meets them. If less lies behind it, start-up and work are mixed."""
+
 
 class Steps(NamedTuple):
     """The recorded steps, in order of time."""
@@ -119,6 +123,9 @@ class Windows(NamedTuple):
     """How many GPU events of earlier steps are in the trace."""
     unrecorded: bool
     """There are none, but a queue seems to have been ahead of the first own work."""
+    unseen: int
+    """By how much the steps may take longer than the typical time if that was none, or if it hid that launches came
+    late."""
     typical: Intervals
     """The device window without outliers (see `typical`)."""
     typical_steps: int
@@ -155,10 +162,12 @@ def find_windows(
     if len(steps):
         device_low, unrecorded = _device_start(table, links, on_device, low)
         device_high = _end_of_steps(steps, on_device)
-    if len(steps) < 2:
-        device_low = max(device_low, _start_up_end(table, on_device))
+    if len(steps) < 2:  # a step is not cut in two, a recording may be
+        share = 1.0 if len(steps) else MOST_WORK
+        device_low = max(device_low, _start_up_end(table, links, on_device, share, running=leaked > 0))
     whole = union(np.array([device_low], dtype=np.int64), np.array([device_high], dtype=np.int64))
-    return Windows(low, high, device_low, device_high, leaked, unrecorded, whole, len(steps))
+    unseen = device_low - low if unrecorded else 0
+    return Windows(low, high, device_low, device_high, leaked, unrecorded, unseen, whole, len(steps))
 
 
 def _device_start(table: EventTable, links: Links, on_device: Ownership, low: int) -> tuple[int, bool]:
@@ -181,10 +190,15 @@ def _device_start(table: EventTable, links: Links, on_device: Ownership, low: in
     return min(device_low, int(on_device.end[here].max())), False
 
 
-def _start_up_end(table: EventTable, on_device: Ownership) -> int:
-    """When the start-up ahead of the first own work was over; 0 if there was none or there is no such work."""
-    own = on_device.usable & (on_device.step != NONE)
-    return (start_up_end(table, int(on_device.start[own].min())) or 0) if own.any() else 0
+def _start_up_end(table: EventTable, links: Links, on_device: Ownership, share: float, *, running: bool) -> int:
+    """When the start-up ahead of own work was over (all of it, if ahead of this share), at most when that work began;
+    0 if there was none."""
+    own = np.flatnonzero(on_device.usable & (on_device.step != NONE))
+    start, launch = on_device.start[own], links.launch[own]
+    launched = np.where(launch == NONE, start, table.end[launch])
+    length = on_device.end[own] - start
+    over = start_up_end(table, launched, length, share, running=running) if len(own) else None
+    return 0 if over is None else min(over, int(start[launched >= over].min()))
 
 
 def window_of(table: EventTable, steps: Steps, owned: Ownership) -> tuple[int, int] | None:

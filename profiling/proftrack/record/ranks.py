@@ -28,6 +28,8 @@ class Collective(Struct, frozen=True, array_like=True):
     """Its number within the group, the same on every rank."""
     between_two: bool = False
     """A send or a receive: it concerns one other rank, not the whole group."""
+    exposed_us: float | None = None
+    """The part of it that neither a kernel nor an earlier collective hides; None without GPU work."""
 
 
 FindingCode = Literal[
@@ -60,7 +62,7 @@ class Finding(Struct, frozen=True):
 
 
 class RankFigures(Struct, frozen=True, kw_only=True):
-    """One rank of several. Times in microseconds per step (for the whole trace if it has no steps)."""
+    """One rank of several. Times in microseconds per typical step (for the whole trace if it has no steps)."""
 
     rank: int
     stage: str | None = None
@@ -68,14 +70,17 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     files: list[str]
     regime: Regime
     steps: int
+    outlier_steps: int = 0
+    """Steps that the times leave out; see Step.outlier."""
     step_time_us: float | None
     gpu_busy_us: float | None
     communication_us: float | None
-    """Time in collectives, including waiting."""
+    """Time in the steps' collectives, including waiting."""
     exposed_communication_us: float | None
-    """The part of the window that only collectives filled."""
+    """The part of it that no kernel hides."""
     waiting_us: float | None
-    """Time in collectives beyond that of the fastest rank of the process group in each."""
+    """Time in collectives beyond that of the fastest rank of the process group in each, per step that all ranks have
+    recorded."""
     waits_for: int | None = None
     """The rank that this one waits for notably."""
     partial: bool = False

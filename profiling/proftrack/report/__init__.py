@@ -12,7 +12,7 @@ curves        the charts of a sweep
 svg           a chart as SVG
 plots         charts as PNG
 events        the parts of a report that need the events themselves
-timeline      the timeline of the busiest step
+timeline      the timeline of the busiest typical step
 chains        who launched the large kernels, and what the host waited for
 queue         launch delay and queue depth over the window
 artifacts     report.html and plots/*.png of a run folder

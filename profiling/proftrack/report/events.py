@@ -1,18 +1,16 @@
-"""The parts of a report that need the events themselves, for the cycle with the busiest step."""
+"""The parts of a report that need the events themselves, for the cycle with the busiest typical step."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from proftrack.measures.idle import find_gaps
 from proftrack.measures.view import View, view
-from proftrack.measures.window import find_windows
+from proftrack.measures.window import Windows, find_windows
 from proftrack.record.figures import Kernel
 from proftrack.report.chains import Chain, Wait, chains_of_cycles, waits
 from proftrack.report.queue import Queue, queue
-from proftrack.report.timeline.lanes import Lanes, lanes
+from proftrack.report.timeline.lanes import Busiest, Lanes, busiest, lanes
 from proftrack.trace.table import EventTable
 
 
@@ -28,31 +26,31 @@ class EventDetails(NamedTuple):
     cycles: int
 
 
+class _Cycle(NamedTuple):
+    number: int
+    seen: View
+    windows: Windows
+    busiest: Busiest
+
+
 def details(tables: list[EventTable], kernels: list[Kernel]) -> EventDetails | None:
-    """Details of the cycle with the busiest step; None if no event has a usable time."""
-    views = [view(table) for table in tables]
-    if not views:
+    """Details of the cycle with the busiest typical step; None if no event has a usable time."""
+    cycles = [cycle for number, table in enumerate(tables) if (cycle := _cycle(number, table)) is not None]
+    if not cycles:
         return None
-    cycle = int(np.argmax([_most_work(seen) for seen in views]))
-    seen = views[cycle]
-    windows = find_windows(seen.table, seen.links, seen.steps, seen.owned, seen.on_device)
-    if windows is None:
-        return None
+    number, seen, windows, step = max(cycles, key=lambda cycle: cycle.busiest.work)
     gaps = find_gaps(seen, windows) if len(seen.links.gpu) else None
     return EventDetails(
-        lanes=lanes(seen, windows, gaps, kernels),
+        lanes=lanes(seen, windows, step.step, gaps, kernels),
         queue=queue(seen, windows),
         chains=chains_of_cycles([seen], kernels),
         waits=waits(seen),
-        cycle=cycle,
+        cycle=number,
         cycles=len(tables),
     )
 
 
-def _most_work(seen: View) -> int:
-    """Nanoseconds of own GPU work in the busiest step."""
-    owned = seen.on_device
-    own = owned.usable & (owned.step >= 0)
-    if not own.any():
-        return 0
-    return int(np.bincount(owned.step[own], weights=(owned.end - owned.start)[own]).max())
+def _cycle(number: int, table: EventTable) -> _Cycle | None:
+    seen = view(table)
+    windows = find_windows(seen.table, seen.links, seen.steps, seen.owned, seen.on_device)
+    return None if windows is None else _Cycle(number, seen, windows, busiest(seen, windows))

@@ -31,6 +31,8 @@ LABELLED = 8
 MOST_STEPS = 60
 """Above this, recorded steps are drawn as lines instead of bars."""
 _STEP_LABELS = 12
+_CUT_AT = 0.9
+"""Share of the height at which the bars of a step that T and B leave out end, so that there is room above them."""
 _READABLE = 14
 """Share of the width, in per cent, that a part needs to have its name inside it."""
 _PERCENT = [Tick(at, str(at)) for at in range(0, 101, 20)]
@@ -157,22 +159,32 @@ def _dots(kernels: list[tuple[int, Kernel]]) -> list[Dot]:
 
 
 def steps_chart(record: Record) -> Chart | None:
-    """Each recorded step's host interval and own GPU time, compared with T and B. None without steps."""
+    """Each recorded step's host interval and own GPU time, compared with T and B. None without steps.
+
+    The scale is that of the typical steps, since an outlier may be a thousand times as long: it is cut off, with its
+    time above it.
+    """
     steps = record.per_step
     if not steps:
         return None
     host, gpu = [s.host_us for s in steps], [s.self_cuda_time_us or 0.0 for s in steps]
     levels = [("T", "step-time", record.step_time_us), ("B", "gpu-busy", record.times.gpu_busy_per_step_us)]
     lines = [(name, style, us) for name, style, us in levels if us]
+    outliers = [(i, step) for i, step in enumerate(steps) if step.outlier is not None]
+    typical = [us for values in (host, gpu) for us, step in zip(values, steps, strict=True) if step.outlier is None]
+    y = _durations("time", max([*typical, *(us for _, _, us in lines)]) * (1.25 if outliers else 1))
+    edge = _CUT_AT * y.high if outliers else y.high
     marks: list[Mark] = []
     if len(steps) <= MOST_STEPS:
         for i, step in enumerate(steps):
             for style, us, left in (("host", host[i], 0.16), ("gpu", gpu[i], 0.52)):
                 hint = f"step {step.step}: {duration(us)}"
-                marks.append(Box(style=style, left=i + left, right=i + left + 0.32, low=0, high=us, hint=hint))
+                marks.append(
+                    Box(style=style, left=i + left, right=i + left + 0.32, low=0, high=min(us, edge), hint=hint)
+                )
     else:
         for style, values in (("host-line", host), ("gpu-line", gpu)):
-            marks.append(Line(style=style, points=[(i + 0.5, us) for i, us in enumerate(values)]))
+            marks.append(Line(style=style, points=[(i + 0.5, min(us, edge)) for i, us in enumerate(values)]))
     for name, style, us in lines:
         marks.append(Line(style=style, points=[(0, us), (len(steps), us)]))
         label = f"{name} {duration(us)}"  # T on the right and B on the left: the two may be equal
@@ -180,6 +192,9 @@ def steps_chart(record: Record) -> Chart | None:
             marks.append(Words(text=label, x=len(steps), y=us, anchor="end", dx=-2, dy=-3))
         else:
             marks.append(Words(text=label, x=0, y=us, dx=2, dy=-3))
+    for i, step in outliers:
+        text = f"{duration(step.host_us)}, left out"
+        marks.append(Words(text=text, x=i + 0.5, y=min(step.host_us, edge), anchor="middle", dy=-3))
     every = max(1, len(steps) // _STEP_LABELS)
     gpu_key = [Key("gpu", "GPU time of the work it launched")]
     return Chart(
@@ -191,7 +206,7 @@ def steps_chart(record: Record) -> Chart | None:
             high=len(steps),
             ticks=[Tick(i + 0.5, str(s.step)) for i, s in enumerate(steps) if i % every == 0],
         ),
-        y=_durations("time", max([*host, *gpu, *(us for _, _, us in lines)])),
+        y=y,
         marks=marks,
         key=[
             Key("host", "the step on the host, profiler overhead included"),

@@ -132,7 +132,7 @@ class EventTable:
         """Mask of the rows of these kinds."""
         lookup = np.zeros(len(Kind), dtype=bool)
         lookup[list(kinds)] = True
-        return np.asarray(lookup[self.kind])
+        return lookup.take(self.kind)
 
     @property
     def started_ns(self) -> int:
@@ -158,7 +158,7 @@ class EventTable:
     def named(self, predicate: Any) -> Bools:
         """Mask of the rows with a name (cut to TELLING) that satisfies `predicate(str)`, called once per name."""
         table = np.fromiter((bool(predicate(n[:TELLING])) for n in self.names), dtype=bool, count=len(self.names))
-        return np.asarray(table[self.name]) if len(table) else np.zeros(len(self), dtype=bool)
+        return table.take(self.name) if table.any() else np.zeros(len(self), dtype=bool)
 
     def take(self, rows: Any) -> EventTable:
         """The table of only these rows (a mask or indices); names and other shared values are not copied."""

@@ -23,6 +23,7 @@ _MANY_LAUNCHES = 20
 _SHARE = 0.3
 _NEAR_ROOFLINE = 1.25
 _FASTER = 1.2
+_EXPOSED = "Collectives that no kernel hides take"
 _MOST = 4
 """Pieces of specific advice: more are no help in choosing."""
 _WIDTH = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -270,7 +271,12 @@ def _copying(step: Step) -> Iterator[Advice]:
 
 def _communicating(step: Step) -> Iterator[Advice]:
     saves = step.facts.busy_by_limit_us.get("communication", 0.0)
-    yield Advice(saves, f"Collectives that no kernel hides take {step.of_step(saves)}: overlap them with compute.")
+    yield Advice(saves, f"{_EXPOSED} {step.of_step(saves)}: overlap them with compute.")
+
+
+def about_exposed(advice: str) -> bool:
+    """Whether this is the advice to overlap collectives: no help to a rank that mostly waits in them."""
+    return advice.startswith(_EXPOSED)
 
 
 def _computing(step: Step) -> Iterator[Advice]:

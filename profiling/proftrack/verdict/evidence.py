@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from proftrack.measures import Measures
 from proftrack.record.figures import IdleCause, Limit
-from proftrack.record.verdict import Evidence, Regime
+from proftrack.record.verdict import Basis, Evidence, Regime
 from proftrack.text import factor, short_time
 from proftrack.verdict.context import Context
 from proftrack.verdict.rules import StepFacts, regime, without_inflation
@@ -49,7 +49,7 @@ _SEVERAL = "the host launches late, for several reasons"
 
 
 def summary(name: Regime, facts: StepFacts, *, what: str = "step") -> str:
-    """The verdict in one plain sentence; `what` is what the times are of: a step or the recording."""
+    """The verdict in one plain sentence; `what` is what the times are of (see `timed`)."""
     times = f"{short_time(facts.gpu_busy_us)} of a {short_time(facts.step_time_us)} {what}"
     allocating = name == "host-bound" and facts.host_cause == "allocator"
     several = name == "overhead-bound" and 2 * facts.idle_by_cause_us.get("dispatch", 0.0) < facts.late_us
@@ -57,22 +57,33 @@ def summary(name: Regime, facts: StepFacts, *, what: str = "step") -> str:
     return f"{name.capitalize()}: the GPU is busy {times} ({facts.busy_fraction:.0%}); {why}."
 
 
+def timed(measures: Measures, basis: Basis) -> str:
+    """What T is the time of. That of a recording without steps leaves its start-up out."""
+    if measures.steps:
+        return "step"
+    cold = basis == "profiled" and any(flag.code == "cold_start" for flag in measures.flags)
+    return "recording without its start-up" if cold else "recording"
+
+
 def headroom(recorded: float, without_inflation: float | None = None) -> str:
-    """How much faster a step could be: `at most 18x`, or a bound from a profiled step, `at most 18x to 68x`."""
-    most = factor(max(recorded, 1.0))
-    least = most if without_inflation is None else factor(max(without_inflation, 1.0))
-    return f"at most {most}" if least == most else f"at most {least} to {most}"
+    """How much faster a step could be: `at most 18x`, or a bound from a profiled step, `at most 18x to 68x`.
+
+    Readings less than 2 % apart are one: `10.0x to 10x` says nothing.
+    """
+    most, least = max(recorded, 1.0), max(without_inflation or recorded, 1.0)
+    return f"at most {factor(most)}" if most < 1.02 * least else f"at most {factor(least)} to {factor(most)}"
 
 
 def collect(
     measures: Measures, facts: StepFacts, context: Context, roofline: float | None, limits: Thresholds
 ) -> list[Evidence]:
     """All figures for or against the verdict, the three times first."""
-    timed = "A step" if measures.steps else "The recording"
-    kind = "without the profiler" if context.unprofiled_us is not None else "in the trace"
+    basis: Basis = "profiled" if context.unprofiled_us is None else "unprofiled"
+    what = f"{'A' if measures.steps else 'The'} {timed(measures, basis)}"
+    kind = "without the profiler" if basis == "unprofiled" else "in the trace"
     step, busy = short_time(facts.step_time_us), short_time(facts.gpu_busy_us)
     out = [
-        item("step_time_us", facts.step_time_us, "us", f"{timed} takes {step} {kind}{_left_out(measures, context)}."),
+        item("step_time_us", facts.step_time_us, "us", f"{what} takes {step} {kind}."),
         item("gpu_busy_per_step_us", facts.gpu_busy_us, "us", f"The GPU is busy for {busy} of it."),
         *_headrooms(facts, context, measures, roofline, limits),
         *_idle(measures, facts, limits),
@@ -80,23 +91,11 @@ def collect(
     ]
     if context.unprofiled_us is None:
         other = without_inflation(facts, limits).busy_fraction
-        text = f"u = {facts.busy_fraction:.2f} in the trace, and up to {other:.2f} without the profiler."
+        recorded, most = f"{facts.busy_fraction:.2f}", f"{other:.2f}"
+        without = "hardly more" if most == recorded else f"up to {most}"
+        text = f"u = {recorded} in the trace, and {without} without the profiler."
         out.append(item("gpu_busy_fraction_without_inflation", other, "", text))
     return out + _other_mode(facts, context, limits)
-
-
-def _left_out(measures: Measures, context: Context) -> str:
-    """What the T of a bare trace leaves out, if it is not next to nothing."""
-    if context.unprofiled_us is not None:
-        return ""
-    causes, whole = measures.idle.by_cause_us_per_step, measures.step_time_profiled_us or 0.0
-    names: dict[IdleCause, str] = {"startup": "start-up", "profiler": "the profiler's own work"}
-    parts = [
-        f"{short_time(causes[cause])} of {name}"
-        for cause, name in names.items()
-        if causes.get(cause, 0.0) >= _SHOWN * whole > 0
-    ]
-    return f", without {' and '.join(parts)}" if parts else ""
 
 
 def _headrooms(

@@ -147,7 +147,7 @@ class _Outcome:
             confidence=confidence,
             basis=basis,
             gpu_busy_fraction=self.facts.busy_fraction,
-            summary=evidence.summary(name, self.facts, what="step" if self.measures.steps else "recording"),
+            summary=evidence.summary(name, self.facts, what=evidence.timed(self.measures, basis)),
             evidence=evidence.collect(self.measures, self.facts, self.context, self.roofline, self.limits),
             advice=advise(name, cause, self._step(basis)),
             reasons=[*blockers, *(text for _, text in doubts if text not in blockers)],
@@ -252,8 +252,9 @@ class _Outcome:
         idle = structs.replace(self.facts, step_time_us=self.facts.step_time_us + unseen)
         if regime(idle, self.limits) != self.regime:
             reasons.append(
-                f"In {short_time(unseen)} per step before the first recorded GPU work, a queue of earlier work may "
-                f"have run, or the GPU may have been idle; if it was idle, the trace is {regime(idle, self.limits)}. "
+                "Before the first recorded GPU work, a queue of earlier work may have run, or the GPU may have been "
+                f"idle: without a queue, a step may take {short_time(unseen)} longer, and the trace is "
+                f"{regime(idle, self.limits)}. "
                 "Give the unprofiled step time (--step-time-us)."
             )
         if "recompiled_in_window" in self.flags and not self._left_out("recompiled_in_window"):
@@ -279,6 +280,7 @@ class _Outcome:
         doubts: list[tuple[Confidence, str]] = []
         if basis == "profiled":
             doubts.append(("medium", "The step time comes from the profiled trace itself."))
+            doubts += self._one_step_decides()
         others = self._regimes_within_spread()
         if others:
             doubts.append(("low", f"Within the spread of the measurements, it could also be {' or '.join(others)}."))
@@ -289,6 +291,30 @@ class _Outcome:
         if self.facts.busy_fraction >= self.limits.gpu_bound_from:
             doubts += self._kind_doubts()
         return doubts
+
+    def _one_step_decides(self) -> list[tuple[Confidence, str]]:
+        """The regime would be another without what only one step shows: the longest, or the end of the only one."""
+        facts, limits, part = self.facts, self.limits, self.measures.single
+        if part is None or self.regime == "inconclusive":
+            return []
+        steps = self.measures.window.typical_steps
+        left = steps if part.step is None else steps - 1
+        lasting = part.time_us - sum(part.idle_us.get(cause, 0.0) for cause in _NOT_THE_STEPS)
+        others = (facts.step_time_us * steps - lasting) / left
+        if part.step is None:
+            enough = lasting >= limits.cause_share * facts.gap_us
+        else:
+            enough = lasting > limits.long_step * others
+        if not enough or facts.gpu_busy_us * steps <= part.busy_us:
+            return []
+        other = regime(facts.without(steps, lasting, part.busy_us, part.idle_us, left=left), limits)
+        if other in (self.regime, "inconclusive"):
+            return []
+        if part.step is None:
+            what = f"The only step takes {short_time(lasting)} behind its last GPU work"
+        else:
+            what = f"{part.step} takes {short_time(lasting)}, the others {short_time(others)}"
+        return [("low", f"{what}: without that, the trace is {other}. Record more steps.")]
 
     def _left_out(self, code: FlagCode) -> bool:
         """Whether the figures leave out all steps that raised this flag, so that it changes none of them."""

@@ -97,6 +97,17 @@ class StepFacts(Struct, frozen=True, kw_only=True):
         causes = {cause: us * factor for cause, us in self.idle_by_cause_us.items()}
         return structs.replace(scaled, idle_by_cause_us=causes, waits_over_gpu_us=self.waits_over_gpu_us * factor)
 
+    def without(
+        self, steps: int, time_us: float, busy_us: float, idle_us: dict[IdleCause, float], *, left: int
+    ) -> StepFacts:
+        """The mean of what is `left` of this many steps without a part of their time."""
+        causes = {cause: us * steps - idle_us.get(cause, 0.0) for cause, us in self.idle_by_cause_us.items()}
+        rest = self.scaled(
+            step_time_us=(self.step_time_us * steps - time_us) / left,
+            gpu_busy_us=(self.gpu_busy_us * steps - busy_us) / left,
+        )
+        return structs.replace(rest, idle_by_cause_us={cause: max(us, 0.0) / left for cause, us in causes.items()})
+
     def scaled(self, *, step_time_us: float, gpu_busy_us: float) -> StepFacts:
         """The same step with a different T and B; the parts of B keep their shares."""
         factor = gpu_busy_us / self.gpu_busy_us if self.gpu_busy_us else 1.0

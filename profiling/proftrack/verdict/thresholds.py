@@ -28,6 +28,9 @@ class Thresholds(Struct, frozen=True, kw_only=True):
     inflation_short: float = 4.0
     """How much profiling can inflate dispatch in short steps."""
     inflation_long: float = 2.0
+    long_step: float = 1.5
+    """The longest typical step over the mean of the others: beyond, it may be a step of another kind than they are,
+    and a verdict that rests on it is uncertain. A judgement call."""
     near: float = 0.05
     """Distance of u or a share from a limit below which the regime is uncertain."""
     silent_launches: float = 0.2

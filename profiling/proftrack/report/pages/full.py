@@ -30,7 +30,7 @@ from proftrack.report.events import EventDetails
 from proftrack.report.pages import tables
 from proftrack.report.pages.environment import environment, origin, title
 from proftrack.report.pages.run import chips
-from proftrack.report.pages.times import bars, idle_parts, legend_of, remarks, schedule, split_parts
+from proftrack.report.pages.times import bars, idle_parts, legend_of, remarks, schedule, split_parts, window_steps
 from proftrack.text import counted, duration, percent, plain
 
 _WAITS = 100
@@ -45,7 +45,7 @@ def report(record: Record, details: EventDetails | None) -> Document:
         _verdict_section(record),
         _times_section(record),
         Section("What each step was used for", [Strip(schedule(record))], "schedule"),
-        _timeline_section(details),
+        _timeline_section(record, details),
         _split_section(record),
         _tables_section(record),
         _launch_section(record, details),
@@ -94,7 +94,7 @@ def _times_section(record: Record) -> Section:
     return Section("Per step", blocks, "times")
 
 
-def _timeline_section(details: EventDetails | None) -> Section:
+def _timeline_section(record: Record, details: EventDetails | None) -> Section:
     lanes = details.lanes if details else None
     blocks: list[Block] = []
     if details is None or lanes is None:
@@ -105,7 +105,8 @@ def _timeline_section(details: EventDetails | None) -> Section:
             )
         )
     else:
-        what = f"the busiest step, {lanes.step}" if lanes.step else "the whole recording (it has no steps)"
+        typical = "typical " if record.window.outlier_steps else ""
+        what = f"the busiest {typical}step, {lanes.step}" if lanes.step else "the whole recording (it has no steps)"
         cycle = f", in cycle {details.cycle + 1} of {details.cycles}" if details.cycles > 1 else ""
         arrows = " An arrow leads from a launch to its kernel." if len(lanes.links.call) else ""
         slower = "The profiler slows the host down, so host times are longer here than without it."
@@ -132,10 +133,9 @@ def _split_section(record: Record) -> Section | None:
     split = split_parts(record)
     if not split:
         return None
-    window = record.window
     about = (
-        f"{duration(window.duration_us)}, {counted(window.steps, 'step')}. Each moment counts once: copies and "
-        "collectives count only where no kernel hides them."
+        f"{window_steps(record)}. Each moment counts once: copies and collectives count only where no kernel hides "
+        "them."
     )
     idle = Shares("Idle time per step, by cause", idle_parts(record))
     return Section("Where the recorded time went", [Paragraph(about, "muted"), Shares("", split), idle], "split")

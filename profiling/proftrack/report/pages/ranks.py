@@ -35,14 +35,14 @@ def _row(rank: RankFigures, joint: Joint) -> list[str]:
         rank.exposed_communication_us,
         rank.waiting_us,
     )
-    return [_name(rank), *map(duration, times), f"{rank.regime}{_mark(rank.rank, joint)}"]
+    return [_name(rank), *map(duration, times), f"{rank.regime}{_mark(rank, joint)}"]
 
 
-def _mark(rank: int, joint: Joint) -> str:
+def _mark(rank: RankFigures, joint: Joint) -> str:
     """What distinguishes a rank: never that its step is long while it waits for another."""
-    if rank == joint.waited_for_rank:
+    if any(other.waits_for == rank.rank and other.stage == rank.stage for other in joint.ranks):
         return "  (waited for)"
-    return "  (slowest)" if rank == joint.slowest_rank else ""
+    return "  (slowest)" if rank.rank == joint.slowest_rank else ""
 
 
 def _reasons(joint: Joint) -> list[Items]:

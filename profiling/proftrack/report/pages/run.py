@@ -24,7 +24,7 @@ from proftrack.report.document import (
 )
 from proftrack.report.pages import tables
 from proftrack.report.pages.environment import environment, origin, title
-from proftrack.report.pages.times import bars, idle_parts, legend_of, split_parts
+from proftrack.report.pages.times import bars, idle_parts, legend_of, split_parts, window_steps
 from proftrack.text import counted, duration, percent
 
 TOP, SUMMARY_ROWS = 5, 10
@@ -45,7 +45,7 @@ def overview(record: Record) -> Document:
     blocks = [
         *_verdict(record),
         _times(record),
-        Shares(_window_title(record), split_parts(record)),
+        Shares(f"Window of {window_steps(record)}", split_parts(record)),
         Shares(f"GPU idle{' per step' if record.window.steps else ''}, by cause (profiled)", idle_parts(record)),
         _gaps(record),
         *_launches(record),
@@ -65,7 +65,7 @@ def summary(record: Record) -> Document:
         Chips([("", verdict.regime), *chips(record)]),
         Bars("Per step", bars(record), note=legend_of(record)),
         *_grounds(record),
-        Shares(f"Window of {duration(record.window.duration_us)}", split_parts(record)),
+        Shares(f"Window of {window_steps(record)}", split_parts(record)),
         Shares("GPU idle per step, by cause", idle_parts(record)),
         tables.first(tables.kernels(record, "GPU work"), SUMMARY_ROWS, more),
         tables.first(tables.operators(record, "On the host"), SUMMARY_ROWS, more),
@@ -110,19 +110,17 @@ def _flags(record: Record, except_for: Sequence[str] = ()) -> list[str]:
 
 
 def _times(record: Record) -> Bars:
-    """The bars, plus the two figures that have none."""
+    """The bars, plus the figures that have none."""
     shown = [msgspec.structs.replace(bar, text="") for bar in bars(record)]
     other, busy = record.timing.other if record.timing else None, record.verdict.gpu_busy_fraction
     if other is not None:
         label = "step, synchronised" if other.noun == "step" else "step, back to back"
         shown.append(Bar(key="", label=label, value=duration(other.us)))
+    if record.times.step_time_all_steps_us:
+        shown.append(Bar(key="", label="all steps, profiled", value=duration(record.times.step_time_all_steps_us)))
     if busy is not None:
         shown.append(Bar(key="u", label="B / T", value=percent(busy)))
     return Bars("", shown, note=legend_of(record))
-
-
-def _window_title(record: Record) -> str:
-    return f"Window of {duration(record.window.duration_us)}, {counted(record.window.steps, 'step')}"
 
 
 def _largest_kernels(record: Record) -> Table:

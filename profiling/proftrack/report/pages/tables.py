@@ -141,7 +141,9 @@ def steps(record: Record, title: str = "") -> Table:
         Column(label="GPU events"),
         Column(label="launches"),
     ]
-    left_out = Column(label="left out of T and B", kind="code", hint="a long step that does not recur, and its content")
+    left_out = Column(
+        label="left out of T and B", kind="code", hint="a step that is not like the others, and what filled it"
+    )
     columns = [
         Column(label="step"),
         Column(label="host", hint="length of the ProfilerStep row, profiler included"),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from proftrack.record import Record
+from proftrack.record.figures import Step
 from proftrack.report.document import Bar, Share, Span
 from proftrack.text import counted, duration, factor, percent, scaled
 from proftrack.verdict.evidence import CAUSE_TEXT, headroom
@@ -103,7 +104,7 @@ def remarks(record: Record) -> list[str]:
     everything, outliers = record.times.step_time_all_steps_us, record.window.outlier_steps
     if everything:
         left_out = counted(outliers, "outlier")
-        out.append(f"Over all recorded steps, {left_out} included, the mean is {duration(everything)}.")
+        out.append(f"Over all recorded steps, {left_out} included, the mean in the trace is {duration(everything)}.")
     rates = record.rates
     if rates is not None and rates.tflops:
         share = f" ({percent(rates.mfu)} of attainable)" if rates.mfu else ""
@@ -122,9 +123,9 @@ def remarks(record: Record) -> list[str]:
 def schedule(record: Record) -> list[Span]:
     """What the steps were used for, in order; empty if that is unknown."""
     spans = _timed(record)
-    plan, numbers = record.run.schedule if record.run else {}, [s.step for s in record.per_step]
+    plan, steps = record.run.schedule if record.run else {}, record.per_step
     if not plan:  # a trace that proftrack did not record
-        return [*spans, _recorded(numbers)] if numbers else []
+        return [*spans, _recorded(steps)] if steps else []
     skipped, wait, warmup, active = (plan.get(k, 0) for k in ("skip_first", "wait", "warmup", "active"))
     if skipped:
         spans.append(Span(kind="skipped", label=counted(skipped, "step"), detail="skipped"))
@@ -135,7 +136,7 @@ def schedule(record: Record) -> list[Span]:
             spans.append(Span(kind="waited", label=counted(wait, "step"), detail="waiting: profiler off"))
         if warmup:
             spans.append(Span(kind="warmed", label=counted(warmup, "step"), detail="profiler on, discarded"))
-        spans.append(_recorded(numbers[cycle * active : (cycle + 1) * active]))
+        spans.append(_recorded(steps[cycle * active : (cycle + 1) * active]))
     if cycles > shown:
         spans.append(Span(kind="waited", label=counted(cycles - shown, "cycle"), detail="more of the same"))
     return spans
@@ -156,12 +157,22 @@ def _timed(record: Record) -> list[Span]:
     return [*spans, Span(kind="timed", label=counted(steps, "step"), detail=detail)]
 
 
-def _recorded(numbers: list[int]) -> Span:
-    shown = ", ".join(f"#{n}" for n in numbers) if len(numbers) <= 8 else f"#{numbers[0]} to #{numbers[-1]}"
-    return Span(kind="recorded", label=shown or "none", detail="recorded: counted in the tables")
+def _recorded(steps: Sequence[Step]) -> Span:
+    numbers = [f"#{step.step}" for step in steps]
+    shown = ", ".join(numbers) if len(numbers) <= 8 else f"{numbers[0]} to {numbers[-1]}"
+    left_out = [f"#{step.step}" for step in steps if step.outlier is not None]
+    but = f"; {', '.join(left_out[:4])}{' ...' if len(left_out) > 4 else ''} left out of T and B" if left_out else ""
+    return Span(kind="recorded", label=shown or "none", detail=f"recorded: counted in the tables{but}")
 
 
 # ---- the window, as parts of a total ---------------------------------------------------------------------------------
+
+
+def window_steps(record: Record) -> str:
+    """How long the window is and how many steps it holds: its parts count all of them, T and B only the typical."""
+    window = record.window
+    steps = f"{duration(window.duration_us)}, {counted(window.steps, 'step')}"
+    return f"{steps} ({window.outlier_steps} left out of T and B)" if window.outlier_steps else steps
 
 
 def split_parts(record: Record) -> list[Share]:

@@ -1,4 +1,4 @@
-"""The timeline of a trace's busiest step.
+"""The timeline of a trace's busiest typical step.
 
 lanes       the stretch it shows, and the links between launches and their work
 rows        its rows, and the marks in them

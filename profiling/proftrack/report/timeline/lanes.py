@@ -1,4 +1,4 @@
-"""The timeline of a trace's busiest step: the stretch it shows, its marks, and the links between launches and work."""
+"""The timeline of a trace's busiest typical step: its stretch, its marks, and the links from launches to work."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from proftrack.measures.idle import Gaps
+from proftrack.measures.typical import find_outliers
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
 from proftrack.record.figures import Kernel
@@ -40,11 +41,11 @@ class Lanes(NamedTuple):
     """One picture. Times in nanoseconds on the event table's clock."""
 
     step: str | None
-    """Name of the busiest step; None if the trace has no steps."""
+    """Name of the busiest typical step; None if the trace has no steps."""
     low: int
     high: int
     focus: tuple[int, int]
-    """The stretch of the busiest step, including its GPU work."""
+    """The stretch of that step, including its GPU work."""
     close_up: tuple[int, int] | None
     """A stretch that is not thinned, if the rest is; else None."""
     groups: list[Group]
@@ -56,9 +57,31 @@ class Lanes(NamedTuple):
     """Sentences about what the picture leaves out."""
 
 
-def lanes(seen: View, windows: Windows, gaps: Gaps | None, kernels: list[Kernel]) -> Lanes | None:
-    """The picture of the busiest step, or of all recorded steps if they have few events; None without events."""
-    focus, step = _focus(seen, windows)
+class Busiest(NamedTuple):
+    """A step to look at."""
+
+    step: int
+    """Index among the recorded steps; NONE without steps."""
+    work: int
+    """Nanoseconds of GPU work of its own."""
+
+
+def busiest(seen: View, windows: Windows) -> Busiest:
+    """The typical step with the most GPU work of its own; without any, the longest one."""
+    steps, owned = seen.steps, seen.on_device
+    if not len(steps):
+        return Busiest(NONE, 0)
+    own = owned.usable & (owned.step != NONE)
+    work = np.bincount(owned.step[own], weights=(owned.end - owned.start)[own], minlength=len(steps))
+    length = work if work.any() else (steps.end - steps.start).astype(float)
+    length[[outlier.step for outlier in find_outliers(seen, windows)]] = -1
+    step = int(np.argmax(length))
+    return Busiest(step, int(work[step]))
+
+
+def lanes(seen: View, windows: Windows, step: int, gaps: Gaps | None, kernels: list[Kernel]) -> Lanes | None:
+    """The picture of this step, or of all recorded steps if they have few events; None without events."""
+    focus = _stretch(seen, windows, step)
     low, high = _everything(seen, windows)
     if _events_between(seen, low, high) > BUDGET:
         low, high = focus
@@ -107,16 +130,13 @@ def _thinning_note(events: int, marks: int, resolution_ns: int) -> str:
 # ---- which stretch ---------------------------------------------------------------------------------------------------
 
 
-def _focus(seen: View, windows: Windows) -> tuple[tuple[int, int], int]:
-    """The step with the most GPU work of its own (without any, the longest step), to the end of that work."""
+def _stretch(seen: View, windows: Windows, step: int) -> tuple[int, int]:
+    """The step, to the end of its own GPU work; without steps, the window."""
+    if step == NONE:
+        return windows.low, windows.high
     steps, owned = seen.steps, seen.on_device
-    if not len(steps):
-        return (windows.low, windows.high), NONE
-    own = owned.usable & (owned.step != NONE)
-    work = np.bincount(owned.step[own], weights=(owned.end - owned.start)[own], minlength=len(steps))
-    step = int(np.argmax(work if work.any() else steps.end - steps.start))
-    mine = own & (owned.step == step)
-    return (int(steps.start[step]), max([int(steps.end[step]), *owned.end[mine].tolist()])), step
+    mine = owned.usable & (owned.step == step)
+    return int(steps.start[step]), int(np.max(owned.end[mine], initial=steps.end[step]))
 
 
 def _everything(seen: View, windows: Windows) -> tuple[int, int]:
