@@ -112,6 +112,69 @@ def test_a_single_step_begins_behind_it_too() -> None:
     assert (measures.window.duration_us, measures.totals.gpu_idle_us) == (30_420, 30_420 - 270)
 
 
+def loading(names: list[str], each: float, *, prefix: int = 0) -> TraceBuilder:
+    """One launch after the other, each over this long, of kernels of these names that run 10 us behind it."""
+    trace, at = TraceBuilder(), float(prefix)
+    for i, name in enumerate(names):
+        trace.launch(at=at, dur=each, correlation=i + 1).kernel(name, at=at + each, dur=10, correlation=i + 1)
+        at += each + 20
+    return trace
+
+
+@pytest.mark.parametrize(("kernels_", "each", "found"), [(5, 4100, 5), (5, 3900, 0), (30, 900, 0), (9, 2500, 9)])
+def test_many_short_loads_count_if_they_take_long_together(kernels_: int, each: float, found: int) -> None:
+    """Each first launch of a kernel loads it. 5 of 4.1 ms are over 20 ms, 5 of 3.9 ms are not; 0.9 ms is no load."""
+    assert len(names_of(loading([f"gemm_{i}" for i in range(kernels_)], each))) == found
+
+
+def test_a_kernel_is_loaded_once() -> None:
+    """Ten launches of 5 ms, all of one kernel: the first alone loads it, and 5 ms is too little to be start-up."""
+    assert names_of(loading(["gemm"] * 10, 5000)) == []
+
+
+@pytest.mark.parametrize("call", ["hipModuleLoadData", "cuLibraryLoadData", "cudaFuncGetAttributes"])
+def test_calls_that_load_by_their_names(call: str) -> None:
+    trace = kernels(TraceBuilder(), 200_000)
+    for i in range(12):
+        trace.call(call, at=i * 2100, dur=2000)
+    assert names_of(trace) == [call] * 12
+
+
+@pytest.mark.parametrize("name", ["cudaGraphLaunch", "cudaMalloc"])
+def test_other_calls_may_take_a_few_milliseconds(name: str) -> None:
+    trace = TraceBuilder().work(1, launch=99_000, at=99_010, dur=10)
+    for i in range(12):
+        trace.call(name, at=i * 5000, dur=4000, correlation=50 + i).kernel(f"k{i}", at=i * 5000 + 4000, dur=5)
+    assert names_of(trace) == []
+
+
+def test_loads_are_no_part_of_a_step() -> None:
+    """A step of 5 loads of 4.1 ms, each with 20 us of which its kernel takes 10: T without them is 100 us and the
+    10 us in which the first kernel runs behind its load are B."""
+    trace = loading([f"gemm_{i}" for i in range(5)], 4100).step(1, at=0, dur=5 * 4120)
+    measures = trace.measures()
+    assert flags(measures)["cold_start"] == 5
+    assert measures.gpu_busy_per_step_us == 50
+    assert measures.idle.by_cause_us_per_step["startup"] >= 4 * 4100
+
+
+def test_a_runtime_call_and_the_driver_call_in_it_take_their_time_once() -> None:
+    trace = kernels(TraceBuilder(), 500_000).call("cudaFree", at=0, dur=150_000)
+    trace.call("cuLibraryLoadData", at=10, dur=149_000, cat="cuda_driver")
+    message = next(f.message for f in trace.measures().flags if f.code == "cold_start")
+    assert message.endswith("150 ms, the longest call is cudaFree.")
+
+
+@pytest.mark.parametrize(("call", "flagged"), [("cuLibraryLoadData", True), ("cudaDeviceSynchronize", False)])
+def test_start_up_in_the_second_of_two_steps_is_told(call: str, flagged: bool) -> None:
+    """Steps of 1 and 91 ms, 900 us of GPU work in each: none is an outlier by its length, and T leaves 90 ms out."""
+    trace = TraceBuilder().step(1, at=0, dur=1000).step(2, at=1000, dur=91_000)
+    trace.work(1, launch=10, at=20, dur=900).call(call, at=1010, dur=90_000).work(2, launch=91_050, at=91_060, dur=900)
+    measures = trace.measures()
+    assert ("cold_start" in flags(measures)) is flagged
+    assert ("startup" in measures.idle.by_cause_us_per_step) is flagged
+
+
 def first_pass(*, behind: int, before: int = 1) -> TraceBuilder:
     """Without steps: kernels of 90 us every 100 us, `before` a launch of 40 ms that loads its kernel and `behind`."""
     trace = kernels(TraceBuilder(), 0, before)

@@ -180,6 +180,41 @@ def test_a_short_compilation_makes_no_step_another_kind() -> None:
     assert measures.compiling_us == 900
 
 
+def accumulating(*lengths: float, updates: set[int]) -> TraceBuilder:
+    """As `loop`; these steps update the model in their last millisecond."""
+    trace, at = loop(*lengths), 0.0
+    for i, length in enumerate(lengths):
+        at += length * MS
+        if i in updates:
+            trace.region("Optimizer.step#AdamW.step", at=at - MS, dur=0.9 * MS)
+    return trace
+
+
+@pytest.mark.parametrize(("lengths", "update"), [((10, 10, 10, 70), 3), ((10, 50, 10, 10, 10, 10), 1)])
+def test_the_one_update_of_several_micro_steps_comes_again(lengths: tuple[float, ...], update: int) -> None:
+    """Four micro-steps to an update, recorded once; and six."""
+    measures = accumulating(*lengths, updates={update}).measures()
+    assert measures.window.outlier_steps == 0
+    assert measures.step_time_profiled_us == pytest.approx(sum(lengths) * MS / len(lengths))
+
+
+def test_a_long_step_is_one_where_every_step_updates() -> None:
+    measures = accumulating(10, 10, 90, 10, updates={0, 1, 2, 3}).measures()
+    assert [step.outlier is not None for step in measures.per_step] == [False, False, True, False]
+
+
+def test_what_waits_for_the_gpu_does_not_say_what_filled_a_step() -> None:
+    """30 kernels of 4 ms in a step of 125 ms that .item() waits for: they are named, and not the wait."""
+    trace = loop(10, 10, 125, 10, kernel=0.01)
+    for i in range(30):
+        trace.work(100 + i, name="gemm_a" if i % 4 else "gemm_b", launch=20_005 + i, at=22_000 + 4000 * i, dur=4000)
+    trace.op("aten::item", at=20_040, dur=122_100).op("aten::_local_scalar_dense", at=20_041, dur=122_090)
+    trace.sync(name="cudaStreamSynchronize", at=20_042, dur=122_000)
+    trace.events = [event for event in trace.events if event["name"] != "loop"]
+    message = next(f.message for f in trace.measures().flags if f.code == "outlier_steps")
+    assert "ProfilerStep#2 takes 125 ms (gemm_a)" in message, message
+
+
 def test_a_last_step_in_which_nothing_runs_is_none() -> None:
     """Two steps of 1 ms with a kernel of 600 us, and what is left of a third when recording ends."""
 

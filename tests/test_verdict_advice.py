@@ -6,7 +6,7 @@ import dataclasses
 
 import msgspec
 import pytest
-from traces import TraceBuilder
+from traces import TraceBuilder, flags
 
 from proftrack.measures import Measures, combine
 from proftrack.measures.waits import Wait
@@ -15,7 +15,7 @@ from proftrack.record.figures import IdleCause, IdleGap
 from proftrack.record.verdict import Cause, Regime, Verdict
 from proftrack.verdict.advice import Step, advise
 from proftrack.verdict.context import Context
-from proftrack.verdict.evidence import headroom
+from proftrack.verdict.evidence import headroom, summary
 from proftrack.verdict.judge import judge
 from proftrack.verdict.rules import StepFacts
 from proftrack.verdict.thresholds import THRESHOLDS
@@ -238,6 +238,108 @@ def test_pageable_copies_count_only_where_no_kernel_hides_them() -> None:
     assert not any("pageable" in text for text in hidden.advice)
 
 
+def with_an_outlier(extra: int) -> TraceBuilder:
+    """Six steps of 1 ms with 900 us of matmul; in the third, `extra` kernels of 50 us more, waited for."""
+    trace, at = TraceBuilder(), 0.0
+    for i in range(6):
+        more = extra if i == 2 else 0
+        dur = 1000 + 50 * more
+        trace.step(i, at=at, dur=dur).region("train", at=at, dur=dur)
+        trace.work(1000 * i + 1, launch=at, at=at + 5, dur=500).work(1000 * i + 2, launch=at + 2, at=at + 505, dur=400)
+        for k in range(more):
+            start = at + 905 + 50 * k
+            trace.work(1000 * i + 3 + k, launch=at + 10 + k, at=start, dur=50, name="vectorized_elementwise_kernel")
+        if more:
+            trace.sync(at=at + 500, dur=450 + 50 * more)
+        at += dur
+    return trace
+
+
+@pytest.mark.parametrize("extra", [100, 400])
+def test_kernels_and_waits_of_an_outlier_are_no_advice(extra: int) -> None:
+    """5 and 20 ms of elementwise kernels in one step of six: the others have none, and wait for nothing."""
+    trace = with_an_outlier(extra)
+    assert flags(trace.measures())["outlier_steps"] == 1
+    assert trace.measures().waits == []
+    assert not any("elementwise" in text for text in verdict_of(trace, 1000).advice)
+
+
+def test_beside_copies_better_kernels_are_not_all_that_helps() -> None:
+    """Per 1000 us: 500 us of matmul, then 450 us of an exposed copy that the host waits for, 50 us idle."""
+    trace = TraceBuilder()
+    for i in range(3):
+        at = i * 1000
+        trace.step(i, at=at, dur=1000).region("train", at=at, dur=1000).work(i + 1, launch=at, at=at + 5, dur=500)
+        trace.call("cudaMemcpyAsync", at=at + 10, dur=950, correlation=50 + i)
+        trace.memcpy("Memcpy DtoH (Device -> Pageable)", at=at + 505, dur=450, correlation=50 + i)
+    texts = verdict_of(trace, 1000).advice
+    assert texts[0].startswith("Copies from pageable memory take 450 us of a 1 ms step")
+    assert texts[1].startswith("Beyond copies and collectives, only better kernels")
+
+
+def test_launching_less_does_not_gain_what_waits_cost() -> None:
+    """Of 100 us without GPU work, 60 us are dispatch and 40 us waits."""
+    texts = advice("compute-bound", loop(), facts(1000, 900, dispatch=60, synchronization=40))
+    assert texts[-1].endswith("gains at most 60 us of a 1 ms step.")
+
+
+def test_one_launch_cannot_be_fewer() -> None:
+    texts = advice("overhead-bound", loop(launches=1, busy=10), facts(1000, 10, dispatch=990))
+    assert texts[0].startswith("One launch per step")
+    assert texts[1].startswith("Faster kernels or lower precision do not help")
+
+
+@pytest.mark.parametrize("call", ["cudaGraphLaunch", "hipGraphLaunch"])
+def test_what_replays_graphs_is_not_told_to(call: str) -> None:
+    trace = TraceBuilder()
+    for i in range(3):
+        trace.step(i, at=i * 1000, dur=1000).region("train", at=i * 1000, dur=1000)
+        for k in range(4):
+            at = i * 1000 + 250 * k
+            trace.launch(at=at, dur=200, correlation=9 * i + k + 1, name=call)
+            trace.kernel(at=at + 205, dur=20, correlation=9 * i + k + 1)
+    texts = advice("overhead-bound", trace, facts(1000, 80, dispatch=920))
+    assert texts[0].startswith("The step already replays a graph")
+    assert not any("a CUDA graph" in text for text in texts)
+
+
+# ---- what the evidence says ------------------------------------------------------------------------------------------
+
+
+def sleeping(sleep: float, busy: float = 100, count: int = 3) -> TraceBuilder:
+    """Steps that sleep this long, launch one kernel, and wait for it."""
+    trace, dur = TraceBuilder(), sleep + busy + 30
+    for i in range(count):
+        at = i * dur
+        trace.step(i, at=at, dur=dur).region("train", at=at, dur=dur)
+        trace.work(i + 1, launch=at + sleep, at=at + sleep + 5, dur=busy).sync(at=at + sleep + 2, dur=busy + 10)
+    return trace
+
+
+def test_the_launch_rate_limits_only_what_waits_for_launches() -> None:
+    def rate(trace: TraceBuilder) -> str:
+        return next(e.text for e in verdict_of(trace).evidence if e.name == "launch_interval_us")
+
+    assert rate(sleeping(20_000)).endswith("the trace has one every 20.1 ms.")
+    assert rate(loop(launches=2, busy=5, dur=900)).endswith("the launch rate is the limit.")
+
+
+def test_shares_that_would_read_zero_are_left_out() -> None:
+    trace = loop(launches=2, busy=450)  # and a copy of 1 us
+    trace.launch(at=30, correlation=90, name="cudaMemcpyAsync").memcpy(at=910, dur=1, correlation=90)
+    names = [e.name for e in verdict_of(trace, 1000).evidence]
+    assert "busy_arithmetic_us" in names
+    assert "busy_transfer_us" not in names
+
+
+def test_several_causes_are_not_called_slow_launching() -> None:
+    """Of 900 us of idle time: 380 input, 360 host, 160 dispatch. None explains half of it."""
+    mixed = facts(1000, 100, input=380, host=360, dispatch=160)
+    assert summary("overhead-bound", mixed).endswith("the host launches late, for several reasons.")
+    most = facts(1000, 100, input=300, dispatch=600)
+    assert summary("overhead-bound", most).endswith("the host cannot launch fast enough.")
+
+
 # ---- the host --------------------------------------------------------------------------------------------------------
 
 
@@ -280,6 +382,16 @@ def test_an_allocator_that_is_exhausted_has_its_own_advice(calls: tuple[str, ...
     assert not any("numpy" in text for text in texts)
 
 
+@pytest.mark.parametrize(
+    "calls", [("cudaMalloc",), ("cuMemCreate", "cuMemMap"), ("hipMalloc", "hipExtMallocWithFlags")]
+)
+def test_an_allocator_that_gives_nothing_back_still_grows(calls: tuple[str, ...]) -> None:
+    text = advice("host-bound", allocating(*calls), facts(1000, 100, allocator=600), "allocator")[0]
+    assert text.startswith(f"Calls of {' and '.join(calls)} leave the GPU idle for at most 600 us of a 1 ms")
+    assert "gives none back" in text
+    assert "empty_cache" not in text
+
+
 def test_pinned_memory_is_allocated_once() -> None:
     texts = advice("host-bound", allocating("cudaHostAlloc"), facts(1000, 100, allocator=600), "allocator")
     assert texts[0].endswith("allocate pinned memory once and use it again.")
@@ -297,7 +409,7 @@ def test_headroom_of_a_bare_trace_is_a_bound_in_both_readings() -> None:
     bare = next(e for e in verdict_of(trace).evidence if e.name == "overhead_headroom")
     assert "at most 3.0x to 9.0x faster. That is a bound from a profiled step" in bare.text, bare.text
     given = next(e for e in verdict_of(trace, 900).evidence if e.name == "overhead_headroom")
-    assert given.text == "Without any launch overhead: at most 9.0x faster."
+    assert given.text == "If the GPU never idled: at most 9.0x faster."
 
 
 @pytest.mark.parametrize(

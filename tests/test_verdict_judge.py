@@ -485,10 +485,10 @@ VERDICTS = [
     (steps(), 1000.0, "overhead-bound", "high", 0),  # 0.10
     (steps(), 150.0, "mixed", "high", 0),  # 0.67
     (steps(), 120.0, "compute-bound", "medium", 1),  # 0.83 is near 0.80
-    (steps(), 70.0, "inconclusive", "low", 2),  # more than all of it
+    (steps(), 70.0, "inconclusive", "low", 1),  # more than all of it
     (steps(busy=900), None, "compute-bound", "medium", 1),
     (steps(busy=900), 1000.0, "compute-bound", "high", 0),  # 0.90
-    *((steps(busy=900), step_time, "inconclusive", "low", 2) for step_time in (150.0, 120.0, 70.0)),
+    *((steps(busy=900), step_time, "inconclusive", "low", 1) for step_time in (150.0, 120.0, 70.0)),
     *((TraceBuilder().op("a", at=0, dur=5), t, "inconclusive", "low", 1) for t in (None, 1000.0, 150.0, 120.0, 70.0)),
 ]
 
@@ -504,6 +504,42 @@ def test_every_verdict_says_what_it_rests_on(
     assert "e+" not in " ".join([verdict.summary, *(e.text for e in verdict.evidence)])
     if verdict.gpu_busy_fraction is not None:
         assert [e.name for e in verdict.evidence][:2] == ["step_time_us", "gpu_busy_per_step_us"]
+
+
+def uneven(*busy: float) -> TraceBuilder:
+    """Steps as long as their one kernel and 20 us."""
+    trace, at = TraceBuilder(), 0.0
+    for i, each in enumerate(busy):
+        trace.step(i, at=at, dur=each + 20).region("train", at=at, dur=each + 20)
+        trace.work(i + 1, launch=at, at=at + 5, dur=each).sync(at=at + 3, dur=each + 10)
+        at += each + 20
+    return trace
+
+
+@pytest.mark.parametrize("busy", [(2000, 2000, 20_000, 2000, 2000, 20_000), (1000, 3000, 5000, 7000, 9000)])
+def test_longer_work_makes_the_steps_of_a_bare_trace_longer(busy: tuple[float, ...]) -> None:
+    """u is over 0.98 in every step: however B varies among them, the GPU is busy."""
+    verdict = judged(uneven(*busy)).verdict
+    assert verdict.regime == "compute-bound"
+    assert not any("Within the spread" in reason for reason in verdict.reasons)
+
+
+def test_a_reason_is_given_once() -> None:
+    trace = TraceBuilder()
+    for i in range(3):
+        trace.step(i, at=i * 1000, dur=1000).region("train", at=i * 1000, dur=1000)
+        trace.op("_compile.compile_inner (dynamo_timed)", at=i * 1000, dur=600)
+        trace.work(i + 1, launch=i * 1000 + 700, at=i * 1000 + 705, dur=100)
+    reasons = judged(trace).verdict.reasons
+    assert sum("Compilation" in reason for reason in reasons) == 1
+    assert len(set(reasons)) == len(reasons)
+
+
+def test_a_step_time_in_another_unit() -> None:
+    """1000 us of GPU work, and 1.1 ms given as 1.1."""
+    (reason,) = judged(steps(busy=1000, dur=1100), 1.1).verdict.reasons
+    assert reason.startswith("GPU busy time is 909 times the given step time")
+    assert reason.endswith("(or the unit is not microseconds).")
 
 
 # -- what only one step shows

@@ -204,7 +204,7 @@ def _gpu_part(
         "busy_us": busy_time.length / 1000,
         "busy_by_limit_us": limits.by_limit(seen, windows, classes),
         "waits_over_gpu_us": _waits_over_gpu(seen, busy_time),
-        "waits": waits(seen, busy_time),
+        "waits": waits(seen, busy_time, [outlier.step for outlier in outliers]),
     }
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from proftrack.measures.compiling import compilations, compiling_steps, number_of
 from proftrack.measures.evaluation import steps_with_evaluation
-from proftrack.measures.intervals import union_by_group
+from proftrack.measures.intervals import union, union_by_group
 from proftrack.measures.typical import Outlier, step_times
 from proftrack.measures.view import View, start_up
 from proftrack.measures.window import Windows
@@ -23,7 +23,7 @@ FLAGS: dict[FlagCode, str] = {
     "fewer_steps": "The loop ended before its schedule did: figures rest on fewer steps than requested.",
     "several_processes": "One file holds steps of several processes: their times are mixed; record them separately.",
     "cold_start": "CUDA, a library or a kernel was loaded while recording: that happens once, and later steps lack it.",
-    "outlier_steps": "Some steps are not like the others (start-up, compilation, evaluation, empty, or once much longer): "
+    "outlier_steps": "Some steps are not like the others (start-up, compilation, evaluation, empty, once much longer): "
     "T, B and the causes leave them out, totals include them.",
     "uneven_steps": "The recorded steps differ widely: their mean represents none of them.",
     "launches_without_gpu_work": "Some launch calls have no recorded GPU work: busy time may be too small.",
@@ -96,7 +96,8 @@ def _file(view: View, _: Windows | None) -> Iterator[Flag]:
 
 def _steps(view: View, windows: Windows | None, outliers: Sequence[Outlier]) -> Iterator[Flag]:
     steps = view.steps
-    if any(outlier.cold for outlier in outliers) or (len(steps) < 2 and len(view.links.gpu)):
+    cold = any(outlier.cold for outlier in outliers) or (len(steps) < 2 and len(view.links.gpu) > 0)
+    if cold or (windows is not None and _starts_up(view, windows)):
         yield from _cold_start(view)
     if windows is not None and (windows.leaked or windows.unrecorded):
         detail = "" if windows.leaked else "The trace does not show it, but the first work waited in a queue."
@@ -143,12 +144,19 @@ def _outliers(view: View, windows: Windows | None, outliers: Sequence[Outlier]) 
     yield flag("outlier_steps", len(outliers), f"{', '.join(shown)}{more}; over all steps, the mean is {mean}.")
 
 
+def _starts_up(view: View, windows: Windows) -> bool:
+    """Whether start-up takes time of the typical steps, which T then leaves out."""
+    table, calls = view.table, start_up(view)
+    inside = windows.typical.covered_within(table.ts[calls], table.end[calls])
+    return len(view.links.gpu) > 0 and bool((inside * 2 > table.dur[calls]).any())
+
+
 def _cold_start(view: View) -> Iterator[Flag]:
     table, calls = view.table, start_up(view)
     if len(calls):
-        spent = table.dur[calls]
-        longest = table.names[table.name[calls[int(np.argmax(spent))]]]
-        yield flag("cold_start", len(calls), f"{short_time(int(spent.sum()) / 1000)}, the longest call is {longest}.")
+        spent = union(table.ts[calls], table.end[calls]).length  # a runtime call may go through a driver call
+        longest = table.names[table.name[calls[int(np.argmax(table.dur[calls]))]]]
+        yield flag("cold_start", len(calls), f"{short_time(spent / 1000)}, the longest call is {longest}.")
 
 
 def _gpu(view: View, _: Windows | None) -> Iterator[Flag]:

@@ -21,7 +21,7 @@ from proftrack.measures.view import View, start_up
 from proftrack.measures.waits import profilers_own
 from proftrack.measures.window import Windows
 from proftrack.text import short_time
-from proftrack.trace.categories import CALL_KINDS, Kind
+from proftrack.trace.categories import CALL_KINDS, Kind, is_wait
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 LONG = 3.0
@@ -84,6 +84,7 @@ def find_outliers(seen: View, windows: Windows) -> list[Outlier]:
         return []
     rest = np.flatnonzero(unexplained)
     lonely = rest[_lonely((times.length - _of_profiler(seen, times))[rest])]
+    lonely = lonely[~_updates(seen)[lonely]]
     unknown = [Outlier(i, _filled_by(seen, int(times.start[i]), int(times.end[i]))) for i in lonely.tolist()]
     return sorted([*known, *unknown])
 
@@ -116,6 +117,17 @@ def _lonely(length: Ints) -> Bools:
     lonely = np.zeros(len(length), dtype=bool)
     lonely[ordered[~recurs[: len(ordered)]]] = True
     return lonely
+
+
+def _updates(seen: View) -> Bools:
+    """Which steps update the model while most others do not: with gradient accumulation that comes again, though it
+    may have been recorded once."""
+    table, steps = seen.table, seen.steps
+    rows = table.valid & table.of_kind(Kind.ANNOTATION) & table.named(lambda name: name.startswith("Optimizer.step#"))
+    step = steps.containing(table.ts[rows])
+    updates = np.zeros(len(steps), dtype=bool)
+    updates[step[step != NONE]] = True
+    return updates if updates.sum() * 2 < len(steps) else np.zeros(len(steps), dtype=bool)
 
 
 def _known(seen: View, times: StepTimes) -> list[Outlier]:
@@ -159,20 +171,25 @@ def _cold_start(seen: View) -> list[Outlier]:
 
 
 def _filled_by(seen: View, low: int, high: int) -> str:
-    """The GPU work, else the innermost host row of the steps' threads, that fills over half of [low, high)."""
+    """What fills over half of [low, high): one piece of GPU work, else the innermost host row of the steps' threads
+    that does more than wait, else all GPU work of one name."""
     table, owned = seen.table, seen.on_device
     gpu = np.where(owned.usable, np.minimum(owned.end, high) - np.maximum(owned.start, low), 0)
     if len(gpu) and int(gpu.max()) * 2 > high - low:
         return _name(table, int(seen.links.gpu[int(np.argmax(gpu))]))
     host = table.valid & (table.host | table.of_kind(Kind.PYTHON)) & np.isin(table.thread, np.unique(seen.steps.thread))
-    rows = np.flatnonzero(host & (table.ts < high) & (table.end > low) & ~table.named(_is_step))
+    rows = np.flatnonzero(host & (table.ts < high) & (table.end > low) & ~table.named(_says_nothing))
     fills = np.minimum(table.end[rows], high) - np.maximum(table.ts[rows], low)
     rows = rows[fills * 2 > high - low]
-    return _name(table, int(rows[np.argmin(table.dur[rows])])) if len(rows) else ""
+    if len(rows):
+        return _name(table, int(rows[np.argmin(table.dur[rows])]))
+    sums = np.bincount(table.name[seen.links.gpu], weights=np.maximum(gpu, 0), minlength=1)
+    return str(table.names[int(np.argmax(sums))][:120]) if sums.max() * 2 > high - low else ""
 
 
-def _is_step(name: str) -> bool:
-    return name.startswith("ProfilerStep")
+def _says_nothing(name: str) -> bool:
+    """Whether a host row of this name does not tell what a step did: it is the step, or waits for the GPU."""
+    return name.startswith("ProfilerStep") or is_wait(name) or name in ("aten::item", "aten::_local_scalar_dense")
 
 
 def _name(table: EventTable, row: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from msgspec import Struct
 
@@ -23,6 +25,7 @@ class Wait(Struct, frozen=True, kw_only=True):
     operator: str
     """The innermost operator that the call ran in; empty if none."""
     calls: int
+    """In the typical steps."""
     over_gpu_us: float
     """The part of the typical steps in which the GPU worked meanwhile: the host could have launched ahead."""
 
@@ -55,13 +58,15 @@ def delays_until(view: View) -> int:
     return int(table.ts[view.links.calls].max(initial=0))
 
 
-def waits(view: View, gpu_busy: Intervals) -> list[Wait]:
+def waits(view: View, gpu_busy: Intervals, outliers: Sequence[int] = ()) -> list[Wait]:
     """The waits of launching threads inside the steps, the longest first; `gpu_busy` is that of the typical
-    steps.
+    steps, `outliers` are the indices of the others.
 
     Without steps, those before the last launch: what follows it delays nothing in the trace.
     """
-    rows, operator = _outermost(view, _candidates(view))
+    candidates = _candidates(view)
+    candidates = candidates[~np.isin(view.steps.containing(view.table.ts[candidates]), outliers)]
+    rows, operator = _outermost(view, candidates)
     if not len(rows):
         return []
     table = view.table

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from proftrack.measures import Measures
 from proftrack.measures.waits import Wait
-from proftrack.record.figures import IdleCause, Kernel
+from proftrack.record.figures import IdleCause, Site
 from proftrack.record.verdict import GPU_REGIMES, Cause, Regime
 from proftrack.text import counted, factor, how_often, plain, short_time
 from proftrack.verdict.context import Context
@@ -34,6 +34,19 @@ _ALLOCATOR_CALL = re.compile(
 )
 
 
+_GIVES_BACK = re.compile(r"Free|Unmap|Release|Unregister")
+_PINNED = "allocate pinned memory once and use it again."
+_GROWING = (
+    "the caching allocator asks the driver for memory and gives none back, as a program does until it has what a step "
+    "needs: record later steps. If that goes on, memory grows: look for tensors that are kept."
+)
+_EXHAUSTED = (
+    "the caching allocator returns memory to the driver and asks for it again. Take torch.cuda.empty_cache() out of "
+    "the loop. If memory is nearly full, lower its peak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
+    "(PYTORCH_ALLOC_CONF in newer versions)."
+)
+
+
 class Step(NamedTuple):
     """What the advice rests on."""
 
@@ -52,6 +65,11 @@ class Step(NamedTuple):
     def idle(self, cause: IdleCause) -> float:
         """The part of T - B that this cause can explain."""
         return min(self.facts.idle_by_cause_us.get(cause, 0.0), self.facts.gap_us)
+
+    @property
+    def moving_us(self) -> float:
+        """Copies and collectives that no kernel hides."""
+        return sum(us for limit, us in self.facts.busy_by_limit_us.items() if limit in ("transfer", "communication"))
 
     def of_step(self, us: float) -> str:
         """`12 us of a 51 us step`."""
@@ -123,7 +141,7 @@ def _launching(step: Step) -> Iterator[Advice]:
     launches, most = measures.launches_per_step, f"(at most {step.of_step(saves)})"
     once = " once nothing in it waits for the GPU" if measures.waits else ""
     names = {op.name for op in measures.ops}
-    if any(name.startswith(("cudaGraphLaunch", "hipGraphLaunch")) for name in names):
+    if _replays(measures):
         text = f"The step already replays a graph: put more work into each replay: more steps, a larger batch {most}."
     elif any(re.search(r"Torch-Compiled Region|CompiledFxGraph|CompiledFunction", name) for name in names):
         lookups = step.per_step(sum(op.self_cpu_time_us for op in measures.ops if "Cache Lookup" in op.name))
@@ -144,6 +162,11 @@ def _launching(step: Step) -> Iterator[Advice]:
     yield Advice(saves - sum(advice.saves_us for advice in optimizer), text)
 
 
+def _replays(measures: Measures) -> bool:
+    """Whether the trace replays graphs."""
+    return any(op.name.startswith(("cudaGraphLaunch", "hipGraphLaunch")) for op in measures.ops)
+
+
 def _launching_us(step: Step) -> float:
     """The part of T - B that no cause other than launching explains: the most that fewer launches can save."""
     others = sum(us for cause, us in step.facts.idle_by_cause_us.items() if cause != "dispatch")
@@ -154,15 +177,16 @@ def _optimizer(step: Step) -> Iterator[Advice]:
     """For a for-loop or foreach optimizer that makes many of the step's launches."""
     measures = step.measures
     total = measures.launches_per_step or 0.0
+    everywhere = sum(each.launches or 0 for each in measures.per_step) or measures.totals.launches or 1
     for region in measures.regions:
-        launches = step.per_step(region.launches or 0)
+        launches = total * min((region.launches or 0) / everywhere, 1.0)
         if not region.name.startswith("Optimizer.step#") or launches < max(_SHARE * total, _MANY_LAUNCHES):
             continue
         foreach = any(op.name.startswith("aten::_foreach_") for op in measures.ops)
         remedy = "fused=True" if foreach else "foreach=True or fused=True"
         name = region.name.removeprefix("Optimizer.step#")
         made = f"{launches:.0f} of {total:.0f} launches {measures.per}"
-        saves = _launching_us(step) * min(launches / total, 1.0)
+        saves = _launching_us(step) * launches / total
         yield Advice(saves, f"{name} makes {made}: pass it {remedy} (saves up to about {step.of_step(saves)}).")
         return
 
@@ -177,11 +201,11 @@ def _waiting(step: Step) -> Iterator[Advice]:
 
 def _without(wait: Wait, step: Step) -> str:
     """What waits how often, and what to do about it."""
-    calls, per = step.per_step(wait.calls), step.measures.per
+    calls, per = wait.calls / step.measures.window.typical_steps, step.measures.per
     if wait.operator in ("aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal"):
         return (
-            f".item() or a similar call reads {counted(calls, 'value')} {per} from the GPU: keep them there and read "
-            "them rarely"
+            f".item() or a similar call reads {counted(calls, 'value')} {per} from the GPU: keep them there and "
+            "read them rarely"
         )
     often = f"waits for the GPU {how_often(calls)} {per}"
     if wait.operator in ("aten::copy_", "aten::_to_copy"):
@@ -223,27 +247,20 @@ def _allocating(step: Step) -> Iterator[Advice]:
     pinned = bool(names) and "Host" in names[0]
     who = f"Calls of {' and '.join(names)}" if names else "Allocator calls"
     what = f"{who} leave the GPU idle for at most {step.of_step(saves)}"
-    remedy = (
-        "allocate pinned memory once and use it again."
-        if pinned
-        else "the caching allocator returns memory to the driver and asks for it again. Take torch.cuda.empty_cache() "
-        "out of the loop. If memory is nearly full, lower its peak, or set "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (PYTORCH_ALLOC_CONF in newer versions)."
-    )
-    yield Advice(saves, f"{what}: {remedy}")
+    grows = bool(calls) and not any(_GIVES_BACK.search(op.name) for op in calls)
+    yield Advice(saves, f"{what}: {_PINNED if pinned else _GROWING if grows else _EXHAUSTED}")
 
 
 # -- the GPU's part
 
 
-def _kernels_us(step: Step, kernels: list[Kernel]) -> float:
-    """Time per step of the steps' own work of these names; side by side on several streams it is not more than B."""
-    own = step.per_step(sum(kernel.total_us for kernel in kernels)) * step.measures.own_share
-    return min(own, step.facts.gpu_busy_us)
+def _kernels_us(step: Step, sites: list[Site]) -> float:
+    """Busy time of this work per typical step: what runs side by side shares its time."""
+    return sum(site.busy_us for site in sites) / step.measures.window.typical_steps
 
 
 def _copying(step: Step) -> Iterator[Advice]:
-    pageable = _kernels_us(step, [k for k in step.measures.kernels if "Pageable" in k.name])
+    pageable = _kernels_us(step, [site for site in step.measures.sites if "Pageable" in site.kernel])
     saves = min(pageable, step.facts.busy_by_limit_us.get("transfer", 0.0))  # a kernel hides the rest
     yield Advice(
         saves,
@@ -263,7 +280,7 @@ def about_exposed(advice: str) -> bool:
 
 
 def _computing(step: Step) -> Iterator[Advice]:
-    slow = [k for k in step.measures.kernels if re.search(r"sgemm|f32f32_f32f32|_simt_s|ffma", k.name)]
+    slow = [site for site in step.measures.sites if re.search(r"sgemm|f32f32_f32f32|_simt_s|ffma", site.kernel)]
     saves = _kernels_us(step, slow)
     yield Advice(
         saves,
@@ -273,8 +290,8 @@ def _computing(step: Step) -> Iterator[Advice]:
 
 
 def _moving(step: Step) -> Iterator[Advice]:
-    pointwise = [k for k in step.measures.kernels if k.kind == "elementwise"]
-    calls = step.per_step(sum(k.calls for k in pointwise)) * step.measures.own_share
+    pointwise = [site for site in step.measures.sites if site.kind == "elementwise"]
+    calls = sum(site.calls for site in pointwise) / step.measures.window.typical_steps
     saves = _kernels_us(step, pointwise)
     if calls >= 3:
         yield Advice(
@@ -308,11 +325,14 @@ def _general(name: Regime, cause: Cause | None, step: Step) -> tuple[str, ...]:
         return _both_sides(step)
     if name == "host-bound" and cause == "allocator":
         return (_NOT_THE_ALLOCATOR,)
+    notable = step.limits.notable * step.facts.step_time_us
     if name == "compute-bound":
-        gap = step.facts.gap_us
-        gains = f"gains at most {step.of_step(gap)}" if gap else "gains nothing"
-        return (*_GENERAL[name], f"Launching less (CUDA graphs, fusion to save launch overhead) {gains}.")
-    if name == "overhead-bound" and _launching_us(step) < step.limits.notable * step.facts.step_time_us:
+        saves = _launching_us(step)
+        gains = f"gains at most {step.of_step(saves)}" if saves else "gains nothing"
+        kernels = _GENERAL[name] if step.moving_us < notable else (_BEYOND_MOVING,)
+        return (*kernels, f"Launching less (CUDA graphs, fusion to save launch overhead) {gains}.")
+    few = step.measures.launches_per_step == 1 or _replays(step.measures)
+    if name == "overhead-bound" and (few or _launching_us(step) < notable):
         return _GENERAL[name][1:]
     return _GENERAL[name]
 
@@ -328,6 +348,11 @@ def _both_sides(step: Step) -> tuple[str, ...]:
     )
 
 
+_BEYOND_MOVING = (
+    "Beyond copies and collectives, only better kernels, lower precision or less arithmetic helps: the GPU is busy "
+    "nearly all the time."
+)
+BETTER_DATA = "Address the caveats: a verdict needs better data."
 _NOT_THE_ALLOCATOR = (
     "A CUDA graph or fused kernels do not help here: the host waits for the driver to allocate or free memory."
 )
@@ -371,7 +396,7 @@ _GENERAL: dict[Regime, tuple[str, ...]] = {
         "process.",
         "Fusing kernels, torch.compile or CUDA graphs do not help: nothing is launched during that time.",
     ),
-    "inconclusive": ("Address the caveats: a verdict needs better data.",),
+    "inconclusive": (BETTER_DATA,),
 }
 _CPU: dict[str, tuple[str, ...]] = {
     "compute-bound": (

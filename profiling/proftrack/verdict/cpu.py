@@ -15,7 +15,7 @@ from proftrack.record.figures import CpuWork, Limit
 from proftrack.record.verdict import GPU_REGIMES, Basis, Cause, Evidence, Regime, Verdict
 from proftrack.text import counted, number, short_time
 from proftrack.verdict import spread
-from proftrack.verdict.advice import advise_cpu
+from proftrack.verdict.advice import BETTER_DATA, advise_cpu
 from proftrack.verdict.context import Context
 from proftrack.verdict.cpu_fit import misfits
 from proftrack.verdict.evidence import item
@@ -320,7 +320,7 @@ def _inconclusive(measures: Measures, basis: Basis, limits: Thresholds, what: st
         gpu_busy_fraction=None,
         summary=f"Inconclusive: {what}.",
         evidence=_top_operators(measures),
-        advice=advise_cpu("inconclusive", Context()),
+        advice=[BETTER_DATA],  # measuring again would not help
         reasons=reasons,
         thresholds=limits.as_dict(),
     )

@@ -29,6 +29,8 @@ LIMIT_TEXT: dict[Limit, str] = {
     "communication": "collectives that no kernel hides",
     "unknown": "kernels of unknown kind",
 }
+_SHOWN = 0.005
+"""Shares that would read 0% are left out."""
 _REGIME_TEXT: dict[Regime, str] = {
     "overhead-bound": "the host cannot launch fast enough",
     "mixed": "both the host and the GPU limit it",
@@ -42,13 +44,16 @@ _REGIME_TEXT: dict[Regime, str] = {
     "communication-bound": "most of it in collectives",
     "inconclusive": "but the data does not support a verdict",
 }
+_ALLOCATING = "the host allocated or freed device memory"
+_SEVERAL = "the host launches late, for several reasons"
 
 
 def summary(name: Regime, facts: StepFacts, *, what: str = "step") -> str:
     """The verdict in one plain sentence; `what` is what the times are of (see `timed`)."""
     times = f"{short_time(facts.gpu_busy_us)} of a {short_time(facts.step_time_us)} {what}"
     allocating = name == "host-bound" and facts.host_cause == "allocator"
-    why = "the host allocated or freed device memory" if allocating else _REGIME_TEXT[name]
+    several = name == "overhead-bound" and 2 * facts.idle_by_cause_us.get("dispatch", 0.0) < facts.late_us
+    why = _ALLOCATING if allocating else _SEVERAL if several else _REGIME_TEXT[name]
     return f"{name.capitalize()}: the GPU is busy {times} ({facts.busy_fraction:.0%}); {why}."
 
 
@@ -97,11 +102,11 @@ def _headrooms(
     facts: StepFacts, context: Context, measures: Measures, roofline: float | None, limits: Thresholds
 ) -> list[Evidence]:
     overhead = facts.step_time_us / facts.gpu_busy_us
-    text = f"Without any launch overhead: {headroom(overhead)} faster."
+    text = f"If the GPU never idled: {headroom(overhead)} faster."
     if context.unprofiled_us is None:
         other = 1 / without_inflation(facts, limits).busy_fraction
         text = (
-            f"Without any launch overhead: {headroom(overhead, other)} faster. That is a bound from a profiled step: "
+            f"If the GPU never idled: {headroom(overhead, other)} faster. That is a bound from a profiled step: "
             "profiling lengthens the host's part."
         )
     out = [item("overhead_headroom", overhead, "x", text)]
@@ -129,19 +134,22 @@ def _idle(measures: Measures, facts: StepFacts, limits: Thresholds) -> list[Evid
         return []
     per = measures.per
     causes = sorted(measures.idle.by_cause_us_per_step.items(), key=lambda kv: -kv[1])
+    whole = sum(us for _, us in causes)
     out = [
         item(f"idle_{cause}_us", us, "us", f"The GPU idles {short_time(us)} {per} in the trace: {CAUSE_TEXT[cause]}.")
         for cause, us in causes[:3]
+        if us >= _SHOWN * whole
     ]
     launch = measures.launch
     if launch is not None and launch.interval_median_us and measures.totals.launches:
         work = (measures.totals.self_cuda_time_total_us or 0.0) / measures.totals.launches
-        limit = "the limit" if work < launch.interval_median_us else "not the limit"
         between = short_time(launch.interval_median_us)
-        text = (
-            f"Each launch adds {short_time(work)} of GPU work, and the trace has one every {between}: the launch rate "
-            f"is {limit}."
-        )
+        text = f"Each launch adds {short_time(work)} of GPU work, and the trace has one every {between}"
+        if work >= launch.interval_median_us:
+            text += ": the launch rate is not the limit"
+        elif causes and causes[0][0] == "dispatch":
+            text += ": the launch rate is the limit"
+        text += "."
         out.append(item("launch_interval_us", launch.interval_median_us, "us", text))
     if facts.sync_us:
         text = f"The host waits {short_time(facts.waits_over_gpu_us)} {per} while the GPU works."
@@ -155,6 +163,7 @@ def _busy(facts: StepFacts) -> list[Evidence]:
     return [
         item(f"busy_{limit}_us", time, "us", f"{time / total:.0%} of the busy time: {LIMIT_TEXT[limit]}.")
         for limit, time in busy[:3]
+        if time >= _SHOWN * total
     ]
 
 

@@ -86,7 +86,7 @@ def _flags(
     """Flags that need more than the trace."""
     raised = _thread_flags(context, limits)
     u, gpu = facts.busy_fraction, context.gpu
-    if context.unprofiled_us is not None and u > limits.slow_under_profiler:
+    if context.unprofiled_us is not None and limits.slow_under_profiler < u <= limits.not_the_same_work:
         raised.append(flag("slow_under_profiler", 1, f"B / T = {u:.2f}."))
     if roofline is not None and roofline > limits.roofline_slack * facts.gpu_busy_us:
         raised.append(flag("roofline_above_busy", 1, f"R {short_time(roofline)}, B {short_time(facts.gpu_busy_us)}."))
@@ -150,7 +150,7 @@ class _Outcome:
             summary=evidence.summary(name, self.facts, what=evidence.timed(self.measures, basis)),
             evidence=evidence.collect(self.measures, self.facts, self.context, self.roofline, self.limits),
             advice=advise(name, cause, self._step(basis)),
-            reasons=[*blockers, *(text for _, text in doubts)],
+            reasons=[*blockers, *(text for _, text in doubts if text not in blockers)],
             thresholds=self.limits.as_dict(),
         )
 
@@ -176,7 +176,8 @@ class _Outcome:
             reasons += [*self._not_launched_late(), *self._mostly_start_up()]
         if u > limits.not_the_same_work and basis == "unprofiled":
             reasons.append(
-                f"GPU busy time is {u:.2f} times the given step time: trace and timing are not of the same work."
+                f"GPU busy time is {number(u)} times the given step time: trace and timing are not of the same work "
+                "(or the unit is not microseconds)."
             )
         traced = self._traced_step_us()
         if basis == "unprofiled" and traced and self.facts.step_time_us > limits.longer_than_traced * traced:
@@ -364,11 +365,14 @@ class _Outcome:
         return doubts
 
     def _regimes_within_spread(self) -> list[Regime]:
-        """Other regimes within the uncertainty of the timing blocks and of the steps' GPU times."""
+        """Other regimes within the uncertainty of the timing blocks and of the steps' GPU times.
+
+        The T of a bare trace is that of the same steps: GPU work that takes longer in some makes those longer.
+        """
         busy, ends = self.facts.gpu_busy_us, spread.time_interval(self.context.timing) or ()
-        error = spread.busy_error(self.measures.per_step)
+        error, moves = spread.busy_error(self.measures.per_step), self.context.unprofiled_us is None
         regimes = {
-            regime(facts.scaled(step_time_us=facts.step_time_us, gpu_busy_us=b), self.limits)
+            regime(facts.scaled(step_time_us=facts.step_time_us + (b - busy) * moves, gpu_busy_us=b), self.limits)
             for facts in (self.facts, *(facts_of(self.measures, t) for t in ends))
             for b in (busy, busy * max(1 - error, 0.01), busy * (1 + error))
         }
