@@ -28,7 +28,11 @@ def graph_of(step: Step) -> Step:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return graph.replay
+
+    def replay(captured: Step = step) -> None:  # a graph does not keep alive what it reads, its step does
+        graph.replay()
+
+    return replay
 
 
 @contextlib.contextmanager
