@@ -23,8 +23,8 @@ FLAGS: dict[FlagCode, str] = {
     "fewer_steps": "The loop ended before its schedule did: figures rest on fewer steps than requested.",
     "several_processes": "One file holds steps of several processes: their times are mixed; record them separately.",
     "cold_start": "CUDA, a library or a kernel was loaded while recording: that happens once, and later steps lack it.",
-    "outlier_steps": "Some steps are not like the others (start-up, compilation, evaluation, empty, once much longer): "
-    "T, B and the causes leave them out, totals include them.",
+    "outlier_steps": "Some steps are not like the others (start-up, compilation, evaluation, empty, or once much "
+    "longer): T, B and the causes leave them out, totals include them.",
     "uneven_steps": "The recorded steps differ widely: their mean represents none of them.",
     "launches_without_gpu_work": "Some launch calls have no recorded GPU work: busy time may be too small.",
     "gpu_not_measured": "The host launched GPU work but none was recorded: the GPU was not measured, rather than idle.",
