@@ -10,6 +10,7 @@ cold         calls that start something up, which happens once
 intervals    unions and overlaps of time intervals
 measure      the figures of one trace, from:
 idle         each idle gap of the device and its cause
+single       time that only one step shows
 unseen       without steps: work that was queued when recording began
 waits        calls in which the host waits for the GPU, and what they could cost
 kernels      the kind of a kernel, by its name
