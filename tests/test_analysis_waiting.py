@@ -631,9 +631,30 @@ def test_a_rank_that_waits_is_not_told_to_overlap_collectives(tmp_path: Path) ->
     assert {rank.record.verdict.regime for rank in ranks} == {"compute-bound"}
     advice = [" ".join(rank.record.verdict.advice) for rank in ranks]
     assert "300 us of the 400 us per step in collectives are waiting for rank 1" in advice[0]
-    assert "look at rank 1 (compute-bound on its own)" in advice[0]
+    assert "Look at rank 1, which other ranks wait for; on its own it is compute-bound" in advice[0]
     assert "150 us of the 250 us" in advice[2]
     assert ["overlap them" in text for text in advice] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("takes", "whom", "look"),
+    [
+        (([900.0, 60.0], [60.0, 60.0]), "rank 1 in the beginning only", "Record more steps"),
+        (([900.0, 60.0] * 2, [60.0, 900.0] * 2), "other ranks, in turns", "work that differs between ranks"),
+    ],
+)
+def test_other_waits_are_no_transfer_either(
+    tmp_path: Path, takes: tuple[list[float], list[float]], whom: str, look: str
+) -> None:
+    """By its own trace rank 0 is communication-bound: 480 of 975 us are collectives. 420 of these are waiting."""
+    stated = group("0", "[0, 1]", 2)
+    traces = [rank_trace(Meets(us, **stated), rank=r, world=2, steps=len(us)) for r, us in enumerate(takes)]
+    verdict = analyzed(*write(tmp_path, *traces)).ranks[0].record.verdict
+    assert verdict.regime == "communication-bound"
+    assert verdict.summary.endswith(f"and 88% of that is waiting for {whom}.")
+    assert verdict.cause == "communication"
+    assert look in verdict.advice[0]
+    assert not any("verlap collectives" in text for text in verdict.advice)
 
 
 def test_all_ranks_that_are_waited_for_are_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import shutil
@@ -18,7 +19,8 @@ from run_folders import make_record
 from stores import mlflow_runs
 from team import missing
 
-from proftrack.capture import compilation, in_turns, output_check
+from proftrack.capture import compilation, in_turns, output_check, step_transforms
+from proftrack.capture.device import CudaDevice
 from proftrack.capture.timing import Stopwatch
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.experiment import TimingOptions
@@ -614,6 +616,26 @@ def test_a_compiled_step_is_counted_and_costs_more_to_set_up(project: Path, tmp_
     assert compiled.outputs is not None and compiled.outputs.equal is True
     times = [each.record.timing.first_step_time_us for each in found if each.record and each.record.timing]
     assert (times[1] or 0) > 20 * (times[0] or 0)
+
+
+@pytest.mark.gpu
+def test_a_graph_keeps_what_its_step_reads() -> None:
+    """Without its step the graph would read memory that is freed, and given to other tensors."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+
+    def build() -> Callable[[], torch.Tensor]:
+        x = torch.full((1 << 22,), 3.0, device="cuda")
+        return lambda: x * 2
+
+    replay = step_transforms.cuda_graph(build(), CudaDevice())
+    gc.collect()
+    torch.cuda.empty_cache()
+    others = [torch.zeros(1 << 22, device="cuda") for _ in range(8)]
+    out = replay()
+    torch.cuda.synchronize()
+    assert out.min().item() == out.max().item() == 6.0
+    assert not any(other.any() for other in others)
 
 
 @pytest.mark.gpu

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -56,6 +56,9 @@ class _Comparison(NamedTuple):
     spread: float | None
     findings: list[Finding]
     one_step: bool
+    once: list[Late]
+    """Waits that do not recur."""
+    in_turns: list[list[int]]
 
 
 def join_ranks(parts: Sequence[Part], left_out: Sequence[Finding] = ()) -> tuple[list[Record], Joint]:
@@ -118,6 +121,8 @@ def _compare(parts: Sequence[Part]) -> _Comparison:
         spread=spread,
         findings=[*findings, *_left_out(parts, missing, ranks)],
         one_step=any(late.how == "one step" for late in found.late),
+        once=[late for late in found.late if late.how in ("first step", "once")],
+        in_turns=found.in_turns,
     )
 
 
@@ -128,24 +133,22 @@ def _with_waiting(record: Record, rank: int, comparison: _Comparison) -> Record:
     """
     figures = {rank_figures.rank: rank_figures for rank_figures in comparison.ranks}
     own = figures[rank]
-    waiting_us, communication = own.waiting_us or 0.0, own.communication_us or 0.0
-    if own.waits_for is None or not communication or waiting_us < MOSTLY * communication:
+    communication = own.communication_us or 0.0
+    waiting_us = min(own.waiting_us or 0.0, communication)
+    if not communication or waiting_us < MOSTLY * communication or (told := _told(own, figures, comparison)) is None:
         return record
-    late = figures[own.waits_for]
     if record.verdict.regime != "communication-bound":
-        advice = [_waits_there(own, late, comparison) if about_exposed(a) else a for a in record.verdict.advice]
+        instead = (
+            f"{short_time(waiting_us)} of the {short_time(communication)} per step in collectives are waiting for "
+            f"{told.whom}: overlapping them gains little. {told.look}"
+        )
+        advice = [instead if about_exposed(a) else a for a in record.verdict.advice]
         return msgspec.structs.replace(record, verdict=msgspec.structs.replace(record.verdict, advice=advice))
     summary = record.verdict.summary.rstrip(".")
-    look = f"Look at rank {late.rank}, which other ranks wait for; on its own it is {late.regime}."
-    if comparison.one_step:
-        look = (
-            f"Record several steps: in one, rank {late.rank} may only have started later. If other ranks wait for it "
-            f"in all of them, look at rank {late.rank}; on its own it is {late.regime}."
-        )
     verdict = msgspec.structs.replace(
         record.verdict,
-        cause=f"rank {late.rank}",
-        summary=f"{summary}, and {waiting_us / communication:.0%} of that is waiting for rank {late.rank}.",
+        cause=told.cause or record.verdict.cause,
+        summary=f"{summary}, and {waiting_us / communication:.0%} of that is waiting for {told.whom}.",
         evidence=[
             *record.verdict.evidence,
             Evidence(
@@ -156,22 +159,47 @@ def _with_waiting(record: Record, rank: int, comparison: _Comparison) -> Record:
                 "that arrives last in each spends there.",
             ),
         ],
-        advice=[look, "While they wait, overlapping collectives, sending less data or a faster network gains little."],
+        advice=[
+            told.look,
+            "While they wait, overlapping collectives, sending less data or a faster network gains little.",
+        ],
     )
     return msgspec.structs.replace(record, verdict=verdict)
 
 
-def _waits_there(own: RankFigures, late: RankFigures, comparison: _Comparison) -> str:
-    """What a rank is told instead of overlapping collectives in which it mostly waits."""
-    look = (
-        f"record several steps to see whether rank {late.rank} is slower or only started later"
-        if comparison.one_step
-        else f"look at rank {late.rank} ({late.regime} on its own)"
-    )
-    return (
-        f"{short_time(own.waiting_us or 0.0)} of the {short_time(own.communication_us or 0.0)} per step in collectives "
-        f"are waiting for rank {late.rank}: {look}. Overlapping them gains little."
-    )
+class _Told(NamedTuple):
+    """What a rank is told that mostly waits in its collectives."""
+
+    whom: str
+    """Whom it waits for."""
+    look: str
+    """What to do, instead of overlapping collectives."""
+    cause: str | None = None
+
+
+def _told(own: RankFigures, figures: Mapping[int, RankFigures], comparison: _Comparison) -> _Told | None:
+    """None if the comparison says of this rank that it does not wait notably."""
+    if own.waits_for is not None:
+        late = figures[own.waits_for]
+        whom = f"rank {late.rank}"
+        look = f"Look at {whom}, which other ranks wait for; on its own it is {late.regime}."
+        if comparison.one_step:
+            look = (
+                f"Record several steps: in one, {whom} may only have started later. If other ranks wait for it in all "
+                f"of them, look at {whom}; on its own it is {late.regime}."
+            )
+        return _Told(whom, look, whom)
+    for late_once in comparison.once:
+        if own.rank in late_once.waiters:
+            when = "in one step only" if late_once.how == "once" else "in the beginning only"
+            return _Told(f"rank {late_once.rank} {when}", "Record more steps: most of them may hold no such wait.")
+    if any(own.rank in group for group in comparison.in_turns):
+        look = (
+            "Look for work that differs between ranks from step to step (the lengths of inputs, loading data), not at "
+            "the network."
+        )
+        return _Told("other ranks, in turns", look)
+    return None
 
 
 def _seen(parts: Sequence[Part]) -> list[waiting.Seen]:

@@ -60,6 +60,7 @@ def cuda_graph(step: Step, device: Device) -> Step:
         graph.replay()
         return result
 
+    replay.captured = step  # type: ignore[attr-defined]  # a graph does not keep alive what it reads; the step does
     replay.steps_before = WARM_STEPS  # type: ignore[attr-defined]
     return replay
 

@@ -10,7 +10,6 @@ cold         calls that start something up, which happens once
 intervals    unions and overlaps of time intervals
 measure      the figures of one trace, from:
 idle         each idle gap of the device and its cause
-single       time that only one step shows
 unseen       without steps: work that was queued when recording began
 waits        calls in which the host waits for the GPU, and what they could cost
 kernels      the kind of a kernel, by its name
@@ -19,6 +18,7 @@ limits       what limits GPU work, and how busy time divides among the limits
 work, costs  arithmetic and memory traffic, from operators' input shapes
 sites        which operator caused which GPU work
 evaluation   steps that hold evaluation
+single       time of the typical steps that only one of them shows
 compiling    compilations, and autotuning, in the steps
 tables       operators, GPU work, steps, regions, devices
 collectives  collectives in order

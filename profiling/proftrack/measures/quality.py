@@ -23,7 +23,7 @@ FLAGS: dict[FlagCode, str] = {
     "fewer_steps": "The loop ended before its schedule did: figures rest on fewer steps than requested.",
     "several_processes": "One file holds steps of several processes: their times are mixed; record them separately.",
     "cold_start": "CUDA, a library or a kernel was loaded while recording: that happens once, and later steps lack it.",
-    "outlier_steps": "Some steps are not like the others (start-up, compilation, evaluation, or once much longer): "
+    "outlier_steps": "Some steps are not like the others (start-up, compilation, evaluation, empty, once much longer): "
     "T, B and the causes leave them out, totals include them.",
     "uneven_steps": "The recorded steps differ widely: their mean represents none of them.",
     "launches_without_gpu_work": "Some launch calls have no recorded GPU work: busy time may be too small.",

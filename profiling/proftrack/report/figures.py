@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from proftrack.record import Record
-from proftrack.record.figures import Kernel
+from proftrack.record.figures import Kernel, Step
 from proftrack.report.charts import (
     HEIGHT,
     Axis,
@@ -167,24 +167,13 @@ def steps_chart(record: Record) -> Chart | None:
     steps = record.per_step
     if not steps:
         return None
-    host, gpu = [s.host_us for s in steps], [s.self_cuda_time_us or 0.0 for s in steps]
     levels = [("T", "step-time", record.step_time_us), ("B", "gpu-busy", record.times.gpu_busy_per_step_us)]
     lines = [(name, style, us) for name, style, us in levels if us]
+    typical = [us for step in record.typical_steps for us in (step.host_us, step.self_cuda_time_us or 0.0)]
     outliers = [(i, step) for i, step in enumerate(steps) if step.outlier is not None]
-    typical = [us for values in (host, gpu) for us, step in zip(values, steps, strict=True) if step.outlier is None]
     y = _durations("time", max([*typical, *(us for _, _, us in lines)]) * (1.25 if outliers else 1))
     edge = _CUT_AT * y.high if outliers else y.high
-    marks: list[Mark] = []
-    if len(steps) <= MOST_STEPS:
-        for i, step in enumerate(steps):
-            for style, us, left in (("host", host[i], 0.16), ("gpu", gpu[i], 0.52)):
-                hint = f"step {step.step}: {duration(us)}"
-                marks.append(
-                    Box(style=style, left=i + left, right=i + left + 0.32, low=0, high=min(us, edge), hint=hint)
-                )
-    else:
-        for style, values in (("host-line", host), ("gpu-line", gpu)):
-            marks.append(Line(style=style, points=[(i + 0.5, min(us, edge)) for i, us in enumerate(values)]))
+    marks = _steps_up_to(edge, steps)
     for name, style, us in lines:
         marks.append(Line(style=style, points=[(0, us), (len(steps), us)]))
         label = f"{name} {duration(us)}"  # T on the right and B on the left: the two may be equal
@@ -213,6 +202,21 @@ def steps_chart(record: Record) -> Chart | None:
             *(gpu_key if record.totals.self_cuda_time_total_us is not None else []),
         ],
     )
+
+
+def _steps_up_to(edge: float, steps: list[Step]) -> list[Mark]:
+    """Host interval and own GPU time of each step as bars, or of many steps as lines; none is higher than `edge`."""
+    host, gpu = [s.host_us for s in steps], [s.self_cuda_time_us or 0.0 for s in steps]
+    marks: list[Mark] = []
+    if len(steps) > MOST_STEPS:
+        for style, values in (("host-line", host), ("gpu-line", gpu)):
+            marks.append(Line(style=style, points=[(i + 0.5, min(us, edge)) for i, us in enumerate(values)]))
+        return marks
+    for i, step in enumerate(steps):
+        for style, us, left in (("host", host[i], i + 0.16), ("gpu", gpu[i], i + 0.52)):
+            hint = f"step {step.step}: {duration(us)}"
+            marks.append(Box(style=style, left=left, right=left + 0.32, low=0, high=min(us, edge), hint=hint))
+    return marks
 
 
 # ---- the window ------------------------------------------------------------------------------------------------------
