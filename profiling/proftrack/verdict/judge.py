@@ -283,7 +283,9 @@ class _Outcome:
             doubts += self._one_step_decides()
         others = self._regimes_within_spread()
         if others:
-            doubts.append(("low", f"Within the spread of the measurements, it could also be {' or '.join(others)}."))
+            named = " or ".join(name for name in others if name != "inconclusive")
+            could = f"it could also be {named}" if named else "there may be no clear regime"
+            doubts.append(("low", f"Within the spread of the measurements, {could}."))
         doubts += self._near_a_limit()
         for code in _LOWERING:
             if code in self.flags and not self._left_out(code):
