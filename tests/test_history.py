@@ -19,6 +19,8 @@ from stores import Repository, call, flat, log
 import proftrack
 from proftrack.errors import NotFoundError, UsageError
 from proftrack.record import Record
+from proftrack.record.model import SCHEMA_VERSION
+from proftrack.record.saved import load
 from proftrack.report.pages import history as history_page
 from proftrack.store.runs import Runs
 
@@ -179,6 +181,24 @@ def test_bad_questions_get_one_sentence(here: Past, capsys: pytest.CaptureFixtur
 def logged(store_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     monkeypatch.chdir(tmp_path)
     return lambda record: log(tmp_path / "kept", record)
+
+
+def test_records_of_the_first_format_stand_beside_new_ones(
+    logged: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The old record lacks what later formats added; its figures are shown as they are."""
+    old = load(Path(__file__).parent / "goldens" / "records" / "record-1.json")
+    assert old.schema_version == 1
+    assert old.run is not None
+    day_later = msgspec.structs.replace(old.run, started_ns=old.run.started_ns + 86_400_000_000_000)
+    logged(old)
+    logged(msgspec.structs.replace(old, schema_version=SCHEMA_VERSION, run=day_later))
+    code, shown = call(capsys, "history", "matmul_add", "--dirty", "--format", "json")
+    assert code == 0, shown
+    found = json.loads(shown)
+    [series] = found["series"]
+    assert [run["metrics"]["step_time_us"] for run in series["runs"]] == [51.0, 51.0]
+    assert series["changes"] == []
 
 
 def test_a_variant_and_another_fingerprint_are_series_of_their_own(logged: Callable[..., str], capsys: Any) -> None:
