@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -884,3 +885,54 @@ def test_a_folder_of_folders_stands_for_their_traces(tmp_path: Path) -> None:
     assert [rank["files"] for rank in joint["ranks"]] == [["rank0/trace.json"], ["rank1/trace.json"]]
     assert joint["waited_for_rank"] == 1
     assert {finding["code"] for finding in joint["findings"]} == {"step_times", "waited_for"}
+
+
+# ---- traces of two H200s ---------------------------------------------------------------------------------------------
+
+RECORDED = Path(__file__).parent / "data" / "ranks"
+STEPS = 4
+
+
+def recorded(name: str) -> list[Path]:
+    return [RECORDED / f"{name}_rank{rank}.json.gz" for rank in (0, 1)]
+
+
+def stated_collectives(path: Path) -> list[tuple[str, float]]:
+    """(process group, microseconds) of each NCCL kernel that states one, in order; leaked ones state none."""
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    kernels = [e for e in events if e.get("cat") == "kernel" and e["name"].startswith("ncclDevKernel")]
+    kernels.sort(key=lambda e: e["ts"])
+    named = [(e["args"].get("Process Group Name"), e["dur"]) for e in kernels]
+    return [(group, us) for group, us in named if group is not None]
+
+
+@pytest.mark.parametrize("name", ["two_groups", "straggler"])
+def test_waiting_in_a_recording_equals_a_plain_reading(name: str) -> None:
+    """Collectives of one group meet in their order; what exceeds the shorter of the two is waiting."""
+    sides: list[dict[str, list[float]]] = []
+    for path in recorded(name):
+        durations: dict[str, list[float]] = {}
+        for group_name, us in stated_collectives(path):
+            durations.setdefault(group_name, []).append(us)
+        sides.append(durations)
+    assert {key: len(each) for key, each in sides[0].items()} == {key: len(each) for key, each in sides[1].items()}
+    pairs = [pair for key in sides[0] for pair in zip(sides[0][key], sides[1][key], strict=True)]
+    expected = [sum(pair[rank] - min(pair) for pair in pairs) / STEPS for rank in (0, 1)]
+    joint = analyzed(*recorded(name)).joint
+    assert joint is not None
+    assert waits(joint) == pytest.approx(expected, abs=0.01)
+
+
+def test_a_rank_that_sleeps_3_ms_a_step_is_waited_for() -> None:
+    joint = analyzed(*recorded("straggler")).joint
+    assert joint is not None
+    assert joint.waited_for_rank == 0
+    assert [rank.regime for rank in joint.ranks] == ["host-bound", "communication-bound"]
+
+
+def test_two_process_groups_in_one_recording() -> None:
+    """DDP's all-reduces, three a step, and one a step in a second group; rank 0 also has three of earlier steps."""
+    assert [group_name for group_name, _ in stated_collectives(recorded("two_groups")[0])].count("1") == STEPS
+    for analysis in analyzed(*recorded("two_groups")).ranks:
+        groups = [each.group for each in analysis.collectives if each.step is not None]
+        assert (groups.count("0"), groups.count("1")) == (3 * STEPS, STEPS)
