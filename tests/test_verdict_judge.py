@@ -363,7 +363,7 @@ def test_where_more_than_a_twentieth_of_b_is_cut_off_there_is_no_verdict() -> No
     assert judged(with_impossible(121), 1000).verdict.regime == "inconclusive"
     verdict = judged(with_impossible(12_000), 1000).verdict
     assert verdict.regime == "inconclusive"
-    assert [r for r in verdict.reasons if r.startswith("Some GPU work outlives later work of its stream")]
+    assert [r for r in verdict.reasons if r.startswith("Some GPU work ends after work that its stream started later")]
     assert verdict.gpu_busy_fraction == pytest.approx(401 / 4 / 1000)
 
 
@@ -583,7 +583,7 @@ def test_a_regime_that_the_end_of_the_only_step_decides() -> None:
     outcome = judged(trace)
     assert (outcome.verdict.regime, outcome.verdict.confidence) == ("host-bound", "low")
     assert lone(outcome) == [
-        "The only step takes 4.39 ms behind its last GPU work: without that, the trace is compute-bound. "
+        "The only step takes 4.39 ms after its last GPU work: without that, the trace is compute-bound. "
         "Record more steps."
     ]
     assert outcome.step_time_us == 5000

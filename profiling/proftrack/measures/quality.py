@@ -31,11 +31,11 @@ FLAGS: dict[FlagCode, str] = {
     "work_before_window": "Work of earlier steps was still running when recording began: it counts in totals only.",
     "gpu_before_launch": "Some GPU work starts before its launch call: the two clocks differ by at least that much.",
     "overlapping_on_stream": "GPU work overlaps on one stream: sums exceed busy time by the overlap.",
-    "impossible_durations": "Some GPU work outlives later work of its stream, which cannot be: it counts as busy only "
-    "until its successor starts.",
+    "impossible_durations": "Some GPU work ends after work that its stream started later, which is impossible: it "
+    "counts as busy only until the next work starts.",
     "gpu_work_without_launch": "Some GPU work has no recorded launch: it counts in totals, but in no step or operator.",
     "invalid_timestamps": "Some events have impossible timestamps: they count, but not towards busy or idle time.",
-    "duplicate_rows": "Some events stand in the file twice: they count once.",
+    "duplicate_rows": "Some events appear in the file twice: they count once.",
     "repaired_json": "The file is not valid JSON and was repaired where that required no guessing: other programs may "
     "reject it, `proftrack open` shows a mended copy.",
     "partial_file": "The file is broken and was read only in part: every total is too small.",
@@ -48,7 +48,7 @@ FLAGS: dict[FlagCode, str] = {
     "gpu_shared": "Other processes used the GPU while steps were timed: the program alone may be faster.",
     "work_not_counted": "Part of the GPU's work has no known FLOPs or bytes: its kernels have no roofline.",
     "other_threads": "Threads started by the program did work that was not recorded: their work is missing.",
-    "evaluation_in_steps": "Some recorded steps hold evaluation, or other work that is no part of a step.",
+    "evaluation_in_steps": "Some recorded steps contain evaluation, or other work that is no part of a step.",
     "no_region": "The steps have no record_function region: host time cannot be attributed to parts of the program.",
 }
 """Every flag and its effect on the figures."""
@@ -60,8 +60,6 @@ UNEVEN = 3.0
 UNEVEN_HOST_NS = 2_000_000
 """A host interval that exceeds the median by less than this is only the profiler starting up in the first step."""
 FEW_JOINED = 0.5
-SHOWN = 5
-"""Outliers named in a flag."""
 
 MOST_NAMED = 4
 """Steps that a sentence names; the others are counted."""
@@ -137,9 +135,9 @@ def _outliers(view: View, windows: Windows | None, outliers: Sequence[Outlier]) 
     length = step_times(view, windows).length
     shown = [
         f"{view.steps.name[o.step]} takes {short_time(length[o.step] / 1000)}{f' ({o.why})' if o.why else ''}"
-        for o in outliers[:SHOWN]
+        for o in outliers[:MOST_NAMED]
     ]
-    more = f", and {len(outliers) - SHOWN} more" if len(outliers) > SHOWN else ""
+    more = f", and {len(outliers) - MOST_NAMED} more" if len(outliers) > MOST_NAMED else ""
     mean = short_time(float(length.mean()) / 1000)
     yield flag("outlier_steps", len(outliers), f"{', '.join(shown)}{more}; over all steps, the mean is {mean}.")
 

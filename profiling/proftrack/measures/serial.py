@@ -19,10 +19,10 @@ def possible_ends(table: EventTable, gpu: Ints, launches: Ints) -> Ints:
     """The ends of the rows `gpu`, those of impossible ones cut at the start of the next row on their stream.
 
     A stream runs its work in order. Consecutive rows may overlap (a programmatic launch starts early), but none can
-    end after work that its stream started later. Not one of 60 public traces (CUDA and ROCm, with graphs) has such a
-    row, and the branches of a CUDA graph get streams of their own. Streams are not told apart in a file of several
-    processes (`launches`: their calls), nor is work without a stream: there nothing is cut. A row without a length
-    says nothing.
+    end after work that its stream started later. None of 388 public traces with GPU work (CUDA and ROCm, with graphs)
+    has such a row, and the branches of a CUDA graph get streams of their own. Streams are not told apart in a file of
+    several processes (`launches`: their calls), nor is work without a stream: there nothing is cut. A row without a
+    length says nothing.
     """
     end: Ints = table.end[gpu].copy()
     at = np.flatnonzero(table.on_stream[gpu] & table.valid[gpu] & (table.dur[gpu] > 0))

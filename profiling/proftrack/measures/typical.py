@@ -120,8 +120,10 @@ def _lonely(length: Ints) -> Bools:
 
 
 def _updates(seen: View) -> Bools:
-    """Which steps update the model while most others do not: with gradient accumulation that comes again, though it
-    may have been recorded once."""
+    """Which steps update the model while most others do not.
+
+    With gradient accumulation such a step comes again, though it may have been recorded once.
+    """
     table, steps = seen.table, seen.steps
     rows = table.valid & table.of_kind(Kind.ANNOTATION) & table.named(lambda name: name.startswith("Optimizer.step#"))
     step = steps.containing(table.ts[rows])
@@ -171,8 +173,11 @@ def _cold_start(seen: View) -> list[Outlier]:
 
 
 def _filled_by(seen: View, low: int, high: int) -> str:
-    """What fills over half of [low, high): one piece of GPU work, else the innermost host row of the steps' threads
-    that does more than wait, else all GPU work of one name."""
+    """The name of what fills over half of [low, high); empty if nothing does.
+
+    One piece of GPU work, else the innermost host row of the steps' threads that does more than wait, else all GPU work
+    of one name.
+    """
     table, owned = seen.table, seen.on_device
     gpu = np.where(owned.usable, np.minimum(owned.end, high) - np.maximum(owned.start, low), 0)
     if len(gpu) and int(gpu.max()) * 2 > high - low:

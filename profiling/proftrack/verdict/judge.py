@@ -313,7 +313,7 @@ class _Outcome:
         if other in (self.regime, "inconclusive"):
             return []
         if part.step is None:
-            what = f"The only step takes {short_time(lasting)} behind its last GPU work"
+            what = f"The only step takes {short_time(lasting)} after its last GPU work"
         else:
             what = f"{part.step} takes {short_time(lasting)}, the others {short_time(others)}"
         return [("low", f"{what}: without that, the trace is {other}. Record more steps.")]
