@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proftrack.measures.intervals import EMPTY, Intervals, intersection, union
-from proftrack.measures.view import View, start_up
+from proftrack.measures.view import View
 from proftrack.measures.waits import delays_until, profilers_own, waiting_calls
 from proftrack.measures.window import QUEUE_DELAY_NS, Windows, busy
 from proftrack.record.figures import IDLE_CAUSES, Idle, IdleCause, IdleGap
@@ -235,7 +235,7 @@ def _launching_operators(view: View) -> Bools:
 def _loading(view: View) -> Bools:
     """Mask of the calls that start something up."""
     mask = np.zeros(len(view.table), dtype=bool)
-    mask[start_up(view)] = True
+    mask[view.start_up] = True
     return mask
 
 

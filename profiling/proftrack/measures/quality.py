@@ -10,7 +10,7 @@ from proftrack.measures.compiling import compilations, compiling_steps, number_o
 from proftrack.measures.evaluation import steps_with_evaluation
 from proftrack.measures.intervals import union, union_by_group
 from proftrack.measures.typical import Outlier, step_times
-from proftrack.measures.view import View, start_up
+from proftrack.measures.view import View
 from proftrack.measures.window import Windows
 from proftrack.record.figures import Flag, FlagCode
 from proftrack.text import counted, short_time
@@ -144,13 +144,13 @@ def _outliers(view: View, windows: Windows | None, outliers: Sequence[Outlier]) 
 
 def _starts_up(view: View, windows: Windows) -> bool:
     """Whether start-up takes time of the typical steps, which T then leaves out."""
-    table, calls = view.table, start_up(view)
+    table, calls = view.table, view.start_up
     inside = windows.typical.covered_within(table.ts[calls], table.end[calls])
     return len(view.links.gpu) > 0 and bool((inside * 2 > table.dur[calls]).any())
 
 
 def _cold_start(view: View) -> Iterator[Flag]:
-    table, calls = view.table, start_up(view)
+    table, calls = view.table, view.start_up
     if len(calls):
         spent = union(table.ts[calls], table.end[calls]).length  # a runtime call may go through a driver call
         longest = table.names[table.name[calls[int(np.argmax(table.dur[calls]))]]]

@@ -17,7 +17,7 @@ import numpy as np
 from proftrack.measures.compiling import compiling_steps
 from proftrack.measures.evaluation import evaluation_steps
 from proftrack.measures.intervals import union
-from proftrack.measures.view import View, start_up
+from proftrack.measures.view import View
 from proftrack.measures.waits import profilers_own
 from proftrack.measures.window import Windows
 from proftrack.text import short_time
@@ -162,7 +162,7 @@ def _ends_empty(seen: View) -> bool:
 def _cold_start(seen: View) -> list[Outlier]:
     """The first step, if it holds start-up calls and the others do not."""
     table = seen.table
-    calls = start_up(seen)
+    calls = seen.start_up
     step = seen.steps.containing(table.ts[calls])
     waited = np.bincount(step[step != NONE], minlength=len(seen.steps))
     if not waited[0] or len(waited) < 2 or np.count_nonzero(waited[1:]) * 2 >= len(waited) - 1:

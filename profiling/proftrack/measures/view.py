@@ -27,6 +27,8 @@ class View(NamedTuple):
     """The same, with `usable` and `step` for the busiest device only: windows and idle time are based on it."""
     device: int | None
     """The busiest device, None if there is no GPU work."""
+    start_up: Ints
+    """Rows, in order of time, of the calls that start something up (see `cold.start_up_calls`)."""
 
 
 def view(table: EventTable) -> View:
@@ -36,13 +38,13 @@ def view(table: EventTable) -> View:
     steps = find_steps(table)
     owned = own_work(table, links, steps)
     device = _busiest(table, links, owned, window_of(table, steps, owned) or (0, 0))
-    return View(table, forest, links, steps, owned, _restricted(table, links, owned, device), device)
+    on_device = _restricted(table, links, owned, device)
+    return View(table, forest, links, steps, owned, on_device, device, _start_up(table, steps, on_device))
 
 
-def start_up(seen: View) -> Ints:
-    """Rows, in order of time, of the calls that start something up (see `start_up_calls`)."""
-    second_step = int(seen.steps.start[1]) if len(seen.steps) > 1 else None
-    return start_up_calls(seen.table, second_step, running=len(seen.steps) > 0 and bool(seen.on_device.leaked.any()))
+def _start_up(table: EventTable, steps: Steps, on_device: Ownership) -> Ints:
+    second_step = int(steps.start[1]) if len(steps) > 1 else None
+    return start_up_calls(table, second_step, running=len(steps) > 0 and bool(on_device.leaked.any()))
 
 
 def _busiest(table: EventTable, links: Links, owned: Ownership, window: tuple[int, int]) -> int | None:
