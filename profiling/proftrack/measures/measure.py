@@ -39,7 +39,7 @@ from proftrack.record.figures import (
     launches_per_step,
 )
 from proftrack.record.ranks import Collective
-from proftrack.trace.categories import Kind
+from proftrack.trace.categories import Kind, is_allocator_call, is_graph_launch
 from proftrack.trace.table import NONE, Bools, EventTable
 
 
@@ -123,6 +123,16 @@ class Measures:
         if not self.per_step:
             return None if self.totals.launches is None else float(self.totals.launches)
         return launches_per_step([step for step in self.per_step if step.outlier is None])
+
+    @property
+    def allocator_calls(self) -> list[Op]:
+        """Calls that allocate or free device or pinned memory."""
+        return [op for op in self.ops if is_allocator_call(op.name)]
+
+    @property
+    def replays_graphs(self) -> bool:
+        """Whether any call replays a graph."""
+        return any(is_graph_launch(op.name) for op in self.ops)
 
     @property
     def own_share(self) -> float:

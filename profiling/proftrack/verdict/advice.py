@@ -27,13 +27,6 @@ _EXPOSED = "Collectives that no kernel hides take"
 _MOST = 4
 """Pieces of specific advice: more are no help in choosing."""
 _WIDTH = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-
-_ALLOCATOR_CALL = re.compile(
-    r"(?:cuda|cu|hip|musa|mu)(?:(?:Ext)?Malloc|Free|(?:Mem)?Host(?:Alloc|Malloc|Free|Register)"
-    r"|Mem(?:Alloc|Free|Create|Map|Unmap|Release))(?!.*Async)"
-)
-
-
 _GIVES_BACK = re.compile(r"Free|Unmap|Release|Unregister")
 _PINNED = "allocate pinned memory once and use it again."
 _GROWING = (
@@ -141,7 +134,7 @@ def _launching(step: Step) -> Iterator[Advice]:
     launches, most = measures.launches_per_step, f"(at most {step.of_step(saves)})"
     once = " once nothing in it waits for the GPU" if measures.waits else ""
     names = {op.name for op in measures.ops}
-    if _replays(measures):
+    if measures.replays_graphs:
         text = f"The step already replays a graph: put more work into each replay: more steps, a larger batch {most}."
     elif any(re.search(r"Torch-Compiled Region|CompiledFxGraph|CompiledFunction", name) for name in names):
         lookups = step.per_step(sum(op.self_cpu_time_us for op in measures.ops if "Cache Lookup" in op.name))
@@ -160,11 +153,6 @@ def _launching(step: Step) -> Iterator[Advice]:
     else:
         text = f"One launch {measures.per}: only a larger batch gives the GPU more to do."
     yield Advice(saves - sum(advice.saves_us for advice in optimizer), text)
-
-
-def _replays(measures: Measures) -> bool:
-    """Whether the trace replays graphs."""
-    return any(op.name.startswith(("cudaGraphLaunch", "hipGraphLaunch")) for op in measures.ops)
 
 
 def _launching_us(step: Step) -> float:
@@ -242,7 +230,7 @@ def _during(name: str) -> str:
 
 def _allocating(step: Step) -> Iterator[Advice]:
     saves = step.idle("allocator")
-    calls = [op for op in step.measures.ops if _ALLOCATOR_CALL.match(op.name)]
+    calls = step.measures.allocator_calls
     names = [op.name for op in sorted(calls, key=lambda op: -op.cpu_time_us)][:2]
     pinned = bool(names) and "Host" in names[0]
     who = f"Calls of {' and '.join(names)}" if names else "Allocator calls"
@@ -331,7 +319,7 @@ def _general(name: Regime, cause: Cause | None, step: Step) -> tuple[str, ...]:
         gains = f"gains at most {step.of_step(saves)}" if saves else "gains nothing"
         kernels = _GENERAL[name] if step.moving_us < notable else (_BEYOND_MOVING,)
         return (*kernels, f"Launching less (CUDA graphs, fusion to save launch overhead) {gains}.")
-    few = step.measures.launches_per_step == 1 or _replays(step.measures)
+    few = step.measures.launches_per_step == 1 or step.measures.replays_graphs
     if name == "overhead-bound" and (few or _launching_us(step) < notable):
         return _GENERAL[name][1:]
     return _GENERAL[name]
