@@ -148,14 +148,13 @@ def test_other_calls_may_take_a_few_milliseconds(name: str) -> None:
     assert names_of(trace) == []
 
 
-def test_loads_are_no_part_of_a_step() -> None:
-    """A step of 5 loads of 4.1 ms, each with 20 us of which its kernel takes 10: T without them is 100 us and the
-    10 us in which the first kernel runs behind its load are B."""
+def test_loads_between_the_kernels_of_a_step_are_start_up() -> None:
+    """5 loads of 4.1 ms, a kernel of 10 us behind each, and 10 us more: T begins with the first kernel, at 4.1 ms."""
     trace = loading([f"gemm_{i}" for i in range(5)], 4100).step(1, at=0, dur=5 * 4120)
     measures = trace.measures()
     assert flags(measures)["cold_start"] == 5
-    assert measures.gpu_busy_per_step_us == 50
-    assert measures.idle.by_cause_us_per_step["startup"] >= 4 * 4100
+    assert (measures.step_time_profiled_us, measures.gpu_busy_per_step_us) == (4 * 4120 + 20, 50)
+    assert measures.idle.by_cause_us_per_step == {"startup": 4 * 4110, "dispatch": 10}
 
 
 def test_a_runtime_call_and_the_driver_call_in_it_take_their_time_once() -> None:
