@@ -71,11 +71,15 @@ def test_two_batches_are_enough_and_one_is_not() -> None:
 
 
 def test_a_forward_pass_alone_among_training_steps_is_evaluation() -> None:
-    """Each batch of evaluation is a step of its own: 4 of training, one of evaluation, one in which nothing runs."""
-    trace = training({}, steps=4)
-    forward(trace, 400)
-    trace.step(4, at=400, dur=40).step(5, at=440, dur=40).op("aten::item", at=450, dur=5)
-    assert found(trace) == [4]
+    """Each batch of evaluation is a step of its own: 5 of training, and one of evaluation.
+
+    In those behind it, one of the three operators of a forward pass runs, then none, and the last may be cut off.
+    """
+    trace = training({}, steps=5)
+    forward(trace, 500)
+    trace.step(5, at=500, dur=40).step(6, at=540, dur=40).op("aten::linear", at=550, dur=5)
+    trace.step(7, at=580, dur=40).op("aten::item", at=590, dur=5).step(8, at=620, dur=40)
+    assert found(trace) == [5]
 
 
 def test_a_last_step_without_its_backward_pass_may_be_cut_off() -> None:
