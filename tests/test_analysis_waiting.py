@@ -288,6 +288,14 @@ def test_ranks_are_paired_by_sequence_where_one_recorded_more(tmp_path: Path) ->
     assert found.counts == (3, 4)
 
 
+def test_ranks_are_paired_by_name_where_one_recorded_fewer() -> None:
+    """Rank 1 recorded no all-reduce, but the all-gather behind it, in which it waits 50 us."""
+    first = [Collective(name, at, us, step=1, members=(0, 1)) for name, at, us in (("AR", 0, 300), ("AG", 400, 50))]
+    second = [Collective("AG", 350, 100, step=1, members=(0, 1))]
+    found = waiting.find([Seen(0, first, 1000.0), Seen(1, second, 1000.0)])
+    assert (found.waiting_us, found.not_compared_us) == ({0: 0.0, 1: 50.0}, {0: 300.0, 1: 0.0})
+
+
 @pytest.mark.parametrize("sequence", [None, 7])
 def test_two_groups_of_the_same_ranks_are_paired_each_for_itself(sequence: int | None) -> None:
     """Side by side on two streams, they begin in another order on rank 1.

@@ -46,9 +46,10 @@ def test_a_call_during_which_the_gpu_works_waits_for_it() -> None:
 
 
 def test_other_threads_start_nothing_up() -> None:
-    """A thread that pins memory in the background delays no launch."""
-    trace = kernels(TraceBuilder(), 0, 900).call("cudaHostAlloc", at=100, dur=60_000, thread=BACKWARD)
+    """A thread that pins memory in the background delays no launch, though the GPU is idle meanwhile."""
+    trace = kernels(TraceBuilder(), 0).call("cudaHostAlloc", at=1000, dur=60_000, thread=BACKWARD)
     assert names_of(trace) == []
+    assert names_of(trace.call("cudaHostAlloc", at=1000, dur=60_000)) == ["cudaHostAlloc"]
 
 
 @pytest.mark.parametrize(
