@@ -88,6 +88,13 @@ def joint_of(folder: Path, *traces: TraceBuilder) -> Joint:
     return joint
 
 
+def of_two(folder: Path, *takes: float | Sequence[float]) -> Joint:
+    """Of a rank for each of `takes`: the two are one group, as their collectives state."""
+    return joint_of(
+        folder, *(rank_trace(Meets(us, **group("0", "[0, 1]", 2)), rank=n, world=2) for n, us in enumerate(takes))
+    )
+
+
 def texts(joint: Joint) -> dict[str, str]:
     return {finding.code: finding.text for finding in joint.findings}
 
@@ -281,6 +288,30 @@ def test_ranks_are_paired_by_sequence_where_one_recorded_more(tmp_path: Path) ->
     assert found.counts == (3, 4)
 
 
+def test_ranks_are_paired_by_name_where_one_recorded_fewer() -> None:
+    """Rank 1 recorded no all-reduce, but the all-gather behind it, in which it waits 50 us."""
+    first = [Collective(name, at, us, step=1, members=(0, 1)) for name, at, us in (("AR", 0, 300), ("AG", 400, 50))]
+    second = [Collective("AG", 350, 100, step=1, members=(0, 1))]
+    found = waiting.find([Seen(0, first, 1000.0), Seen(1, second, 1000.0)])
+    assert (found.waiting_us, found.not_compared_us) == ({0: 0.0, 1: 50.0}, {0: 300.0, 1: 0.0})
+
+
+@pytest.mark.parametrize("sequence", [None, 7])
+def test_two_groups_of_the_same_ranks_are_paired_each_for_itself(sequence: int | None) -> None:
+    """Side by side on two streams, they begin in another order on rank 1.
+
+    rank 0  a |------------|        0 .. 300       rank 1  a        |----|         200 .. 300
+            b               |--|    400 .. 450             b     |------------|    150 .. 450
+    """
+
+    def collective(group: str, start: float, us: float) -> Collective:
+        return Collective("AllReduce", start, us, step=1, members=(0, 1), group=group, sequence=sequence)
+
+    first = [collective("a", 0, 300), collective("b", 400, 50)]
+    second = [collective("b", 150, 300), collective("a", 200, 100)]
+    assert waiting.find([Seen(0, first, 1000.0), Seen(1, second, 1000.0)]).waiting_us == {0: 200.0, 1: 250.0}
+
+
 def test_what_earlier_steps_launched_is_paired_with_nothing(tmp_path: Path) -> None:
     """Rank 0's host ran ahead: an all-reduce of the step before runs in the first one, and would shift all others."""
     traces = [rank_trace(Meets(us, **group("0", "[0, 1]", 2)), rank=n, world=2) for n, us in enumerate((400, 100))]
@@ -470,12 +501,7 @@ def test_names_that_count_from_one(tmp_path: Path) -> None:
 
 def test_a_rank_that_only_started_late_is_no_straggler(tmp_path: Path) -> None:
     """Rank 0 waits 800 us in the first of four steps, 200 a step in the mean, and then no more."""
-    stated = group("0", "[0, 1]", 2)
-    joint = joint_of(
-        tmp_path,
-        rank_trace(Meets((850, 50, 50, 50), **stated), rank=0, world=2),
-        rank_trace(Meets(50, **stated), rank=1, world=2),
-    )
+    joint = of_two(tmp_path, (850, 50, 50, 50), 50)
     assert waits(joint) == [200.0, 0.0]
     assert joint.waited_for_rank is joint.slowest_rank is None
     assert texts(joint)["started_late"].startswith("Rank 0 waits 800 us for rank 1 in the first recorded step only")
@@ -484,23 +510,13 @@ def test_a_rank_that_only_started_late_is_no_straggler(tmp_path: Path) -> None:
 
 def test_a_late_start_does_not_hide_the_straggler_of_all_other_steps(tmp_path: Path) -> None:
     """Rank 1 starts 850 us late, and then waits 200 us for rank 0 in each step."""
-    stated = group("0", "[0, 1]", 2)
-    joint = joint_of(
-        tmp_path,
-        rank_trace(Meets((900, 50, 50, 50), **stated), rank=0, world=2),
-        rank_trace(Meets((50, 250, 250, 250), **stated), rank=1, world=2),
-    )
+    joint = of_two(tmp_path, (900, 50, 50, 50), (50, 250, 250, 250))
     assert joint.waited_for_rank == 0
     assert "for rank 1 in the first recorded step only" in texts(joint)["started_late"]
 
 
 def test_a_single_wait_later_on_is_no_straggler_either(tmp_path: Path) -> None:
-    stated = group("0", "[0, 1]", 2)
-    joint = joint_of(
-        tmp_path,
-        rank_trace(Meets((50, 50, 850, 50), **stated), rank=0, world=2),
-        rank_trace(Meets(50, **stated), rank=1, world=2),
-    )
+    joint = of_two(tmp_path, (50, 50, 850, 50), 50)
     assert joint.waited_for_rank is None
     assert texts(joint)["waited_once"].startswith("Rank 0 waits 800 us for rank 1 in ProfilerStep#3 only")
 
@@ -536,12 +552,7 @@ def test_without_steps_it_is_the_first_collective_that_may_be_a_late_start(tmp_p
 
 def test_ranks_that_are_late_in_turns(tmp_path: Path) -> None:
     """Each waits 300 us in every other step: the mean is equal, and yet it is no transfer."""
-    stated = group("0", "[0, 1]", 2)
-    joint = joint_of(
-        tmp_path,
-        rank_trace(Meets((350, 50, 350, 50), **stated), rank=0, world=2),
-        rank_trace(Meets((50, 350, 50, 350), **stated), rank=1, world=2),
-    )
+    joint = of_two(tmp_path, (350, 50, 350, 50), (50, 350, 50, 350))
     assert joint.waited_for_rank is None
     assert texts(joint)["wait_in_turns"] == "Ranks 0 and 1 wait for each other in turns, each at least 150 us per step."
     assert "no_waiting" not in texts(joint)

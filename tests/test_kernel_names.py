@@ -15,7 +15,7 @@ from proftrack.record.figures import KernelKind
 
 TABLE = Path(__file__).with_name("kernel_names.tsv")
 """name (cut at 300 characters), kind, why, source. Why is given if it is not obvious; "trap": the name has a word of
-another kind; "missed": its words mislead the code.
+another kind; "missed": its words mislead the code, or say what it does not know.
 
 A kind is argued from what the kernel does, not from what the code says. The names are from public traces, reports and
 sources of libraries, where a kernel without template arguments has the name that a trace shows. In names from reports

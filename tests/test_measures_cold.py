@@ -46,9 +46,10 @@ def test_a_call_during_which_the_gpu_works_waits_for_it() -> None:
 
 
 def test_other_threads_start_nothing_up() -> None:
-    """A thread that pins memory in the background delays no launch."""
-    trace = kernels(TraceBuilder(), 0, 900).call("cudaHostAlloc", at=100, dur=60_000, thread=BACKWARD)
+    """A thread that pins memory in the background delays no launch, though the GPU is idle meanwhile."""
+    trace = kernels(TraceBuilder(), 0).call("cudaHostAlloc", at=1000, dur=60_000, thread=BACKWARD)
     assert names_of(trace) == []
+    assert names_of(trace.call("cudaHostAlloc", at=1000, dur=60_000)) == ["cudaHostAlloc"]
 
 
 @pytest.mark.parametrize(
@@ -148,14 +149,13 @@ def test_other_calls_may_take_a_few_milliseconds(name: str) -> None:
     assert names_of(trace) == []
 
 
-def test_loads_are_no_part_of_a_step() -> None:
-    """A step of 5 loads of 4.1 ms, each with 20 us of which its kernel takes 10: T without them is 100 us and the
-    10 us in which the first kernel runs behind its load are B."""
+def test_loads_between_the_kernels_of_a_step_are_start_up() -> None:
+    """5 loads of 4.1 ms, a kernel of 10 us behind each, and 10 us more: T begins with the first kernel, at 4.1 ms."""
     trace = loading([f"gemm_{i}" for i in range(5)], 4100).step(1, at=0, dur=5 * 4120)
     measures = trace.measures()
     assert flags(measures)["cold_start"] == 5
-    assert measures.gpu_busy_per_step_us == 50
-    assert measures.idle.by_cause_us_per_step["startup"] >= 4 * 4100
+    assert (measures.step_time_profiled_us, measures.gpu_busy_per_step_us) == (4 * 4120 + 20, 50)
+    assert measures.idle.by_cause_us_per_step == {"startup": 4 * 4110, "dispatch": 10}
 
 
 def test_a_runtime_call_and_the_driver_call_in_it_take_their_time_once() -> None:

@@ -78,7 +78,15 @@ def test_parts_in_succession_are_one_if_nothing_else_runs_between_them() -> None
     parts = steps(1000).region("create_aot_dispatcher_function", at=100, dur=50).region("compile_fx", at=150, dur=200)
     parts.region("inductor_compile", at=360, dur=100)
     assert counted(parts) == (1, 0)
-    assert counted(parts.op("aten::mm", at=352, dur=5)) == (2, 0)
+    assert counted(parts.call("cuModuleLoadData", at=355, dur=3)) == (1, 0)  # of what is compiled
+    assert counted(parts.op("aten::mm", at=352, dur=2)) == (2, 0)
+
+
+def test_a_part_that_comes_again_begins_another_compilation() -> None:
+    parts = steps(1000)
+    for at in (100, 400):
+        parts.region("compile_fx", at=at, dur=200).region("inductor_compile", at=at + 210, dur=50)
+    assert counted(parts) == (2, 0)
 
 
 def test_each_autotuning_run_counts() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from traces import BACKWARD, TraceBuilder, flags
 
@@ -69,11 +71,15 @@ def test_two_batches_are_enough_and_one_is_not() -> None:
 
 
 def test_a_forward_pass_alone_among_training_steps_is_evaluation() -> None:
-    """Each batch of evaluation is a step of its own: 4 of training, one of evaluation, one in which nothing runs."""
-    trace = training({}, steps=4)
-    forward(trace, 400)
-    trace.step(4, at=400, dur=40).step(5, at=440, dur=40).op("aten::item", at=450, dur=5)
-    assert found(trace) == [4]
+    """Each batch of evaluation is a step of its own: 5 of training, and one of evaluation.
+
+    In those behind it, one of the three operators of a forward pass runs, then none, and the last may be cut off.
+    """
+    trace = training({}, steps=5)
+    forward(trace, 500)
+    trace.step(5, at=500, dur=40).step(6, at=540, dur=40).op("aten::linear", at=550, dur=5)
+    trace.step(7, at=580, dur=40).op("aten::item", at=590, dur=5).step(8, at=620, dur=40)
+    assert found(trace) == [5]
 
 
 def test_a_last_step_without_its_backward_pass_may_be_cut_off() -> None:
@@ -95,43 +101,46 @@ def test_of_two_steps_the_shorter_one_is_typical() -> None:
     assert found(training({1: 8}, steps=2)) == [1]
 
 
+def repeating(one: Callable[[TraceBuilder, float], float], *passes: int) -> TraceBuilder:
+    """Steps that do `one` so many times each."""
+    trace, at = TraceBuilder(), 0.0
+    for number, count in enumerate(passes):
+        begin = at
+        for _ in range(count):
+            at = one(trace, at)
+        trace.step(number, at=begin, dur=at - begin)
+    return trace
+
+
 def test_a_step_of_more_micro_batches_is_training() -> None:
     """Four forward and four backward passes."""
-    trace = TraceBuilder()
-    at = 0.0
-    for number, passes in enumerate((1, 1, 4, 1)):
-        begin = at
-        for _ in range(passes):
-            at = train(trace, at)
-        trace.step(number, at=begin, dur=at - begin)
-    assert found(trace) == []
+    assert found(repeating(train, 1, 1, 4, 1)) == []
 
 
 def test_a_loop_without_backward_passes_has_no_typical_one() -> None:
     """Inference: one step decodes twenty tokens, the others one."""
-    trace, at = TraceBuilder(), 0.0
-    for number, passes in enumerate((1, 1, 20, 1)):
-        begin = at
-        for _ in range(passes):
-            at = forward(trace, at)
-        trace.step(number, at=begin, dur=at - begin)
-    assert found(trace) == []
+    assert found(repeating(forward, 1, 1, 20, 1)) == []
 
 
-def test_other_operators_than_the_models_are_no_evaluation() -> None:
-    """A step that begins with a thousand copies: a new epoch is shuffled, a batch is collated."""
+@pytest.mark.parametrize("in_every_step", [False, True])
+def test_other_operators_than_the_models_are_no_evaluation(in_every_step: bool) -> None:
+    """A thousand copies between the two passes of a step: a new epoch is shuffled, a batch is collated."""
     trace = training({})
     for index in range(1000):
-        trace.op("aten::item", at=200 + index / 1000, dur=0.0005)
+        trace.op("aten::item", at=230 + index / 200, dur=0.004)
+    for at in (0, 100, 300, 400) if in_every_step else ():
+        trace.op("aten::item", at=at + 32, dur=1)
     assert found(trace) == []
 
 
 def test_operators_inside_a_backward_pass_are_not_the_forward_passes() -> None:
-    """Checkpointing runs the forward pass again inside of the backward pass, ten times in one step."""
+    """Checkpointing runs the forward pass again inside of the backward pass, ten times in one step.
+
+    The node takes from 240 to 249, its own product from 241 to 246.
+    """
     trace = training({}, thread=101)
-    for index in range(10):
-        for name in FORWARD:
-            trace.op(name, at=241 + index * 0.5, dur=0.4)
+    for index in range(10 * len(FORWARD)):
+        trace.op(FORWARD[index % len(FORWARD)], at=246.1 + 0.08 * index, dur=0.07)
     assert found(trace) == []
 
 

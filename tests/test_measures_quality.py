@@ -240,6 +240,10 @@ def test_work_that_outlives_its_successor_ends_where_that_starts() -> None:
     assert "440 us" in measures.flags[0].message
 
 
+def test_by_more_than_a_microsecond_no_rounding_outlives() -> None:
+    assert cut_ends(stream((10, 50), (48, 48.9))) == ([48, 48.9], {"impossible_durations": 1})
+
+
 def test_two_impossible_rows_in_turn() -> None:
     # The first does not outlive the second, but both outlive the third.
     ends, raised = cut_ends(stream((10, 500), (30, 501), (60, 70)))

@@ -54,7 +54,6 @@ def test_totals_operators_and_kernels_stay_whole() -> None:
     [
         (10, 10, 40, 10, 10, 40, 10, 10, 40),  # an optimizer's step after two micro-steps
         (100, 10, 10, 10, 10, 120, 10, 10),  # prefill among decode, not quite equal
-        (10, 10, 29, 10),  # under three times the median
         (140, 10),  # which of two is the usual one?
         (140,),
         (10, 10, 10),
@@ -66,6 +65,11 @@ def test_these_are_all_typical(lengths: tuple[float, ...]) -> None:
     assert "outlier_steps" not in flags(measures)
     assert measures.step_time_profiled_us == pytest.approx(sum(lengths) * MS / len(lengths), abs=0.001)
     assert measures.step_time_all_steps_us is None
+
+
+@pytest.mark.parametrize(("length", "outliers"), [(29, 0), (31, 1)])
+def test_long_is_more_than_three_times_the_median(length: float, outliers: int) -> None:
+    assert loop(10, 10, length, 10).measures().window.outlier_steps == outliers
 
 
 def test_two_long_steps_of_different_kinds_are_both_left_out() -> None:

@@ -39,16 +39,18 @@ def test_a_queue_can_hide_a_slow_host() -> None:
     assert any("a queue of earlier work may have run" in reason for reason in verdict.reasons)
 
 
-def test_a_copy_that_waits_for_the_queue() -> None:
+@pytest.mark.parametrize(("behind", "regime"), [(90_000, "compute-bound"), (1000, "input-bound")])
+def test_a_copy_that_waits_for_the_queue(behind: float, regime: str) -> None:
     """A blocking copy waits 80 ms; the 13 ms before it and the first tenth of a millisecond of it are the host's."""
     trace = TraceBuilder().op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at=0, dur=13_000)
     trace.launch(at=13_000, dur=80_000, name="cudaMemcpyAsync", correlation=1)
     trace.memcpy("Memcpy HtoD (Pageable -> Device)", at=92_900, dur=100, correlation=1)
-    trace.work(2, launch=93_010, at=93_020, dur=90_000)
-    measures = trace.sync(at=93_020, dur=90_000).measures()
-    assert measures.step_time_profiled_us == 13_000 + 100 + 100 + 20 + 90_000
+    trace.work(2, launch=93_010, at=93_020, dur=behind)
+    measures = trace.sync(at=93_020, dur=behind).measures()
+    assert measures.step_time_profiled_us == 13_000 + 100 + 100 + 20 + behind
+    assert measures.unseen_queue_us == 0  # of the 93 ms until the last launch, the host waited for 80
     assert measures.idle.by_cause_us_per_step == {"input": 13_100, "synchronization": 20}
-    assert judge(measures).verdict.regime == "compute-bound"
+    assert judge(measures).verdict.regime == regime
 
 
 def test_each_stream_has_its_queue() -> None:
@@ -59,6 +61,8 @@ def test_each_stream_has_its_queue() -> None:
     assert measures.step_time_profiled_us == 810 - 400
     assert measures.idle.by_cause_us_per_step == {"dispatch": 4, "queued": 200}
     assert flags(measures)["work_before_window"] == 1
+    # A step is what is between its ends.
+    assert trace.step(0, at=0, dur=810).measures().idle.by_cause_us_per_step == {"dispatch": 4, "queued": 600}
 
 
 @pytest.mark.parametrize(("at", "cut"), [(71, 0), (72, 21)])

@@ -573,9 +573,23 @@ def test_a_regime_that_one_of_the_steps_decides() -> None:
     assert lone(judged(flushed(910, 2600, 910), 1473)) == []
 
 
-@pytest.mark.parametrize("lengths", [(1500, 1500, 1500), (2600, 910, 2600), (1150, 1240, 1150), (910, 910, 1000)])
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        (1500, 1500, 1500),
+        (2600, 910, 2600),
+        (1150, 1240, 1150),
+        (910, 910, 1000),
+        (1100, 1600, 1100),  # 1.45 times as long as the others: it decides, but is nothing special
+    ],
+)
 def test_no_single_step_decides(lengths: tuple[float, ...]) -> None:
     assert lone(judged(flushed(*lengths))) == []
+
+
+def test_half_as_long_again_is_a_step_of_its_own() -> None:
+    """1.52 times 1100 us: 2700 of 3870 us are busy (0.70), in the others 0.82."""
+    assert "ProfilerStep#1 takes 1.67 ms, the others 1.1 ms" in lone(judged(flushed(1100, 1670, 1100)))[0]
 
 
 def test_a_regime_that_the_end_of_the_only_step_decides() -> None:
