@@ -14,7 +14,7 @@ from proftrack.measures.view import View, start_up
 from proftrack.measures.window import Windows
 from proftrack.record.figures import Flag, FlagCode
 from proftrack.text import counted, short_time
-from proftrack.trace.categories import Kind
+from proftrack.trace.categories import Kind, is_step
 from proftrack.trace.table import NONE, Bools, Ints
 
 FLAGS: dict[FlagCode, str] = {
@@ -243,7 +243,7 @@ def _host(view: View, _: Windows | None) -> Iterator[Flag]:
         return
     inside = table.valid & (table.ts >= steps.start[0]) & (table.ts < steps.end.max())
     yield from _recompiled(view)
-    annotated = table.of_kind(Kind.ANNOTATION) & ~table.named(lambda n: n.startswith("ProfilerStep"))
+    annotated = table.of_kind(Kind.ANNOTATION) & ~table.named(is_step)
     if not (inside & annotated).any():
         yield flag("no_region", 1)
 
