@@ -14,7 +14,7 @@ from proftrack.analysis.waiting import NOTABLE, Late, Waiting
 from proftrack.record import Record
 from proftrack.record.ranks import Collective, Finding, Joint, RankFigures
 from proftrack.record.verdict import Evidence
-from proftrack.text import counted, difference, short_time
+from proftrack.text import counted, difference, listed, short_time
 from proftrack.verdict.advice import about_exposed
 
 MOSTLY = 0.5
@@ -307,9 +307,7 @@ def _ranges(ranges: Sequence[tuple[int, int]]) -> str:
 
 def _listed(items: Sequence[str]) -> str:
     """a, b and c; of many the first ones, and more."""
-    shown = list(items[:_LISTED])
-    last = "more" if len(items) > _LISTED else shown.pop()
-    return f"{', '.join(shown)} and {last}" if shown else last
+    return listed(items if len(items) <= _LISTED else [*items[:_LISTED], "more"])
 
 
 # ---- findings from comparing -----------------------------------------------------------------------------------------

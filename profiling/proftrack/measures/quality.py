@@ -13,7 +13,7 @@ from proftrack.measures.typical import Outlier, step_times
 from proftrack.measures.view import View, start_up
 from proftrack.measures.window import Windows
 from proftrack.record.figures import Flag, FlagCode
-from proftrack.text import counted, short_time
+from proftrack.text import counted, listed, short_time
 from proftrack.trace.categories import Kind, is_step
 from proftrack.trace.table import NONE, Bools, Ints
 
@@ -277,6 +277,6 @@ def _steps_in_words(numbers: Ints) -> str:
     different = list(dict.fromkeys(numbers.tolist()))
     if len(different) == 1:
         return f"step {different[0]}"
-    more = len(different) - MOST_NAMED
-    named, last = (different[:MOST_NAMED], f"{more} more") if more > 0 else (different[:-1], str(different[-1]))
-    return f"steps {', '.join(map(str, named))} and {last}"
+    named = [str(number) for number in different[:MOST_NAMED]]
+    more = [f"{len(different) - MOST_NAMED} more"] if len(different) > MOST_NAMED else []
+    return f"steps {listed([*named, *more])}"
