@@ -768,7 +768,7 @@ def test_stages_of_a_rank_are_kept_apart(tmp_path: Path) -> None:
     assert [analysis.record.window.steps for analysis in four.ranks] == [4] * 4
     assert (four.joint.waited_for_rank, four.joint.slowest_rank, four.joint.spread) == (None, None, None)
     said = [finding.text for finding in four.joint.findings]
-    assert said[0] == "The traces are of 2 stages (DECODE and EXTEND), which are compared apart."
+    assert said[0] == "The traces are of 2 stages (DECODE and EXTEND), which are compared separately."
     assert any(text.startswith("DECODE: The other ranks wait for rank 1") for text in said)
     assert any(text.startswith("EXTEND: No rank waits") for text in said)
 

@@ -49,6 +49,7 @@ def test_numbers_have_no_exponent(value: float, expected: str) -> None:
 
 def test_figures_of_sentences() -> None:
     assert [text.how_often(n) for n in (1.0, 0.5, 2.0, 1300.0)] == ["once", "0.5 times", "2 times", "1,300 times"]
+    assert [text.listed(items) for items in ("a", "ab", "abc")] == ["a", "a and b", "a, b and c"]
     assert [text.difference(f) for f in (0.12, 8.9, 238.07)] == ["12.0 %", "890.0 %", "239x"]
     assert [text.short_time(us) for us in (2.65e6, 999.6, 2650.0)] == ["2.65 s", "1 ms", "2.65 ms"]
     assert [text.amount("peak_memory_bytes", n) for n in (6e10, 512, 999_960)] == ["60 GB", "512 B", "1 MB"]

@@ -129,6 +129,12 @@ def counted(count: float, noun: str, plural: str | None = None) -> str:
     return f"{text} {noun if text == '1' else plural}"
 
 
+def listed(items: Sequence[str]) -> str:
+    """One or more items in a sentence: a; a and b; a, b and c."""
+    *first, last = items
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def how_often(count: float) -> str:
     """once, 3 times, 0.5 times."""
     text = number(count)

@@ -14,7 +14,7 @@ from proftrack.analysis.waiting import NOTABLE, Late, Waiting
 from proftrack.record import Record
 from proftrack.record.ranks import Collective, Finding, Joint, RankFigures
 from proftrack.record.verdict import Evidence
-from proftrack.text import counted, difference, short_time
+from proftrack.text import counted, difference, listed, short_time
 from proftrack.verdict.advice import about_exposed
 
 MOSTLY = 0.5
@@ -65,7 +65,7 @@ def join_ranks(parts: Sequence[Part], left_out: Sequence[Finding] = ()) -> tuple
     """Compare the ranks of one run; `left_out` is what there is to say of traces that are no ranks.
 
     Returns the record of each part, in the order of `parts` and with a verdict that takes the other ranks into account,
-    and the comparison. The parts of different stages are compared apart.
+    and the comparison. The parts of different stages are compared separately.
     """
     stages = sorted({part.stage for part in parts}, key=lambda stage: stage or "")
     comparisons = {stage: _compare([part for part in parts if part.stage == stage]) for stage in stages}
@@ -93,7 +93,8 @@ def _apart(stages: Sequence[str | None]) -> list[Finding]:
     if len(stages) == 1:
         return []
     named = [stage or "none" for stage in stages]
-    return [Finding("stages", f"The traces are of {len(stages)} stages ({_listed(named)}), which are compared apart.")]
+    text = f"The traces are of {len(stages)} stages ({_listed(named)}), which are compared separately."
+    return [Finding("stages", text)]
 
 
 def _of_stage(finding: Finding, stage: str | None) -> Finding:
@@ -307,9 +308,7 @@ def _ranges(ranges: Sequence[tuple[int, int]]) -> str:
 
 def _listed(items: Sequence[str]) -> str:
     """a, b and c; of many the first ones, and more."""
-    shown = list(items[:_LISTED])
-    last = "more" if len(items) > _LISTED else shown.pop()
-    return f"{', '.join(shown)} and {last}" if shown else last
+    return listed(items if len(items) <= _LISTED else [*items[:_LISTED], "more"])
 
 
 # ---- findings from comparing -----------------------------------------------------------------------------------------
@@ -365,10 +364,10 @@ def _not_again(late: Late) -> Finding:
     waits = f"{_subject(waiters)} {waits} for rank {late.rank}"
     if late.how == "first step":
         first = "collective" if late.step is None else "step"
-        text = f"{waits} in the first recorded {first} only: rank {late.rank} started later, that is all it shows."
+        text = f"{waits} in the first recorded {first} only: rank {late.rank} started later, and that is all it shows."
         return Finding("started_late", text)
     where = "in one collective" if late.step is None else f"in ProfilerStep#{late.step}"
-    return Finding("waited_once", f"{waits} {where} only, so this is no slow rank.")
+    return Finding("waited_once", f"{waits} {where} only, so rank {late.rank} is not slow in general.")
 
 
 def _who(waiters: Sequence[RankFigures], ranks: Sequence[RankFigures]) -> str:

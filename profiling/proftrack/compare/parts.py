@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from proftrack.record import Record
 from proftrack.record.figures import Site
+from proftrack.trace.categories import is_step
 
 PROFILER = "B above T: kernels ran slower under the profiler"
 STEP = "Python outside of operators"
@@ -100,4 +101,4 @@ def _host_parts(record: Record, step_time_us: float) -> list[Part]:
 
 def host_name(name: str) -> str:
     """A host row's name without the number of its step."""
-    return STEP if name.startswith("ProfilerStep") else name
+    return STEP if is_step(name) else name

@@ -15,6 +15,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from proftrack.measures.identifiers import words_of
 from proftrack.measures.intervals import union
 from proftrack.measures.nesting import Forest
 from proftrack.measures.window import Steps
@@ -46,7 +47,6 @@ _MAY_SAY_SO = {"val", "test"}
 _PART = {"batch", "dataloader", "epoch", "forward", "loader", "loop", "next", "pass", "phase", "step"}
 _SAYS_OTHERWISE = {"expr", "frame", "function", "guard", "guards", "train", "training"}
 """`eval_frame` and `evaluate_guards` are torch.compile's, `evaluate_function` is autograd's."""
-_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _LIGHTNING = "[pl][profile]"
 """How the names of Lightning's actions begin. `[pl][module]` and the name of a module follow for its forward pass."""
 _PYTHON = re.compile(
@@ -101,7 +101,7 @@ def says_evaluation(name: str) -> bool:
         name = name.rsplit(".", 1)[-1]  # a hook or an action; before it stand classes, and what a callback monitors
     elif name.startswith(("[pl]", "Optimizer.", "nn.Module:")):
         return False
-    words = {word.lower() for word in _WORD.findall(name)}
+    words = {word for word in words_of(name).split() if not word.isdigit()}
     if words & _SAYS_OTHERWISE:
         return False
     return bool(words & _SAYS_SO) or words == {"val"} or bool(words & _MAY_SAY_SO and words & _PART)

@@ -18,7 +18,7 @@ from proftrack.measures.view import View
 from proftrack.measures.waits import delays_until, profilers_own, waiting_calls
 from proftrack.measures.window import QUEUE_DELAY_NS, Windows, busy
 from proftrack.record.figures import IDLE_CAUSES, Idle, IdleCause, IdleGap
-from proftrack.trace.categories import CALL_KINDS, Kind, is_allocator_call
+from proftrack.trace.categories import CALL_KINDS, Kind, is_allocator_call, is_step
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 HOST_STRETCH_NS = 1_000_000
@@ -228,7 +228,7 @@ def _launching_operators(view: View) -> Bools:
     launches = forest.subtree_sums(is_call[forest.rows]) if len(forest.rows) else is_call[:0]
     mask = np.zeros(len(table), dtype=bool)
     mask[forest.rows[launches > 0]] = True
-    operators = table.of_kind(Kind.CPU_OP) & ~table.named(is_input) & ~table.named(_is_step)
+    operators = table.of_kind(Kind.CPU_OP) & ~table.named(is_input) & ~table.named(is_step)
     return mask & (operators | table.named(lambda n: _TORCH_LAUNCHES.match(n) is not None))
 
 
@@ -286,7 +286,7 @@ def summarize(view: View, gaps: Gaps, windows: Windows) -> Idle:
     per_step = max(windows.typical_steps, 1)
     rows = np.bincount(gaps.cause, weights=_rows_within(view, gaps), minlength=len(CAUSES))
     order = np.argsort(gaps.start - gaps.end, kind="stable")[:LARGEST]
-    telling = recorded_on_host(view.table) & ~view.table.named(_is_step)  # a step says nothing about what is in it
+    telling = recorded_on_host(view.table) & ~view.table.named(is_step)  # a step says nothing about what is in it
     return Idle(
         by_cause_us_per_step={c: round(ns / 1000 / per_step, 3) for c, ns in gaps.by_cause().items()},
         rows_by_cause_per_step={c: n / per_step for c, n in zip(CAUSES, rows.tolist(), strict=True) if n},
@@ -328,7 +328,3 @@ def _during(table: EventTable, telling: Bools, thread: int, start: int, end: int
     recorded = np.where(table.ev_idx[filling] == NONE, np.iinfo(np.int64).max, table.ev_idx[filling])
     order = np.lexsort((-recorded, -table.ts[filling], table.dur[filling]))
     return str(table.names[table.name[filling[order[0]]]])
-
-
-def _is_step(name: str) -> bool:
-    return name.startswith("ProfilerStep")

@@ -39,7 +39,7 @@ from proftrack.record.figures import (
     launches_per_step,
 )
 from proftrack.record.ranks import Collective
-from proftrack.trace.categories import Kind, is_allocator_call, is_graph_launch
+from proftrack.trace.categories import Kind, is_allocator_call, is_graph_launch, is_step
 from proftrack.trace.table import NONE, Bools, EventTable
 
 
@@ -95,6 +95,11 @@ class Measures:
     def steps(self) -> int:
         """Recorded steps."""
         return self.window.steps
+
+    @property
+    def ops_in_steps(self) -> list[Op]:
+        """The operators and regions without the rows of the steps themselves."""
+        return [op for op in self.ops if not is_step(op.name)]
 
     @property
     def gpu_busy_per_step_us(self) -> float | None:

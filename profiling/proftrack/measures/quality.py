@@ -13,8 +13,8 @@ from proftrack.measures.typical import Outlier, step_times
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
 from proftrack.record.figures import Flag, FlagCode
-from proftrack.text import counted, short_time
-from proftrack.trace.categories import Kind
+from proftrack.text import counted, listed, short_time
+from proftrack.trace.categories import Kind, is_step
 from proftrack.trace.table import NONE, Bools, Ints
 
 FLAGS: dict[FlagCode, str] = {
@@ -241,7 +241,7 @@ def _host(view: View, _: Windows | None) -> Iterator[Flag]:
         return
     inside = table.valid & (table.ts >= steps.start[0]) & (table.ts < steps.end.max())
     yield from _recompiled(view)
-    annotated = table.of_kind(Kind.ANNOTATION) & ~table.named(lambda n: n.startswith("ProfilerStep"))
+    annotated = table.of_kind(Kind.ANNOTATION) & ~table.named(is_step)
     if not (inside & annotated).any():
         yield flag("no_region", 1)
 
@@ -275,6 +275,6 @@ def _steps_in_words(numbers: Ints) -> str:
     different = list(dict.fromkeys(numbers.tolist()))
     if len(different) == 1:
         return f"step {different[0]}"
-    more = len(different) - MOST_NAMED
-    named, last = (different[:MOST_NAMED], f"{more} more") if more > 0 else (different[:-1], str(different[-1]))
-    return f"steps {', '.join(map(str, named))} and {last}"
+    named = [str(number) for number in different[:MOST_NAMED]]
+    more = [f"{len(different) - MOST_NAMED} more"] if len(different) > MOST_NAMED else []
+    return f"steps {listed([*named, *more])}"

@@ -13,13 +13,13 @@ from proftrack.measures.tables import kind_of_work
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
 from proftrack.record.figures import Site
+from proftrack.trace.categories import STEP, is_step
 from proftrack.trace.codes import grouped
 from proftrack.trace.table import NONE, EventTable, Ints
 
 MOST = 1000
 """Rows kept; the others, the smallest, are merged by kernel, without an operator."""
 OTHERS = "(other operators)"
-STEP = "ProfilerStep"
 _SHAPES_LIMIT = 300
 
 
@@ -54,7 +54,7 @@ def sites(view: View, owner: Ints, windows: Windows | None) -> list[Site]:
 def _operator_names(table: EventTable) -> Ints:
     """Each name's code, with one code for all steps, so that work launched directly by steps is one row."""
     codes = np.arange(len(table.names), dtype=np.int64)
-    steps = np.array([name.startswith(STEP) for name in table.names], dtype=bool)
+    steps = np.array([is_step(name) for name in table.names], dtype=bool)
     if steps.any():
         codes[steps] = codes[steps][0]
     return codes
@@ -78,7 +78,7 @@ def _operator(table: EventTable, code: int) -> str:
     if code == NONE:
         return ""
     name = table.names[code]
-    return STEP if name.startswith(STEP) else name
+    return STEP if is_step(name) else name
 
 
 def shared_time(start: Ints, end: Ints) -> npt.NDArray[np.float64]:

@@ -15,7 +15,7 @@ from proftrack.measures.nesting import Forest
 from proftrack.measures.window import Ownership, Steps
 from proftrack.measures.work import GpuCosts
 from proftrack.record.figures import Device, Kernel, KernelKind, Launch, Limit, Op, Region, Step, Stream
-from proftrack.trace.categories import Kind
+from proftrack.trace.categories import Kind, is_step
 from proftrack.trace.codes import distinct
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
@@ -203,7 +203,7 @@ MOST_SPANS = 500
 
 def regions(table: EventTable, links: Links) -> list[Region]:
     """record_function regions by name, and those that torch.compile marks: compiled regions, guards, graph calls."""
-    is_region = table.of_kind(Kind.ANNOTATION) & ~table.named(lambda n: n.startswith("ProfilerStep"))
+    is_region = table.of_kind(Kind.ANNOTATION) & ~table.named(is_step)
     compiled = table.of_kind(Kind.CPU_OP) & table.named(lambda n: _COMPILED.match(n) is not None)
     return _spans(table, links, is_region | compiled)
 

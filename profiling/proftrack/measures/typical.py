@@ -21,7 +21,7 @@ from proftrack.measures.view import View
 from proftrack.measures.waits import profilers_own
 from proftrack.measures.window import Windows
 from proftrack.text import short_time
-from proftrack.trace.categories import CALL_KINDS, Kind, is_wait
+from proftrack.trace.categories import CALL_KINDS, Kind, is_step, is_wait
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 LONG = 3.0
@@ -194,7 +194,7 @@ def _filled_by(seen: View, low: int, high: int) -> str:
 
 def _says_nothing(name: str) -> bool:
     """Whether a host row of this name does not tell what a step did: it is the step, or waits for the GPU."""
-    return name.startswith("ProfilerStep") or is_wait(name) or name in ("aten::item", "aten::_local_scalar_dense")
+    return is_step(name) or is_wait(name) or name in ("aten::item", "aten::_local_scalar_dense")
 
 
 def _name(table: EventTable, row: int) -> str:

@@ -12,6 +12,7 @@ from proftrack.measures.view import View
 from proftrack.measures.waits import waiting_calls
 from proftrack.measures.window import busy
 from proftrack.record.figures import Kernel
+from proftrack.trace.categories import is_step
 from proftrack.trace.table import NONE, Ints
 
 _LONGEST = 6
@@ -79,13 +80,13 @@ def _chain(kernel: str, times: Counter[tuple[str, ...]]) -> Chain:
 def _paths(seen: View, at: Ints) -> Ints:
     """For each position, the names of it and all its parents, outermost first; steps left out, padded with NONE."""
     table, forest = seen.table, seen.forest
-    is_step = table.named(lambda name: name.startswith("ProfilerStep"))
+    steps = table.named(is_step)
     levels = [np.full(len(at), NONE)]
     above = at.copy()
     while (above != NONE).any() and len(levels) < _DEEPEST:
         inside = above != NONE
         row = forest.rows[np.where(inside, above, 0)]
-        levels.append(np.where(inside & ~is_step[row], table.name[row], NONE))
+        levels.append(np.where(inside & ~steps[row], table.name[row], NONE))
         above = np.where(inside, forest.parent[np.where(inside, above, 0)], NONE)
     return np.stack(levels[::-1], axis=1).astype(np.int64)
 

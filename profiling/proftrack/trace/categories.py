@@ -81,6 +81,15 @@ def has_known_calls(category: str) -> bool:
     return category.lower() in _CALLS_WITH_KNOWN_NAMES
 
 
+STEP = "ProfilerStep"
+"""What torch.profiler calls its steps, before their number: `ProfilerStep#3`, and `ProfilerStep*` in its tables."""
+
+
+def is_step(name: str) -> bool:
+    """Whether a row of this name is one of the profiler's steps."""
+    return name.startswith(STEP)
+
+
 _LAUNCH = re.compile(
     r"""^(?:
       (?:cuda|cu|hip|musa|mu)(?:Ext|Hcc|Drv)?(?:Module)?Launch(?:Cooperative|Multi)?(?:Kernel|Grid)\w*

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from proftrack.trace.categories import CALL_KINDS, GPU_KINDS
+from proftrack.trace.categories import CALL_KINDS, GPU_KINDS, is_step
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 _COLUMNS = ("ts", "dur", "kind", "category", "name", "thread", "lane", "correlation", "external_id", "ev_idx")
@@ -70,9 +70,8 @@ def _cannot_be_two(table: EventTable, rows: Ints) -> Bools:
     whole = ((table.ts[rows] + table.origin_ns) % 1000 == 0) & (table.dur[rows] % 1000 == 0)
     work = table.on_stream[rows] & (table.dur[rows] > np.where(whole, _ROUNDED_NS, 0))
     correlated = table.correlation[rows] > 0
-    steps = [code for code, name in enumerate(table.names) if name.startswith("ProfilerStep")]
     # A call's External id is that of its operator, which may make the same call twice.
-    known = np.where(call, correlated, _named(table, rows) | np.isin(table.name[rows], steps))
+    known = np.where(call, correlated, _named(table, rows) | table.named(is_step)[rows])
     return np.asarray(table.valid[rows] & np.where(gpu, work, known))
 
 

@@ -9,13 +9,15 @@ from typing import Any
 
 LARGEST_GROUP = 10**6
 """A larger number cannot be a number of ranks."""
+_MOST_DIGITS = 20
+"""Of a number written as text; Python refuses to convert thousands."""
 _SHORTENED = re.compile(r"\s*\[(?P<first>[\d,\s]+),\s*\.\.\.,\s*(?P<last>\d{1,18})\s*\]\s*")
 
 
 def count_of(value: object) -> int | None:
-    """A number of ranks, or a sequence number, that may be written as text. None for anything else."""
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        value = int(value[:20])
+    """A rank, a number of ranks, or a sequence number, that may be written as text. None for anything else."""
+    if isinstance(value, str) and len(value) <= _MOST_DIGITS and value.isascii() and value.isdigit():
+        value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62 else None
 
 

@@ -10,6 +10,7 @@ from itertools import count, filterfalse
 from pathlib import Path, PurePath
 
 from proftrack.errors import UsageError
+from proftrack.trace.groups import count_of
 
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,18})(?!\d)", re.IGNORECASE)
 _NUMBER = re.compile(r"([0-9]{1,18})")
@@ -27,11 +28,8 @@ LARGEST_RANK = 10**18 - 1
 
 def stated_rank(value: object) -> int | None:
     """The rank in a trace's `distributedInfo`: a number, or one written as text. None for anything else."""
-    if isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value):
-        return int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_RANK:
-        return value
-    return None
+    rank = count_of(value)
+    return rank if rank is not None and rank <= LARGEST_RANK else None
 
 
 def numbered(ranks: Sequence[int | None]) -> list[int]:

@@ -59,9 +59,7 @@ def verdict(measures: Measures, context: Context, time: float | None, *, basis: 
 def _operators_are_few(measures: Measures, limits: Thresholds) -> list[str]:
     """A caveat for a trace in which next to nothing runs: its self times say little about the program."""
     regions = {region.name for region in measures.regions}
-    operators = sum(
-        op.self_cpu_time_us for op in measures.ops if op.name not in regions and not op.name.startswith("ProfilerStep")
-    )
+    operators = sum(op.self_cpu_time_us for op in measures.ops_in_steps if op.name not in regions)
     whole = measures.window.duration_us or 0.0
     if operators >= limits.cpu_seen * whole:
         return []
@@ -302,9 +300,8 @@ def _top_operators(measures: Measures) -> list[Evidence]:
     total = measures.totals.self_cpu_time_total_us
     if not total:
         return []
-    ops = [op for op in measures.ops if not op.name.startswith("ProfilerStep")]
     out = []
-    for op in sorted(ops, key=lambda o: -o.self_cpu_time_us)[:5]:
+    for op in sorted(measures.ops_in_steps, key=lambda o: -o.self_cpu_time_us)[:5]:
         calls = counted(op.calls, "call")
         text = f"{op.name}: {short_time(op.self_cpu_time_us)} self CPU in {calls} ({op.self_cpu_time_us / total:.0%})."
         out.append(item("self_cpu_time_us", op.self_cpu_time_us, "us", text))

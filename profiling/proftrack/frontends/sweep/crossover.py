@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.frontends.sweep.result import Crossover, Point, is_number
+from proftrack.text import listed
 
 HALF = 0.5
 TOLERANCE = 1.25
@@ -129,8 +130,7 @@ def _left_open(bracket: Bracket, between: Sequence[Point], param: str) -> Proftr
 def _labels(points: Sequence[Point]) -> str:
     shown = [point.label for point in points[:_MOST_LABELS]]
     more = [f"{len(points) - _MOST_LABELS} more"] if len(points) > _MOST_LABELS else []
-    *first, last = [*shown, *more]
-    return f"{', '.join(first)} and {last}" if first else last
+    return listed([*shown, *more])
 
 
 def _no_bracket(points: Sequence[Point], param: str) -> ProftrackError:
