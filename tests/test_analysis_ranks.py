@@ -18,7 +18,7 @@ from proftrack.analysis import pool
 from proftrack.analysis.pipeline import Analysis, JointAnalysis, analyze_trace, analyze_traces
 from proftrack.analysis.ranks import Part, _step_times, join, join_ranks
 from proftrack.analysis.trace_files import find
-from proftrack.cli.analyze import command
+from proftrack.cli import group
 from proftrack.errors import TraceError, UsageError
 from proftrack.record import Record, dump
 from proftrack.record.ranks import Joint
@@ -194,9 +194,9 @@ def test_as_many_processes_as_pay_and_fit(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_folder_on_the_command_line(tmp_path: Path) -> None:
     write(tmp_path / "a.json", rank_trace(300, rank=0))
     write(tmp_path / "b.json", rank_trace(800, rank=1))
-    shown = CliRunner().invoke(command, [str(tmp_path)], catch_exceptions=False)
+    shown = CliRunner().invoke(group, ["analyze", str(tmp_path)], catch_exceptions=False)
     assert "wait for rank 1" in " ".join(shown.output.split())
-    written = CliRunner().invoke(command, [str(tmp_path), "--json", "-"], catch_exceptions=False)
+    written = CliRunner().invoke(group, ["analyze", str(tmp_path), "--json", "-"], catch_exceptions=False)
     document = json.loads(written.output)
     assert document["joint"]["waited_for_rank"] == 1
     assert len(document["records"]) == 2
@@ -207,7 +207,7 @@ def test_unranked_traces_take_the_free_numbers(tmp_path: Path) -> None:
     write(tmp_path / "with.json", rank_trace(300, rank=1))
     for name in ("y.json", "z.json"):
         write(tmp_path / name, rank_trace(300))
-    written = CliRunner().invoke(command, [str(tmp_path), "--json", "-"], catch_exceptions=False)
+    written = CliRunner().invoke(group, ["analyze", str(tmp_path), "--json", "-"], catch_exceptions=False)
     joint = json.loads(written.output)["joint"]
     assert [(r["rank"], r["files"]) for r in joint["ranks"]] == [(0, ["y.json"]), (1, ["with.json"]), (2, ["z.json"])]
     assert joint["findings"][-1]["text"] == "The ranks of 2 traces are assumed from the order of the file names."

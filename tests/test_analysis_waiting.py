@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 from traces import TraceBuilder
 
+from proftrack import cli
 from proftrack.analysis import waiting
 from proftrack.analysis.pipeline import JointAnalysis, analyze_traces
 from proftrack.analysis.trace_files import find
 from proftrack.analysis.waiting import Seen
-from proftrack.cli.analyze import command
 from proftrack.errors import UsageError
 from proftrack.record.ranks import Collective, Joint
 from proftrack.report import terminal
@@ -779,7 +779,7 @@ def test_stages_beside_ranks_in_the_name(tmp_path: Path) -> None:
     joint = analyzed(tmp_path).joint
     assert joint is not None
     assert [(r.stage, r.rank) for r in joint.ranks] == [("DECODE", 0), ("DECODE", 1), ("PREFILL", 0), ("PREFILL", 1)]
-    shown = CliRunner().invoke(command, [str(tmp_path)], catch_exceptions=False).output
+    shown = CliRunner().invoke(cli.group, ["analyze", str(tmp_path)], catch_exceptions=False).output
     assert "0 PREFILL" in shown
 
 
@@ -891,7 +891,7 @@ def test_a_pattern_still_sees_the_bare_name_first() -> None:
 
 def test_a_folder_of_folders_stands_for_their_traces(tmp_path: Path) -> None:
     in_folders(tmp_path / "run", "rank0", "rank1")
-    shown = CliRunner().invoke(command, [str(tmp_path / "run"), "--json", "-"], catch_exceptions=False)
+    shown = CliRunner().invoke(cli.group, ["analyze", str(tmp_path / "run"), "--json", "-"], catch_exceptions=False)
     joint = json.loads(shown.output)["joint"]
     assert [rank["files"] for rank in joint["ranks"]] == [["rank0/trace.json"], ["rank1/trace.json"]]
     assert joint["waited_for_rank"] == 1

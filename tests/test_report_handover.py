@@ -17,9 +17,8 @@ from browser import launched
 from calls import PATIENCE_S
 from click.testing import CliRunner
 
-from proftrack.cli import browser, handover
+from proftrack.cli import browser, group, handover
 from proftrack.cli.handover import LOOPBACK, PERFETTO, PERFETTO_PORT, Handover
-from proftrack.cli.open import command
 from proftrack.errors import UsageError
 
 CONTENT = b"\x1f\x8b the bytes of a trace " * 1000
@@ -141,7 +140,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_it_prints_the_address_and_ends_by_itself(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handover.Handover.__init__, "__kwdefaults__", {"port": 0, "by_page": False})
     monkeypatch.setattr(browser, "show", lambda address: False)
-    done = CliRunner().invoke(command, [str(trace), "--wait", "0.2"])
+    done = CliRunner().invoke(group, ["open", str(trace), "--wait", "0.2"])
     assert done.exit_code == 1
     assert done.stdout.startswith(f"Open  {PERFETTO}/#!/?url=http://127.0.0.1:")
     assert "was not fetched within" in done.stderr
@@ -156,7 +155,7 @@ def test_it_opens_the_browser_and_ends_when_fetched(trace: Path, monkeypatch: py
         return True
 
     monkeypatch.setattr(browser, "show", fetch_later)
-    done = CliRunner().invoke(command, [str(trace)])
+    done = CliRunner().invoke(group, ["open", str(trace)])
     assert done.exit_code == 0
     assert done.stdout.startswith("Opened  ")
     assert "was handed over" in done.stdout
