@@ -261,6 +261,7 @@ def analyze_capture(capture: Capture, experiment: Experiment, environment: Envir
         ceilings=capture.ceilings,
         work=capture.work,
         gpu=capture.gpu,
+        counters=capture.counters,
         all_threads=capture.all_threads,
     )
     judged = judge(measures, context)
@@ -311,6 +312,7 @@ def _record(
         ceilings=capture.ceilings if capture else None,
         work=_work(capture, measures),
         gpu_state=capture.gpu if capture else None,
+        counters=capture.counters if capture else None,
         cpu=measures.cpu,
         sites=measures.sites,
         modules=measures.modules,

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from proftrack.experiment import Experiment
 from proftrack.record.ceilings import Ceilings, StepWork
+from proftrack.record.counters import Counters
 from proftrack.record.environment import GpuState
 from proftrack.record.timing import Timing
 
@@ -40,6 +41,8 @@ class Capture(Struct, frozen=True, kw_only=True):
     """The least that one step must do; None if it could not be counted."""
     gpu: GpuState | None = None
     """The GPU's clocks and other processes on it, right after the timed steps."""
+    counters: Counters | None = None
+    """Hardware counters and energy of the timed steps; None if the device has none."""
     all_threads: bool = False
     """Whether operators of threads that the user started were recorded."""
     notes: list[str] = []

@@ -3,6 +3,7 @@
 model         Record, and the sections about the run or trace itself
 figures       the figures measured from a trace
 timing        steps timed without the profiler
+counters      what the hardware counted, and the energy of a step
 ceilings      the device's attainable rates, and the least work of a step
 compilation   what torch.compile did, and whether a variant gives the same results
 environment   machine, software, code; clocks and other users of the GPU

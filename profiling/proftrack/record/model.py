@@ -3,7 +3,8 @@
 Format history
     1   first
     2   steps left out of T and B (`per_step[].outlier`, `per_step[].device_us`, `window.outlier_steps`,
-        `times.step_time_all_steps_us`); `launches` may be null; `joint.findings` are objects with a code
+        `times.step_time_all_steps_us`); `launches` may be null; `joint.findings` are objects with a code; hardware
+        counters and energy (`counters`), `timing.input_wait_us`
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from proftrack.record.ceilings import Ceilings, StepWork
+from proftrack.record.counters import Counters
 from proftrack.record.environment import Environment, GpuState
 from proftrack.record.figures import (
     CpuWork,
@@ -130,6 +132,8 @@ class Record(Struct, frozen=True, kw_only=True):
     ceilings: Ceilings | None = None
     work: StepWork | None = None
     gpu_state: GpuState | None = None
+    counters: Counters | None = None
+    """Of the steps timed without the profiler; None if the device counts nothing, or was not asked."""
     cpu: CpuWork | None = None
     sites: list[Site] = []
     modules: list[Region] = []

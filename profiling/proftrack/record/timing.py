@@ -69,6 +69,8 @@ class Timing(Struct, frozen=True, kw_only=True):
     warmup_steps: int = 0
     load: Load | None = None
     """What else ran while the blocks were timed."""
+    input_wait_us: float | None = None
+    """How long a timed step waited for its data loader, on average over the blocks; None if it called none."""
 
     @property
     def back_to_back(self) -> StepTime:

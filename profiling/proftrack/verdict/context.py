@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from proftrack.measures import Measures
 from proftrack.record.ceilings import Ceilings, StepWork
+from proftrack.record.counters import Counters
 from proftrack.record.environment import GpuState
 from proftrack.record.figures import KernelKind
 from proftrack.record.timing import Timing
@@ -26,6 +27,7 @@ class Context(Struct, frozen=True, kw_only=True):
     ceilings: Ceilings | None = None
     work: StepWork | None = None
     gpu: GpuState | None = None
+    counters: Counters | None = None
     all_threads: bool = False
     """Whether threads that the program starts were recorded."""
 

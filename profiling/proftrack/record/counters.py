@@ -1,0 +1,43 @@
+"""Hardware counters and energy of the steps that were timed without the profiler."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+Unit = Literal["sm_active", "occupancy", "dram", "tensor", "hmma", "imma", "dmma", "fp64", "fp32", "fp16", "integer"]
+"""A part of the GPU whose use is counted. `tensor` is any of the tensor pipes; hmma, imma and dmma are those for 16-bit
+and narrower floats, for integers, and for float64."""
+PIPES: tuple[Unit, ...] = ("tensor", "fp64", "fp32", "fp16", "integer")
+"""The units that compute; `tensor` stands for its three parts."""
+
+
+class Counters(Struct, frozen=True, kw_only=True):
+    """What the device counted while steps ran back to back, without the profiler."""
+
+    source: Literal["gpm", "nvml"]
+    """gpm: NVML's GPU performance monitoring; nvml: energy alone, on a GPU that has no such counters."""
+    window_s: float
+    """Length of the counted windows, together. Seconds."""
+    shares: dict[Unit, float] = {}
+    """Use of each unit over the windows, as counted: 0 to 1 of the hardware's peak, idle time included."""
+    reachable: dict[Unit, float] = {}
+    """What the loads that measure the ceilings reach on this device, by unit; a unit that none of them loads is
+    missing."""
+    link_bytes_per_s: dict[str, float] = {}
+    """Traffic over PCIe and NVLink: pcie_tx, pcie_rx, nvlink_tx, nvlink_rx, as seen from the GPU."""
+    energy_joules_per_step: float | None = None
+    power_watts: float | None = None
+    """Energy over time, in the same windows."""
+
+    def utilization(self, unit: Unit, busy_fraction: float) -> float | None:
+        """Use of a unit while the GPU is busy, as a share of what is reachable on this device, at most 1.
+
+        `busy_fraction` is u = B / T. A unit without a reachable value counts with its share of the peak, which makes
+        the result a lower bound. None if the unit was not counted.
+        """
+        share = self.shares.get(unit)
+        if share is None or not busy_fraction:
+            return None
+        return min(share / min(busy_fraction, 1.0) / self.reachable.get(unit, 1.0), 1.0)
