@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -13,7 +14,7 @@ from proftrack.measures.tables import kind_of_work
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
 from proftrack.record.figures import Site
-from proftrack.trace.categories import STEP, is_step
+from proftrack.trace.categories import STEP, Kind, is_step
 from proftrack.trace.codes import grouped
 from proftrack.trace.table import NONE, EventTable, Ints
 
@@ -21,6 +22,13 @@ MOST = 1000
 """Rows kept; the others, the smallest, are merged by kernel, without an operator."""
 OTHERS = "(other operators)"
 _SHAPES_LIMIT = 300
+
+
+class Origin(NamedTuple):
+    """What launched a piece of GPU work, as a Site names it."""
+
+    operator: str
+    shapes: str
 
 
 def sites(view: View, owner: Ints, windows: Windows | None) -> list[Site]:
@@ -63,10 +71,10 @@ def _operator_names(table: EventTable) -> Ints:
 def _site(table: EventTable, code: list[int], calls: int, busy_ns: float) -> Site:
     operator, signature, name, kind = code
     kernel = table.names[name]
-    shapes = table.signatures[signature][0].decode("utf-8", "replace") if signature != NONE else ""
+    origin = _origin(table, operator, signature)
     return Site(
-        operator=_operator(table, operator),
-        shapes="".join(shapes.split())[:_SHAPES_LIMIT],  # without the file's whitespace
+        operator=origin.operator,
+        shapes=origin.shapes,
         kernel=kernel,
         kind=kind_of_work(kernel, kind),
         calls=calls,
@@ -74,11 +82,34 @@ def _site(table: EventTable, code: list[int], calls: int, busy_ns: float) -> Sit
     )
 
 
+def _origin(table: EventTable, operator: int, signature: int) -> Origin:
+    shapes = table.signatures[signature][0].decode("utf-8", "replace") if signature != NONE else ""
+    return Origin(_operator(table, operator), "".join(shapes.split())[:_SHAPES_LIMIT])  # without the file's whitespace
+
+
 def _operator(table: EventTable, code: int) -> str:
     if code == NONE:
         return ""
     name = table.names[code]
     return STEP if is_step(name) else name
+
+
+def origins(view: View, owner: Ints, kernels: Collection[str]) -> list[dict[str, list[Origin]]]:
+    """For each recorded step, what launched its launches of these kernels, by kernel, in the order of launching.
+
+    `owner` as in `sites`. A graph's kernels have one launch: they count in the order in which they ran.
+    """
+    table, links, owned = view.table, view.links, view.owned
+    wanted = table.named(lambda name: name in kernels)[links.gpu] & (table.kind[links.gpu] == Kind.KERNEL)
+    rows = np.flatnonzero(wanted & (owned.step != NONE))
+    rows = rows[np.lexsort((owned.start[rows], table.ts[links.launch[rows]]))]
+    out: list[dict[str, list[Origin]]] = [defaultdict(list) for _ in range(len(view.steps))]
+    for row in rows.tolist():
+        launcher = int(view.forest.rows[owner[row]]) if owner[row] != NONE else NONE
+        operator, signature = (NONE, NONE) if launcher == NONE else (table.name[launcher], table.signature[launcher])
+        origin = _origin(table, int(operator), int(signature))
+        out[owned.step[row]][table.names[table.name[links.gpu[row]]]].append(origin)
+    return out
 
 
 def shared_time(start: Ints, end: Ints) -> npt.NDArray[np.float64]:

@@ -4,7 +4,8 @@ Format history
     1   first
     2   steps left out of T and B (`per_step[].outlier`, `per_step[].device_us`, `window.outlier_steps`,
         `times.step_time_all_steps_us`); `launches` may be null; `joint.findings` are objects with a code; hardware
-        counters and energy (`counters`), `timing.input_wait_us`
+        counters and energy (`counters`), `timing.input_wait_us`; replayed kernels (`replay`, `kernels[].counters`,
+        `sites[].counters`)
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from proftrack.record.ceilings import Ceilings, StepWork
-from proftrack.record.counters import Counters
+from proftrack.record.counters import Counters, Replay
 from proftrack.record.environment import Environment, GpuState
 from proftrack.record.figures import (
     CpuWork,
@@ -134,6 +135,8 @@ class Record(Struct, frozen=True, kw_only=True):
     gpu_state: GpuState | None = None
     counters: Counters | None = None
     """Of the steps timed without the profiler; None if the device counts nothing, or was not asked."""
+    replay: Replay | None = None
+    """None if no kernels were to be replayed."""
     cpu: CpuWork | None = None
     sites: list[Site] = []
     modules: list[Region] = []
