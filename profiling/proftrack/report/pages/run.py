@@ -32,7 +32,9 @@ _GAPS, _DEVICES = 3, 8
 _TONES: dict[str, Tone] = {"high": "good", "medium": "unclear", "low": "bad"}
 _ALL = "and {}: proftrack report shows {shown}"
 _KERNEL_COLUMNS = ("GPU work", "share", "total", "calls", "mean", "limit")
-_COUNTER_COLUMNS = ("GPU work", "mean", "DRAM", "tensor", "fp32", "integer", "occupancy", "waves", "moved")
+_COUNTER_COLUMNS = (
+    *("GPU work", "mean", "DRAM", "tensor", "fp32", "integer", "occupancy", "waves", "moved", "launched by"),
+)
 _OP_COLUMNS = ("operator, region or call", "share", "self CPU", "calls", "self CUDA")
 
 
@@ -134,7 +136,8 @@ def _replayed(record: Record) -> list[Block]:
         return []
     title = f"Replayed one by one, in per cent of the hardware's peak ({record.replay.tool})"
     table = tables.replayed(record, title)
-    blocks: list[Block] = [tables.first(table, len(table.rows), _ALL, _COUNTER_COLUMNS)]
+    shown = tables.first(table, len(table.rows), _ALL, _COUNTER_COLUMNS)
+    blocks: list[Block] = [msgspec.structs.replace(shown, below=len(_COUNTER_COLUMNS) - 1)]
     return [*blocks, *([Paragraph(record.replay.problem)] if record.replay.problem else [])]
 
 

@@ -104,7 +104,7 @@ def replayed(record: Record, title: str = "", *, by_site: bool = False) -> Table
     """The kernels that were replayed; with `by_site`, a row for each operator and shapes that launched one."""
     columns = [
         Column(label="GPU work", kind="code"),
-        Column(label="launched by", kind="code", hint="the operator and its input shapes"),
+        Column(label="launched by", kind="text", hint="the operator and its input shapes"),
         Column(label="launches", hint="how many were replayed"),
         Column(label="mean", hint="time of a launch, replayed alone with cold caches"),
         Column(label="DRAM", hint="share of the peak bandwidth of memory"),
