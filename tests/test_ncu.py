@@ -6,12 +6,14 @@ import json
 import os
 import re
 import stat
+import threading
 import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import fake_ncu
+import msgspec
 import psutil
 import pytest
 import recorded_captures as captures
@@ -27,6 +29,7 @@ from proftrack.analysis import replay as joining
 from proftrack.analysis.pipeline import analyze_trace
 from proftrack.capture import ncu
 from proftrack.capture.device import CpuDevice
+from proftrack.capture.ncu import Launch, Selection
 from proftrack.capture.replay import Replayed
 from proftrack.errors import UsageError
 from proftrack.experiment import Experiment, load
@@ -41,6 +44,9 @@ ADD_IN_TRACE = (
     "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<c10::BFloat16>, "
     "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>)"
 )
+
+
+NVJET = Selection(["nvjet"], None)
 
 
 @pytest.fixture
@@ -214,7 +220,7 @@ def test_the_programs_own_exit_code_is_no_error_of_ncu() -> None:
 
 def test_launches_are_replayed(fake: Ncu, experiment: Experiment) -> None:
     fake.plan(fake_ncu.table([("nvjet", named(PRODUCT))]))
-    replayed = replaying.replay(experiment, ["nvjet", ADD_IN_TRACE])
+    replayed = replaying.replay(experiment, Selection(["nvjet", ADD_IN_TRACE], [1, 3]))
     assert [launch.kernel for launch in replayed.launches] == ["nvjet"]
     assert replayed.complete
     about = replayed.about
@@ -223,14 +229,15 @@ def test_launches_are_replayed(fake: Ncu, experiment: Experiment) -> None:
     options = dict(pairwise(arguments))
     assert options["--profile-from-start"] == "off"
     assert options["--clock-control"] == "none"
-    assert options["--kernel-name"] == f"regex:{ncu.pattern(['nvjet', ADD_IN_TRACE])}"
+    assert options["--kernel-id"] == f"::regex:{ncu.pattern(['nvjet', ADD_IN_TRACE])}:1|3"
+    assert options["--kernel-name-base"] == options["--print-kernel-base"] == "mangled"
     assert options["--metrics"].split(",") == list(ncu.METRICS)
 
 
 def test_a_metric_that_the_gpu_lacks_is_left_out(fake: Ncu, experiment: Experiment) -> None:
     missing = "sm__pipe_fp64_cycles_active.avg.pct_of_peak_sustained_elapsed"
     fake.plan(f"==ERROR== Failed to find metric {missing}\n", fake_ncu.table([("nvjet", named(PRODUCT))]))
-    assert replaying.replay(experiment, ["nvjet"]).about.launches == 1
+    assert replaying.replay(experiment, NVJET).about.launches == 1
     first, second = (call[call.index("--metrics") + 1].split(",") for call in fake.calls)
     assert set(first) - set(second) == {missing}
 
@@ -250,7 +257,7 @@ def test_a_missing_metric_may_be_named_as_a_pattern() -> None:
 )
 def test_a_refusal_is_explained(fake: Ncu, experiment: Experiment, plan: dict[str, Any], said: str) -> None:
     fake.plan(fake_ncu.NO_PERMISSION, **plan)
-    replayed = replaying.replay(experiment, ["nvjet"])
+    replayed = replaying.replay(experiment, NVJET)
     assert replayed.launches == []
     assert said in str(replayed.about.problem)
 
@@ -269,27 +276,27 @@ def test_a_refusal_is_explained(fake: Ncu, experiment: Experiment, plan: dict[st
 )
 def test_nothing_replayed_is_explained(fake: Ncu, experiment: Experiment, state: dict[str, Any], said: str) -> None:
     fake.plan(fake_ncu.NOTHING, state=state)
-    assert re.search(f"^No kernel was replayed: .*{said}", str(replaying.replay(experiment, ["nvjet"]).about.problem))
+    assert re.search(f"^No kernel was replayed: .*{said}", str(replaying.replay(experiment, NVJET).about.problem))
 
 
 def test_what_was_replayed_before_the_time_was_up_is_kept(fake: Ncu, experiment: Experiment) -> None:
     fake.plan(fake_ncu.table([("nvjet", named(PRODUCT))] * 3), state={"stage": "replay a step", "stopped": True})
-    replayed = replaying.replay(experiment, ["nvjet"])
+    replayed = replaying.replay(experiment, NVJET)
     assert len(replayed.launches) == 3
     assert not replayed.complete
     assert replayed.about.problem == "Only the first 3 launches were replayed in 60 s (timing.ncu_seconds)."
 
 
 def test_without_ncu_or_without_kernels(experiment: Experiment, fake: Ncu, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "the trace has no kernels" in str(replaying.replay(experiment, []).about.problem)
+    assert "the trace has no kernels" in str(replaying.replay(experiment, Selection([], None)).about.problem)
     monkeypatch.setattr(ncu, "find_ncu", lambda: None)
-    assert "Nsight Compute was not found" in str(replaying.replay(experiment, ["nvjet"]).about.problem)
+    assert "Nsight Compute was not found" in str(replaying.replay(experiment, NVJET).about.problem)
     assert fake.calls == []
 
 
 def test_a_program_that_cannot_be_started(experiment: Experiment, fake: Ncu) -> None:
     fake.path.write_text("no program")
-    assert "Exec format error" in str(replaying.replay(experiment, ["nvjet"]).about.problem)
+    assert "Exec format error" in str(replaying.replay(experiment, NVJET).about.problem)
 
 
 def limited(experiment: Experiment, seconds: float) -> Experiment:
@@ -308,7 +315,7 @@ def are_gone(pids: list[int]) -> bool:
 
 def test_when_the_time_is_up_all_of_its_processes_are_killed(fake: Ncu, experiment: Experiment) -> None:
     fake.plan(state={"stage": "run the first step"}, hangs=True)
-    replayed = replaying.replay(limited(experiment, 1.5), ["nvjet"])
+    replayed = replaying.replay(limited(experiment, 1.5), NVJET)
     assert "there were only 1.5 s (timing.ncu_seconds) to run the first step" in str(replayed.about.problem)
     assert len(fake.pids) == 2
     assert are_gone(fake.pids)
@@ -326,7 +333,7 @@ def test_an_interruption_kills_them_too(fake: Ncu, experiment: Experiment, monke
 
     monkeypatch.setattr("subprocess.Popen.wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        replaying._call(fake.path, experiment, ["k"], ncu.METRICS, fake.path.parent, time.time())
+        replaying._call(fake.path, experiment, NVJET, ncu.METRICS, fake.path.parent, time.time())
     assert are_gone(fake.pids)
 
 
@@ -373,34 +380,69 @@ def test_slow_steps_are_not_warmed_for_long(
     assert steps.log == ["step", "step", "start", "step", "stop"]
 
 
-def test_replaying_stops_when_the_time_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps, ended = Steps(tmp_path, monkeypatch), list[int]()
-    monkeypatch.setattr(os, "_exit", ended.append)
-    now = time.time()
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when the process would have ended."""
+    over = threading.Event()
+    monkeypatch.setattr(os, "_exit", lambda _: over.set())
+    monkeypatch.setattr(stepping, "_POLL_S", 0.01)
+    return over
+
+
+def test_the_step_is_interrupted_when_the_time_is_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: threading.Event
+) -> None:
+    steps, now = Steps(tmp_path, monkeypatch), time.time()
+    monkeypatch.setattr("_thread.interrupt_main", lambda: steps.log.append("interrupt"))
     steps.state.stage = "replay a step"
-    stepping._watch(structs.replace(steps.request, stop_at=now - 1, end_at=now + 0.1), steps.state)
-    assert (steps.log, steps.state.stopped, ended) == (["stop"], True, [1])
+    stepping._watch(structs.replace(steps.request, stop_at=now - 1, end_at=now + 0.2), steps.state, ended)
+    assert (steps.log, steps.state.stopped) == (["interrupt"], True)
 
 
-def test_a_workload_that_is_not_built_in_time_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps, ended = Steps(tmp_path, monkeypatch), list[int]()
-    monkeypatch.setattr(os, "_exit", ended.append)
+def test_an_interrupted_step_ends_its_process_quietly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment: Experiment
+) -> None:
+    steps = Steps(tmp_path, monkeypatch)
+    now = time.time()
+    request = structs.replace(
+        steps.request, experiment=stepping.as_plain(experiment), started=now, stop_at=now + 1.5, end_at=now + 60
+    )
+    asked = tmp_path / "request.json"
+    asked.write_bytes(msgspec.json.encode(request, enc_hook=str))
+    monkeypatch.setattr("sys.argv", ["-c", "", str(asked)])
+
+    def step() -> None:
+        steps.step()
+        while "start" in steps.log:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(stepping.workload, "load", lambda _: lambda device, **_: step)
+    stepping.main()
+    assert steps.log[-2:] == ["start", "step"]
+    assert json.loads(request.state.read_text())["stopped"]
+
+
+def test_a_workload_that_is_not_built_in_time_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: threading.Event
+) -> None:
+    steps = Steps(tmp_path, monkeypatch)
+    monkeypatch.setattr("_thread.interrupt_main", ended.set)
     steps.state.stage = "build the workload"
-    stepping._watch(structs.replace(steps.request, stop_at=1.0), steps.state)
-    assert (steps.log, steps.state.stopped, ended) == ([], True, [1])
+    stepping._watch(structs.replace(steps.request, stop_at=1.0), steps.state, ended)
+    assert steps.state.stopped
+    assert ended.is_set()
 
 
-def test_it_ends_with_the_process_that_asked_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps, ended = Steps(tmp_path, monkeypatch), list[int]()
-    monkeypatch.setattr(os, "_exit", ended.append)
+def test_it_ends_with_the_process_that_asked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: threading.Event
+) -> None:
+    steps = Steps(tmp_path, monkeypatch)
     gone = structs.replace(this_process(), started="long ago")
-    stepping._watch(structs.replace(steps.request, parent=gone), steps.state)
-    assert ended == [1]
+    stepping._watch(structs.replace(steps.request, parent=gone), steps.state, ended)
+    assert not steps.state.stopped
 
 
 def test_the_experiment_arrives_as_it_was(experiment: Experiment) -> None:
-    import msgspec
-
     text = msgspec.json.encode(stepping.as_plain(experiment), enc_hook=str)
     assert msgspec.convert(msgspec.json.decode(text), Experiment, dec_hook=stepping._path) == experiment
 
@@ -434,13 +476,18 @@ def counted(us: float, dram: float = 0.5, **more: Any) -> KernelCounters:
     return KernelCounters(launches=1, duration_us=us, dram_bytes=round(us * 1000), shares={"dram": dram}, **more)
 
 
-def replayed(*launches: tuple[str, KernelCounters], complete: bool = True) -> Replayed:
-    found = [ncu.Launch(name, counters) for name, counters in launches]
+def replayed(*launches: tuple[str, KernelCounters], complete: bool = True, blocks: int | None = None) -> Replayed:
+    found = [Launch(name, blocks, counters) for name, counters in launches]
     return Replayed(launches=found, about=Replay(tool="t", launches=len(found)), complete=complete)
 
 
-def join(tmp_path: Path, trace: TraceBuilder, result: Replayed, wanted: list[str]) -> records.Record:
-    return joining.joined(analyze_trace(trace.write(tmp_path / "trace.json")), result, wanted).record
+def join(
+    tmp_path: Path, trace: TraceBuilder, result: Replayed, wanted: list[str], numbers: list[int] | None = None
+) -> records.Record:
+    analysis = analyze_trace(trace.write(tmp_path / "trace.json"))
+    planned = joining.plan(analysis, 100, 1e9)
+    assert planned.selection.numbers is None
+    return joining.joined(analysis, result, planned._replace(selection=Selection(wanted, numbers))).record
 
 
 def test_launches_join_by_name_and_by_their_number_within_the_step(tmp_path: Path) -> None:
@@ -509,8 +556,69 @@ def test_the_largest_kernels_are_chosen_without_copies_and_collectives(tmp_path:
     trace.work(2, launch=310, at=320, dur=200, name="ncclDevKernel_AllReduce")
     trace.work(3, launch=530, at=540, dur=50, name="small").work(4, launch=600, at=610, dur=100, name="large")
     analysis = analyze_trace(trace.write(tmp_path / "trace.json"))
-    assert joining.largest(analysis, 6) == ["large", "small"]
-    assert joining.largest(analysis, 1) == ["large"]
+    assert joining.plan(analysis, 6, 60).selection == Selection(["large", "small"], None)
+    assert joining.plan(analysis, 1, 60).selection == Selection(["large"], None)
+
+
+def many(shapes: list[list[list[int]]], *, name: str = "gemm", grids: list[int] | None = None) -> TraceBuilder:
+    """One step with a launch of 10 us for each of these shapes."""
+    trace = TraceBuilder().step(0, at=0, dur=100.0 * len(shapes) + 100)
+    for index, each in enumerate(shapes):
+        at = 50.0 + 100 * index
+        trace.op("aten::mm", at=at, dur=20, Input_Dims=each)
+        blocks = grids[index] if grids else 1000
+        trace.work(1 + index, launch=at + 2, at=at + 30, dur=10, name=name, grid=[blocks, 1, 1])
+    return trace
+
+
+def test_if_there_is_no_time_for_all_each_operator_and_shapes_comes_first(tmp_path: Path) -> None:
+    trace = many([WIDE] * 20 + [TALL] + [WIDE] * 9)
+    analysis = analyze_trace(trace.write(tmp_path / "trace.json"))
+    a_launch = joining.LAUNCH_SECONDS + joining.PASSES * 10e-6
+    assert joining.plan(analysis, 1, 0).selection.numbers == [1]
+    assert joining.plan(analysis, 1, 2.5 * a_launch).selection.numbers == [1, 21]
+    assert joining.plan(analysis, 1, 4.5 * a_launch).selection.numbers == [1, 2, 3, 21]
+    assert joining.plan(analysis, 1, 30.5 * a_launch).selection.numbers is None
+
+
+def test_the_same_numbers_are_taken_of_each_kernel_and_all_of_them_are_paid_for(tmp_path: Path) -> None:
+    trace = many([WIDE, TALL])
+    for index in range(2):
+        trace.work(10 + index, launch=110 + index, at=170 + 5 * index, dur=4, name="add")
+    analysis = analyze_trace(trace.write(tmp_path / "trace.json"))
+    # The first launches of both, then there is no time for two more.
+    assert joining.plan(analysis, 2, 3.5 * joining.LAUNCH_SECONDS).selection.numbers == [1]
+    assert joining.plan(analysis, 2, 4.5 * joining.LAUNCH_SECONDS).selection.numbers is None
+
+
+def test_selected_launches_join_by_their_numbers_and_stand_for_the_others(tmp_path: Path) -> None:
+    trace = many([WIDE] * 3 + [TALL])
+    result = replayed(("gemm", counted(10, 0.2)), ("gemm", counted(50, 0.8)), blocks=1000)
+    record = join(tmp_path, trace, result, ["gemm"], [1, 4])
+    by_shapes = {site.shapes: site.counters for site in record.sites}
+    assert by_shapes == {"[[8,512],[512,8]]": counted(10, 0.2), "[[512,8],[8,512]]": counted(50, 0.8)}
+    gemm = record.kernels[0].counters
+    assert gemm is not None
+    # Three launches like the first and one like the second: (3 * 10 * 0.2 + 50 * 0.8) / 80, (3 * 10 + 50) / 4
+    assert (gemm.shares["dram"], gemm.duration_us, gemm.launches) == (0.575, 20.0, 2)
+
+
+def test_numbers_may_be_counted_for_each_grid(tmp_path: Path) -> None:
+    """ncu 2025.3 counts a name's launches; its later documentation says a name's with one grid."""
+    trace = many([WIDE, WIDE, TALL, TALL], grids=[64, 64, 128, 128])
+    launches = [Launch("gemm", 64, counted(10, 0.2)), Launch("gemm", 128, counted(50, 0.8))]
+    result = Replayed(launches=launches, about=Replay(tool="t", launches=2), complete=True)
+    by_shapes = {site.shapes: site.counters for site in join(tmp_path, trace, result, ["gemm"], [1]).sites}
+    assert by_shapes == {"[[8,512],[512,8]]": counted(10, 0.2), "[[512,8],[8,512]]": counted(50, 0.8)}
+
+
+def test_other_grids_than_recorded_join_by_name_alone(tmp_path: Path) -> None:
+    trace = many([WIDE, TALL], grids=[64, 128])
+    launches = [Launch("gemm", 128, counted(10)), Launch("gemm", 64, counted(10))]
+    result = Replayed(launches=launches, about=Replay(tool="t", launches=2), complete=True)
+    record = join(tmp_path, trace, result, ["gemm"])
+    assert record.kernels[0].counters is not None
+    assert all(site.counters is None for site in record.sites)
 
 
 def test_figures_that_only_some_launches_have() -> None:

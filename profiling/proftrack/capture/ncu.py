@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import ctypes
+import math
 import os
 import re
 import shutil
@@ -77,17 +78,25 @@ def title(ncu: Path) -> str:
     return f"Nsight Compute {version[1]}" if version else "Nsight Compute"
 
 
-def command(
-    ncu: Path, program: Sequence[str], *, log: Path, kernels: Sequence[str], metrics: Sequence[str]
-) -> list[str]:
-    """The command line that replays these kernels (names as in a trace) between the program's start and stop."""
+class Selection(NamedTuple):
+    """What is replayed of a step."""
+
+    kernels: Sequence[str]
+    """Names as in a trace."""
+    numbers: Sequence[int] | None
+    """Which launches of each, counted from 1 within the step; None: all."""
+
+
+def command(ncu: Path, program: Sequence[str], *, log: Path, selection: Selection, metrics: Sequence[str]) -> list[str]:
+    """The command line that replays what is selected between the program's start and stop."""
+    numbers = "" if selection.numbers is None else "|".join(map(str, selection.numbers))
     return [
         str(ncu),
         *("--config-file", "off"),  # a user's own would add options to ours
         *("--target-processes", "application-only"),  # workers of a DataLoader run no kernels
         *("--profile-from-start", "off"),
         *("--clock-control", "none"),
-        *("--kernel-name-base", "mangled", "--kernel-name", f"regex:{pattern(kernels)}"),
+        *("--kernel-name-base", "mangled", "--kernel-id", f"::regex:{pattern(selection.kernels)}:{numbers}"),
         *("--metrics", ",".join(metrics)),
         *("--csv", "--page", "raw", "--print-units", "base", "--print-kernel-base", "mangled"),
         *("--log-file", str(log)),
@@ -162,6 +171,7 @@ class Launch(NamedTuple):
 
     kernel: str
     """Mangled."""
+    blocks: int | None
     counters: KernelCounters
 
 
@@ -231,7 +241,13 @@ def _launch(values: dict[str, str], units: dict[str, str]) -> Launch | None:
         waves=figure(_WAVES),
         registers=None if registers is None else round(registers),
     )
-    return Launch(values.get("Kernel Name", ""), counters)
+    return Launch(values.get("Kernel Name", ""), _blocks(values.get("Grid Size", "")), counters)
+
+
+def _blocks(grid: str) -> int | None:
+    """`(2, 66, 1)` has 132."""
+    sides = re.findall(r"\d+", grid)
+    return math.prod(map(int, sides)) if sides else None
 
 
 def _number(text: str) -> float | None:

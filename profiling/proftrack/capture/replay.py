@@ -33,8 +33,10 @@ from proftrack.errors import UsageError
 from proftrack.experiment import Experiment
 from proftrack.record.counters import Replay
 
+REPLAY_SHARE = 0.4
+"""Share of the time that launches are selected for; the rest is for building, the first step, and printing."""
 _STOP_SHARE = 0.8
-"""Share of the time after which replaying stops; the rest is for the step's end and for printing."""
+"""Share of the time after which the step is interrupted."""
 _ROOT = Path(proftrack.__file__).resolve().parents[1]
 _CODE = "import sys; sys.path.append(sys.argv[1]); from proftrack.capture.replayed_step import main; main()"
 _END_SHARE = 0.95
@@ -47,7 +49,7 @@ class Replayed(Struct, frozen=True, kw_only=True):
     launches: list[ncu.Launch]
     about: Replay
     complete: bool
-    """Whether replaying went on to the step's end, so that every launch of the selected kernels is there."""
+    """Whether replaying went on to the step's end, so that every selected launch is there."""
 
 
 class _Ended(Struct):
@@ -83,8 +85,8 @@ def _is_rocm() -> bool:
     return torch.version.hip is not None
 
 
-def replay(experiment: Experiment, kernels: Sequence[str]) -> Replayed:
-    """Replay the kernels of these names, as in the run's trace, in one warm step of the experiment.
+def replay(experiment: Experiment, selection: ncu.Selection) -> Replayed:
+    """Replay what is selected of one warm step of the experiment.
 
     Takes at most timing.ncu_seconds. Raises UsageError if $PROFTRACK_NCU names no executable file.
     """
@@ -92,13 +94,13 @@ def replay(experiment: Experiment, kernels: Sequence[str]) -> Replayed:
     if executable is None:
         return _failed("Nsight Compute", 0.0, "Nsight Compute was not found", f"name its ncu in {ncu.VARIABLE}")
     tool = ncu.title(executable)
-    if not kernels:
+    if not selection.kernels:
         return _failed(tool, 0.0, "the trace has no kernels", None)
     _release_memory()
     started, seconds = time.time(), experiment.timing.ncu_seconds
     try:
         with tempfile.TemporaryDirectory(prefix="proftrack-ncu-") as folder:
-            ended = _ended(executable, experiment, kernels, Path(folder), started)
+            ended = _ended(executable, experiment, selection, Path(folder), started)
     except OSError as error:
         return _failed(tool, 0.0, f"{error.filename or executable}: {error.strerror}", None)
     took = time.time() - started
@@ -142,11 +144,11 @@ def _release_memory() -> None:
 # ---- one call of ncu -------------------------------------------------------------------------------------------------
 
 
-def _ended(executable: Path, experiment: Experiment, kernels: Sequence[str], folder: Path, started: float) -> _Ended:
+def _ended(executable: Path, experiment: Experiment, selection: ncu.Selection, folder: Path, started: float) -> _Ended:
     """Call ncu, again without the metrics that this GPU turns out not to have."""
     metrics = list(ncu.METRICS)
     while True:
-        ended = _call(executable, experiment, kernels, metrics, folder, started)
+        ended = _call(executable, experiment, selection, metrics, folder, started)
         unknown = ncu.unknown_metrics(ended.output, metrics)
         if not unknown or ended.output.launches:
             return ended
@@ -156,7 +158,7 @@ def _ended(executable: Path, experiment: Experiment, kernels: Sequence[str], fol
 def _call(
     executable: Path,
     experiment: Experiment,
-    kernels: Sequence[str],
+    selection: ncu.Selection,
     metrics: Sequence[str],
     folder: Path,
     started: float,
@@ -175,7 +177,7 @@ def _call(
     for left in (log, request.state):
         left.unlink(missing_ok=True)
     program = [sys.executable, "-c", _CODE, str(_ROOT), str(asked)]
-    line = ncu.command(executable, program, log=log, kernels=kernels, metrics=metrics)
+    line = ncu.command(executable, program, log=log, selection=selection, metrics=metrics)
     with printed.open("wb") as file, _running(line, file.fileno()) as running:
         try:
             code: int | None = running.wait(max(0.0, started + seconds - time.time()))

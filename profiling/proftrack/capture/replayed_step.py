@@ -3,12 +3,14 @@
     build | first step | warm steps |S| one step: each selected launch is run many times over |S|
                                      ^ cudaProfilerStart                                       ^ cudaProfilerStop
 
-It uses no profiler of torch: two cannot have the GPU's counters. When its time is up, replaying stops and the step runs
-to its end, so that what was replayed until then is printed.
+It uses no profiler of torch: two cannot have the GPU's counters. When its time is up the step is interrupted, and if it
+does not end by that (backward is one call), the process ends: ncu prints what was replayed until then. Calling
+cudaProfilerStop from another thread does not end replaying (2025.3).
 """
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
 import threading
@@ -24,6 +26,7 @@ from proftrack.capture.device import open_device
 from proftrack.errors import ProftrackError
 from proftrack.experiment import Experiment, workload
 from proftrack.process import Process
+from proftrack.threads import beside
 
 WARM_STEPS = 4
 """After the first: torch.compile's CUDA graphs take a warm-up run and a recording before they replay."""
@@ -43,7 +46,7 @@ class Request(Struct, frozen=True, kw_only=True):
     parent: Process
     started: float
     stop_at: float
-    """When replaying stops."""
+    """When the step is interrupted."""
     end_at: float
     """When the process ends in any case."""
 
@@ -55,7 +58,7 @@ class State(Struct):
     """What it is doing, in the infinitive."""
     done: bool = False
     stopped: bool = False
-    """Whether replaying was stopped because the time was up."""
+    """Whether the time was up before it was done."""
     error: str | None = None
 
 
@@ -69,15 +72,17 @@ def main() -> None:
     """Do what the request in the file `sys.argv[2]` says; exits with 1 if that fails."""
     request = msgspec.json.decode(Path(sys.argv[2]).read_bytes(), type=Request, dec_hook=_path)
     state = State()
-    watch = threading.Thread(target=_watch, args=(request, state), name="proftrack-watch", daemon=True)
-    watch.start()
     try:
-        experiment = msgspec.convert(request.experiment, Experiment, dec_hook=_path)
-        _replay(experiment, request, state)
+        with beside(lambda over: _watch(request, state, over)):
+            experiment = msgspec.convert(request.experiment, Experiment, dec_hook=_path)
+            _replay(experiment, request, state)
     except ProftrackError as error:
         state.error = str(error)
         _note(request, state)
         sys.exit(1)
+    except KeyboardInterrupt:
+        if not state.stopped:
+            raise
 
 
 def _replay(experiment: Experiment, request: Request, state: State) -> None:
@@ -111,20 +116,18 @@ def _replay(experiment: Experiment, request: Request, state: State) -> None:
         at("close the workload")
 
 
-def _watch(request: Request, state: State) -> None:
-    """Run in a thread: stop replaying when the time is up; end the process at the very end, or with its parent."""
+def _watch(request: Request, state: State, over: threading.Event) -> None:
+    """Run in a thread: interrupt the step when the time is up; end the process at the very end, or with its parent."""
     here = process.this_process()
-    while time.time() < request.end_at and not process.is_dead(request.parent, here):
+    while not over.wait(_POLL_S):
+        if time.time() >= request.end_at or process.is_dead(request.parent, here):
+            os._exit(1)
         if time.time() >= request.stop_at and not (state.stopped or state.done):
             state.stopped = True
             _note(request, state)
             if state.stage != _REPLAYING:
-                break  # nothing would be replayed in what is left
-            from torch.cuda import profiler  # not before the main thread has: it may still be loading torch
-
-            profiler.stop()
-        time.sleep(_POLL_S)
-    os._exit(1)
+                os._exit(1)  # nothing would be replayed in what is left
+            _thread.interrupt_main()
 
 
 def _note(request: Request, state: State) -> None:

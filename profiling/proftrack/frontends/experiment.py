@@ -64,8 +64,8 @@ def measured(
 
 
 def _with_replay(analysis: Analysis, experiment: Experiment) -> Analysis:
-    from proftrack.analysis.replay import joined, largest
-    from proftrack.capture.replay import replay
+    from proftrack.analysis.replay import joined, plan
+    from proftrack.capture.replay import REPLAY_SHARE, replay
 
-    wanted = largest(analysis, experiment.timing.ncu_kernels)
-    return joined(analysis, replay(experiment, wanted), wanted)
+    planned = plan(analysis, experiment.timing.ncu_kernels, REPLAY_SHARE * experiment.timing.ncu_seconds)
+    return joined(analysis, replay(experiment, planned.selection), planned)

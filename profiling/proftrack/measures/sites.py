@@ -31,6 +31,14 @@ class Origin(NamedTuple):
     shapes: str
 
 
+class Launched(NamedTuple):
+    """One launch of a kernel."""
+
+    origin: Origin
+    blocks: int | None
+    us: float
+
+
 def sites(view: View, owner: Ints, windows: Windows | None) -> list[Site]:
     """The typical steps' GPU work by launching operator, input shapes and name, most busy time first.
 
@@ -94,8 +102,8 @@ def _operator(table: EventTable, code: int) -> str:
     return STEP if is_step(name) else name
 
 
-def origins(view: View, owner: Ints, kernels: Collection[str]) -> list[dict[str, list[Origin]]]:
-    """For each recorded step, what launched its launches of these kernels, by kernel, in the order of launching.
+def launched(view: View, owner: Ints, kernels: Collection[str]) -> list[dict[str, list[Launched]]]:
+    """For each recorded step, its launches of these kernels, by kernel, in the order of launching.
 
     `owner` as in `sites`. A graph's kernels have one launch: they count in the order in which they ran.
     """
@@ -103,12 +111,14 @@ def origins(view: View, owner: Ints, kernels: Collection[str]) -> list[dict[str,
     wanted = table.named(lambda name: name in kernels)[links.gpu] & (table.kind[links.gpu] == Kind.KERNEL)
     rows = np.flatnonzero(wanted & (owned.step != NONE))
     rows = rows[np.lexsort((owned.start[rows], table.ts[links.launch[rows]]))]
-    out: list[dict[str, list[Origin]]] = [defaultdict(list) for _ in range(len(view.steps))]
+    out: list[dict[str, list[Launched]]] = [defaultdict(list) for _ in range(len(view.steps))]
     for row in rows.tolist():
         launcher = int(view.forest.rows[owner[row]]) if owner[row] != NONE else NONE
         operator, signature = (NONE, NONE) if launcher == NONE else (table.name[launcher], table.signature[launcher])
+        kernel, blocks = links.gpu[row], int(table.blocks[links.gpu[row]])
         origin = _origin(table, int(operator), int(signature))
-        out[owned.step[row]][table.names[table.name[links.gpu[row]]]].append(origin)
+        launch = Launched(origin, None if blocks == NONE else blocks, int(table.dur[kernel]) / 1000)
+        out[owned.step[row]][table.names[table.name[kernel]]].append(launch)
     return out
 
 
