@@ -35,7 +35,8 @@ from proftrack.errors import UsageError
 from proftrack.experiment import Experiment, load
 from proftrack.process import this_process
 from proftrack.record.counters import KernelCounters, Replay
-from proftrack.report.pages import tables
+from proftrack.report.chains import Chain
+from proftrack.report.pages import full, tables
 
 ADD = (
     "_ZN2at6native29vectorized_elementwise_kernelILi8ENS0_15CUDAFunctor_addIN3c108BFloat16EEESt5arrayIPcLm3EEEEviT0_T1_"
@@ -627,6 +628,22 @@ def test_figures_that_only_some_launches_have() -> None:
     assert joining.merged([counted(10), KernelCounters(launches=1, duration_us=5)]).shares == {}
 
 
+def test_modules_around_the_launches(tmp_path: Path) -> None:
+    """Two of three launches of one shape are in Linear_0, and one is in no module but its operator."""
+    trace = many([WIDE, WIDE, TALL, WIDE])
+    trace.python("nn.Module: MLP_0", at=40, dur=240).python("nn.Module: Linear_0", at=45, dur=130)
+    result = replayed(*[("gemm", counted(10))] * 4)
+    record = join(tmp_path, trace, result, ["gemm"])
+    assert {site.shapes: site.modules for site in record.sites} == {
+        "[[8,512],[512,8]]": ["Linear_0"],
+        "[[512,8],[8,512]]": ["MLP_0"],
+    }
+    assert [row[1].text for row in tables.replayed(record, by_site=True).cells] == [
+        "aten::mm [[8,512],[512,8]] in Linear_0",
+        "aten::mm [[512,8],[8,512]] in MLP_0",
+    ]
+
+
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -747,6 +764,14 @@ def test_the_report_has_a_row_for_each_operator_and_shapes(tmp_path: Path) -> No
         ["add", "aten::add [[8,512],[512,8]]", "1", "4.00 us"],
     ]
     assert next(row[1].text for row in tables.replayed(record).cells) == "aten::mm [[8,512],[512,8]] and 1 other"
+
+
+def test_how_a_replayed_kernel_is_launched_stands_beside_what_it_uses() -> None:
+    chain = Chain(kernel="gemm", links=["step", "aten::mm"], share=1.0, ways=1)
+    counters = counted(10, 0.9)
+    shares = {"dram": 0.9, "tensor": 0.11, "fp32": 0.04}
+    assert full._way(chain, structs.replace(counters, shares=shares)).text == "replayed: dram 90.0 %, tensor 11.0 %"
+    assert full._way(chain, None).text == ""
 
 
 # ---- on a GPU --------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from msgspec import structs
@@ -22,7 +22,6 @@ from proftrack.measures.sites import launched as launched_by
 from proftrack.measures.tables import launching_row
 from proftrack.measures.view import view
 from proftrack.record.counters import KernelCounters, Replay, Unit
-from proftrack.record.figures import Kernel, Site
 from proftrack.trace.categories import Kind
 from proftrack.trace.table import EventTable
 
@@ -34,7 +33,6 @@ LAUNCH_SECONDS, PASSES = 0.15, 15
 the kernel writes is saved and restored between them."""
 _NAMED = 3
 """Kernels that a sentence names."""
-_Row = TypeVar("_Row", Kernel, Site)
 _Step = dict[str, list[Launched]]
 
 
@@ -113,16 +111,21 @@ def joined(analysis: Analysis, replayed: Replayed, planned: Planned) -> Analysis
     by_name = _by_name(replayed.launches, {kernel.name for kernel in record.kernels})
     kernels: dict[str, KernelCounters] = {}
     sites: dict[tuple[str, Origin], KernelCounters] = {}
+    modules: dict[tuple[str, Origin], list[str]] = {}
     for name, launches in by_name.items():
         counters = [launch.counters for launch in launches]
         found = _found(name, launches, planned, complete=replayed.complete)
         kernels[name] = merged(counters, found and found.stand_for)
         sites |= {(name, origin): figures for origin, figures in _by_origin(counters, found).items()}
+        modules |= {(name, origin): names for origin, names in _modules(found).items()}
     about = _with_missing(replayed.about, [name for name in wanted if name not in by_name])
     record = structs.replace(
         record,
-        kernels=[_counted(kernel, kernels.get(kernel.name)) for kernel in record.kernels],
-        sites=[_counted(s, sites.get((s.kernel, Origin(s.operator, s.shapes)))) for s in record.sites],
+        kernels=[structs.replace(kernel, counters=kernels.get(kernel.name)) for kernel in record.kernels],
+        sites=[
+            structs.replace(site, counters=sites.get(key), modules=modules.get(key, []))
+            for site, key in ((s, (s.kernel, Origin(s.operator, s.shapes))) for s in record.sites)
+        ],
         replay=about,
         run=record.run and structs.replace(record.run, notes=[*record.run.notes, *filter(None, [about.problem])]),
     )
@@ -174,6 +177,15 @@ def _by_origin(counters: Sequence[KernelCounters], found: _Found | None) -> dict
     return {origin: merged(group) for origin, group in groups.items()}
 
 
+def _modules(found: _Found | None) -> dict[Origin, list[str]]:
+    """The modules around all launches of the step, by operator and shapes, the one with most time first."""
+    time: dict[Origin, Counter[str]] = defaultdict(Counter)
+    for launch in found.launches if found is not None else []:
+        if launch.module:
+            time[launch.origin][launch.module] += launch.us  # type: ignore[assignment]
+    return {origin: [module for module, _ in modules.most_common()] for origin, modules in time.items()}
+
+
 def _selected(launches: Sequence[Launched], numbers: Sequence[int] | None) -> Iterator[list[Launched]]:
     """What ncu takes the numbers for: those of a name (2025.3), or of a name and a grid (its later documentation)."""
     if numbers is None:
@@ -190,10 +202,6 @@ def _selected(launches: Sequence[Launched], numbers: Sequence[int] | None) -> It
 
 def _agree(replayed: Launch, recorded: Launched) -> bool:
     return None in (replayed.blocks, recorded.blocks) or replayed.blocks == recorded.blocks
-
-
-def _counted(row: _Row, counters: KernelCounters | None) -> _Row:
-    return row if counters is None else structs.replace(row, counters=counters)
 
 
 def merged(launches: Sequence[KernelCounters], stands_for: Sequence[float] | None = None) -> KernelCounters:

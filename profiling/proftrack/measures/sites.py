@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proftrack.measures.tables import kind_of_work
+from proftrack.measures.nesting import nest
+from proftrack.measures.tables import MODULE, kind_of_work
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
 from proftrack.record.figures import Site
@@ -35,6 +36,8 @@ class Launched(NamedTuple):
     """One launch of a kernel."""
 
     origin: Origin
+    module: str
+    """The innermost nn.Module call around it; empty if there is none, or stacks were not recorded."""
     blocks: int | None
     us: float
 
@@ -112,14 +115,27 @@ def launched(view: View, owner: Ints, kernels: Collection[str]) -> list[dict[str
     rows = np.flatnonzero(wanted & (owned.step != NONE))
     rows = rows[np.lexsort((owned.start[rows], table.ts[links.launch[rows]]))]
     out: list[dict[str, list[Launched]]] = [defaultdict(list) for _ in range(len(view.steps))]
-    for row in rows.tolist():
+    for row, module in zip(rows.tolist(), _modules(table, links.launch[rows]), strict=True):
         launcher = int(view.forest.rows[owner[row]]) if owner[row] != NONE else NONE
         operator, signature = (NONE, NONE) if launcher == NONE else (table.name[launcher], table.signature[launcher])
         kernel, blocks = links.gpu[row], int(table.blocks[links.gpu[row]])
         origin = _origin(table, int(operator), int(signature))
-        launch = Launched(origin, None if blocks == NONE else blocks, int(table.dur[kernel]) / 1000)
+        launch = Launched(origin, module, None if blocks == NONE else blocks, int(table.dur[kernel]) / 1000)
         out[owned.step[row]][table.names[table.name[kernel]]].append(launch)
     return out
+
+
+def _modules(table: EventTable, calls: Ints) -> list[str]:
+    """The innermost nn.Module call around each of these rows."""
+    is_module = table.of_kind(Kind.PYTHON) & table.named(lambda name: name.startswith(MODULE))
+    if not is_module.any():
+        return [""] * len(calls)
+    mask = is_module.copy()
+    mask[calls] = True
+    forest = nest(table, mask)
+    around = forest.nearest(forest.position_of(len(table))[calls], is_module[forest.rows])
+    names = [table.names[code].removeprefix(MODULE) for code in table.name[forest.rows].tolist()]
+    return ["" if position == NONE else names[position] for position in around.tolist()]
 
 
 def shared_time(start: Ints, end: Ints) -> npt.NDArray[np.float64]:

@@ -200,6 +200,9 @@ class Site(Struct, frozen=True, kw_only=True):
     """Its share of B times the steps; all sites add up to that. Concurrent work shares its time equally."""
     counters: KernelCounters | None = None
     """Of those of its launches that were replayed."""
+    modules: list[str] = []
+    """If it was replayed and stacks were recorded: the innermost nn.Module calls around its launches, the one with most
+    time first."""
 
 
 class Region(Struct, frozen=True, kw_only=True):

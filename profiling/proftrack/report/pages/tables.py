@@ -10,8 +10,9 @@ from proftrack.record import Record
 from proftrack.record.counters import KernelCounters, Unit
 from proftrack.record.figures import Kernel, Region, Site
 from proftrack.report.document import Cell, Column, Table
-from proftrack.text import counted, duration, factor, number, percent, plain, scaled
+from proftrack.text import counted, duration, factor, listed, number, percent, plain, scaled
 
+_MODULES = 2
 ROWS = 100
 """Rows of one table."""
 _NAME = 160
@@ -158,7 +159,9 @@ def _launched_by(sites: Sequence[Site]) -> str:
     if not sites:
         return ""
     site, more = sites[0], len(sites) - 1
-    return f"{site.operator or '-'} {site.shapes}".strip() + (f" and {counted(more, 'other')}" if more else "")
+    modules = [*site.modules[:_MODULES], *([counted(n, "other")] if (n := len(site.modules) - _MODULES) > 0 else [])]
+    inside = f" in {listed(modules)}" if modules else ""
+    return f"{site.operator or '-'} {site.shapes}".strip() + inside + (f" and {counted(more, 'other')}" if more else "")
 
 
 def _least_bytes(kernel: Kernel) -> float | None:
