@@ -285,13 +285,26 @@ def test_what_was_replayed_before_the_time_was_up_is_kept(fake: Ncu, experiment:
     replayed = replaying.replay(experiment, NVJET)
     assert len(replayed.launches) == 3
     assert not replayed.complete
-    assert replayed.about.problem == "Only the first 3 launches were replayed in 60 s (timing.ncu_seconds)."
+    assert replayed.about.problem == (
+        "Not all was replayed, only the first 3 launches: there were only 60 s (timing.ncu_seconds) to replay a step; "
+        "allow more with --ncu_seconds."
+    )
+
+
+def test_a_workload_that_fails_in_the_replayed_step_leaves_what_was_replayed(fake: Ncu, experiment: Experiment) -> None:
+    fake.plan(fake_ncu.table([("nvjet", named(PRODUCT))]), state={"stage": "replay a step", "error": "no"}, code=1)
+    replayed = replaying.replay(experiment, NVJET)
+    assert (len(replayed.launches), replayed.complete) == (1, False)
+    assert "only the first 1 launch: the workload failed" in str(replayed.about.problem)
 
 
 def test_without_ncu_or_without_kernels(experiment: Experiment, fake: Ncu, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "the trace has no kernels" in str(replaying.replay(experiment, Selection([], None)).about.problem)
     monkeypatch.setattr(ncu, "find_ncu", lambda: None)
     assert "Nsight Compute was not found" in str(replaying.replay(experiment, NVJET).about.problem)
+    monkeypatch.undo()
+    monkeypatch.setenv(ncu.VARIABLE, "/missing/ncu")
+    assert "/missing/ncu: not an executable file" in str(replaying.replay(experiment, NVJET).about.problem)
     assert fake.calls == []
 
 

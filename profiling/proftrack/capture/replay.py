@@ -32,6 +32,7 @@ from proftrack.capture.replayed_step import Request, State, as_plain
 from proftrack.errors import UsageError
 from proftrack.experiment import Experiment
 from proftrack.record.counters import Replay
+from proftrack.text import counted
 
 REPLAY_SHARE = 0.4
 """Share of the time that launches are selected for; the rest is for building, the first step, and printing."""
@@ -86,11 +87,11 @@ def _is_rocm() -> bool:
 
 
 def replay(experiment: Experiment, selection: ncu.Selection) -> Replayed:
-    """Replay what is selected of one warm step of the experiment.
-
-    Takes at most timing.ncu_seconds. Raises UsageError if $PROFTRACK_NCU names no executable file.
-    """
-    executable = ncu.find_ncu()
+    """Replay what is selected of one warm step of the experiment. Takes at most timing.ncu_seconds."""
+    try:
+        executable = ncu.find_ncu()
+    except UsageError as error:
+        return _failed("Nsight Compute", 0.0, error.problem, error.remedy)
     if executable is None:
         return _failed("Nsight Compute", 0.0, "Nsight Compute was not found", f"name its ncu in {ncu.VARIABLE}")
     tool = ncu.title(executable)
@@ -103,34 +104,39 @@ def replay(experiment: Experiment, selection: ncu.Selection) -> Replayed:
             ended = _ended(executable, experiment, selection, Path(folder), started)
     except OSError as error:
         return _failed(tool, 0.0, f"{error.filename or executable}: {error.strerror}", None)
-    took = time.time() - started
-    if ended.output.launches:
-        problem = None
-        if ended.state.stopped or ended.code is None:
-            count = len(ended.output.launches)
-            problem = f"Only the first {count} launches were replayed in {seconds:g} s (timing.ncu_seconds)."
-        about = Replay(tool=tool, launches=len(ended.output.launches), seconds=round(took, 3), problem=problem)
-        return Replayed(launches=ended.output.launches, about=about, complete=problem is None)
-    return _failed(tool, took, *_why_nothing(ended, seconds))
+    launches, took = ended.output.launches, time.time() - started
+    why = _why_not_all(ended, seconds)
+    if not launches:
+        return _failed(tool, took, *(why or (_NOTHING, None)))
+    problem = why and f"Not all was replayed, only the first {counted(len(launches), 'launch')}: {_sentence(*why)}"
+    about = Replay(tool=tool, launches=len(launches), seconds=round(took, 3), problem=problem)
+    return Replayed(launches=launches, about=about, complete=problem is None)
 
 
 def _failed(tool: str, seconds: float, problem: str, remedy: str | None) -> Replayed:
-    sentence = f"No kernel was replayed: {problem}{f'; {remedy}' if remedy else ''}."
-    return Replayed(launches=[], about=Replay(tool=tool, seconds=round(seconds, 3), problem=sentence), complete=False)
+    about = Replay(
+        tool=tool, seconds=round(seconds, 3), problem=f"No kernel was replayed: {_sentence(problem, remedy)}"
+    )
+    return Replayed(launches=[], about=about, complete=False)
 
 
-def _why_nothing(ended: _Ended, seconds: float) -> tuple[str, str | None]:
-    """Problem and remedy if no launch was replayed."""
+def _sentence(problem: str, remedy: str | None) -> str:
+    return f"{problem}; {remedy}." if remedy else f"{problem}."
+
+
+_NOTHING = "the step launched none of the largest kernels of the trace when it was run again"
+
+
+def _why_not_all(ended: _Ended, seconds: float) -> tuple[str, str | None] | None:
+    """Problem and remedy if replaying did not go on to the step's end."""
     state, limit = ended.state, f"{seconds:g} s (timing.ncu_seconds)"
     explained = ncu.explained(ended.output.messages)
-    if explained is not None:
+    if explained is not None or state.done:
         return explained
     if state.error is not None:
         return f"the workload failed in a process of its own ({state.error})", None
     if ended.code is None or state.stopped:
         return f"there were only {limit} to {state.stage}", "allow more with --ncu_seconds"
-    if state.done:
-        return "the step launched none of the largest kernels of the trace when it was run again", None
     return f"Nsight Compute ended with exit code {ended.code}, when it was to {state.stage}", None
 
 
@@ -212,7 +218,10 @@ def _kill(running: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(psutil.Error):  # whatever left the group, too
         started = psutil.Process(running.pid).children(recursive=True)
     with contextlib.suppress(OSError):
-        os.killpg(running.pid, signal.SIGKILL)
+        if hasattr(os, "killpg"):
+            os.killpg(running.pid, signal.SIGKILL)
+        else:
+            running.kill()
     for each in started:
         with contextlib.suppress(psutil.Error):
             each.kill()
