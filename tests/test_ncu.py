@@ -204,7 +204,6 @@ def test_nothing_printed(text: str) -> None:
         ),
         ("==ERROR== unrecognised option '--rename'. Use --help for further details.", "too old"),
         ("==ERROR== Profiling is not supported on device 0.", "does not support this GPU"),
-        ("==ERROR== The moon is full.", "Nsight Compute says: The moon is full"),
     ],
 )
 def test_each_error_has_its_reason(message: str, said: str) -> None:
@@ -212,8 +211,11 @@ def test_each_error_has_its_reason(message: str, said: str) -> None:
     assert said in f"{problem}; {remedy}"
 
 
-def test_the_programs_own_exit_code_is_no_error_of_ncu() -> None:
-    assert ncu.explained(["The application returned an error code (1)."]) is None
+def test_an_unknown_error_is_quoted_and_the_programs_own_exit_code_is_none() -> None:
+    own = "The application returned an error code (1)."
+    assert ncu.explained(["The moon is full.", own]) is None
+    assert ncu.quoted([own, "The moon is full."]) == "Nsight Compute says: The moon is full"
+    assert ncu.quoted([own]) is None
 
 
 # ---- one replay ------------------------------------------------------------------------------------------------------
@@ -286,16 +288,26 @@ def test_what_was_replayed_before_the_time_was_up_is_kept(fake: Ncu, experiment:
     assert len(replayed.launches) == 3
     assert not replayed.complete
     assert replayed.about.problem == (
-        "Not all was replayed, only the first 3 launches: there were only 60 s (timing.ncu_seconds) to replay a step; "
+        "Only 3 launches could be replayed: there were only 60 s (timing.ncu_seconds) to replay a step; "
         "allow more with --ncu_seconds."
     )
+
+
+def test_the_launch_that_was_cut_off_is_not_the_reason(fake: Ncu, experiment: Experiment) -> None:
+    """As seen when the process ended itself: its last launch failed to be profiled, those before it are printed."""
+    cut = '==ERROR== Failed to profile "vectorized_elementwise_kernel" in process 1177\n'
+    state = {"stage": "replay a step", "stopped": True}
+    fake.plan(cut + fake_ncu.table([("nvjet", named(PRODUCT))]), state=state, code=1)
+    assert "only 60 s" in str(replaying.replay(experiment, NVJET).about.problem)
+    fake.plan(cut + fake_ncu.table([("nvjet", named(PRODUCT))]))
+    assert "Failed to profile" in str(replaying.replay(experiment, NVJET).about.problem)
 
 
 def test_a_workload_that_fails_in_the_replayed_step_leaves_what_was_replayed(fake: Ncu, experiment: Experiment) -> None:
     fake.plan(fake_ncu.table([("nvjet", named(PRODUCT))]), state={"stage": "replay a step", "error": "no"}, code=1)
     replayed = replaying.replay(experiment, NVJET)
     assert (len(replayed.launches), replayed.complete) == (1, False)
-    assert "only the first 1 launch: the workload failed" in str(replayed.about.problem)
+    assert "Only 1 launch could be replayed: the workload failed" in str(replayed.about.problem)
 
 
 def test_without_ncu_or_without_kernels(experiment: Experiment, fake: Ncu, monkeypatch: pytest.MonkeyPatch) -> None:

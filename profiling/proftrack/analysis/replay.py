@@ -28,8 +28,8 @@ from proftrack.trace.table import EventTable
 if TYPE_CHECKING:
     from proftrack.capture.replay import Replayed
 
-LAUNCH_SECONDS, PASSES = 0.15, 15
-"""What one launch takes to replay, besides its own time in each pass. On an H200 it was 0.1 s and 9 passes; memory that
+LAUNCH_SECONDS, PASSES = 0.35, 15
+"""What one launch takes to replay, besides its own time in each pass. On an H200 it was 0.3 s and 9 passes; memory that
 the kernel writes is saved and restored between them."""
 _NAMED = 3
 """Kernels that a sentence names."""

@@ -301,10 +301,15 @@ _PROBLEMS = (
 """What ncu's messages contain, what that means, and the remedy."""
 
 
-def explained(messages: Sequence[str]) -> tuple[str, str | None] | None:
-    """Problem and remedy by ncu's error messages; None if it reported no error."""
+def explained(messages: Sequence[str]) -> tuple[str, str] | None:
+    """Problem and remedy by ncu's error messages; None if there is none that is known."""
     for said, problem, remedy in _PROBLEMS:
         if any(re.search(said, message, re.IGNORECASE) for message in messages):
             return problem, remedy
+    return None
+
+
+def quoted(messages: Sequence[str]) -> str | None:
+    """The first error message in ncu's words; None if there is none, or only that the program failed."""
     first = next((message for message in messages if "application returned an error" not in message), None)
-    return (f"Nsight Compute says: {first[:300].rstrip('.')}", None) if first else None
+    return f"Nsight Compute says: {first[:300].rstrip('.')}" if first else None

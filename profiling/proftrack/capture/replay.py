@@ -108,7 +108,7 @@ def replay(experiment: Experiment, selection: ncu.Selection) -> Replayed:
     why = _why_not_all(ended, seconds)
     if not launches:
         return _failed(tool, took, *(why or (_NOTHING, None)))
-    problem = why and f"Not all was replayed, only the first {counted(len(launches), 'launch')}: {_sentence(*why)}"
+    problem = why and f"Only {counted(len(launches), 'launch')} could be replayed: {_sentence(*why)}"
     about = Replay(tool=tool, launches=len(launches), seconds=round(took, 3), problem=problem)
     return Replayed(launches=launches, about=about, complete=problem is None)
 
@@ -130,14 +130,16 @@ _NOTHING = "the step launched none of the largest kernels of the trace when it w
 def _why_not_all(ended: _Ended, seconds: float) -> tuple[str, str | None] | None:
     """Problem and remedy if replaying did not go on to the step's end."""
     state, limit = ended.state, f"{seconds:g} s (timing.ncu_seconds)"
-    explained = ncu.explained(ended.output.messages)
-    if explained is not None or state.done:
-        return explained
-    if state.error is not None:
+    known, said = ncu.explained(ended.output.messages), ncu.quoted(ended.output.messages)
+    if known is not None:
+        return known
+    if not state.done and state.error is not None:
         return f"the workload failed in a process of its own ({state.error})", None
-    if ended.code is None or state.stopped:
+    if not state.done and (ended.code is None or state.stopped):
         return f"there were only {limit} to {state.stage}", "allow more with --ncu_seconds"
-    return f"Nsight Compute ended with exit code {ended.code}, when it was to {state.stage}", None
+    if said is None and not state.done:
+        said = f"Nsight Compute ended with exit code {ended.code}, when it was to {state.stage}"
+    return None if said is None else (said, None)
 
 
 def _release_memory() -> None:

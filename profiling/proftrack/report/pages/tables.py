@@ -12,7 +12,7 @@ from proftrack.record.figures import Kernel, Region, Site
 from proftrack.report.document import Cell, Column, Table
 from proftrack.text import counted, duration, factor, listed, number, percent, plain, scaled
 
-_MODULES = 2
+_MODULES, _SHAPES = 2, 80
 ROWS = 100
 """Rows of one table."""
 _NAME = 160
@@ -161,7 +161,8 @@ def _launched_by(sites: Sequence[Site]) -> str:
     site, more = sites[0], len(sites) - 1
     modules = [*site.modules[:_MODULES], *([counted(n, "other")] if (n := len(site.modules) - _MODULES) > 0 else [])]
     inside = f" in {listed(modules)}" if modules else ""
-    return f"{site.operator or '-'} {site.shapes}".strip() + inside + (f" and {counted(more, 'other')}" if more else "")
+    what = f"{site.operator or '-'} {plain(site.shapes, _SHAPES)}".strip()
+    return what + inside + (f" and {counted(more, 'other')}" if more else "")
 
 
 def _least_bytes(kernel: Kernel) -> float | None:
