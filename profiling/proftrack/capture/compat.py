@@ -156,6 +156,13 @@ def storage_of(tensor: Any) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def weak_storage(tensor: Any) -> Any:
+    """While this object lives, `storage_of` the tensor is no other storage's, though its memory may be freed."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    return StorageWeakRef(tensor.untyped_storage())
+
+
 # ---- torch.compile ---------------------------------------------------------------------------------------------------
 
 
@@ -278,10 +285,10 @@ def capturing() -> bool:
 # ---- products of narrow types, and TF32 ------------------------------------------------------------------------------
 
 
-def float8_product(x: Any, columns: Any) -> Any:
-    """A product of float8 matrices, the second stored by columns; its result is bfloat16. Unit scales.
+def float8_product(x: Any, columns: Any) -> Callable[[], Any]:
+    """A function that multiplies float8 matrices, the second stored by columns, to bfloat16 (with scales of one).
 
-    Raises RuntimeError if the device has none, AttributeError if torch has no `_scaled_mm`.
+    It raises RuntimeError if the device has no such product, AttributeError if torch has no `_scaled_mm`.
     """
     import torch
 
@@ -291,10 +298,10 @@ def float8_product(x: Any, columns: Any) -> Any:
     )
 
 
-def int8_product(x: Any, columns: Any) -> Any:
-    """A product of int8 matrices, the second stored by columns; its result is int32.
+def int8_product(x: Any, columns: Any) -> Callable[[], Any]:
+    """A function that multiplies int8 matrices, the second stored by columns, to int32.
 
-    Raises RuntimeError if the device has none, AttributeError if torch has no `_int_mm`.
+    It raises RuntimeError if the device has no such product, AttributeError if torch has no `_int_mm`.
     """
     import torch
 

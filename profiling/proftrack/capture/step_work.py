@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from proftrack.capture import compat
@@ -282,6 +282,7 @@ class _Traffic:
         self.read: dict[int, dict[Any, int]] = {}
         self.written: dict[int, dict[Any, int]] = {}
         self.capacity: dict[int, int] = {}
+        self._kept: dict[int, Any] = {}
         self._outputs = 0
 
     def operator(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -302,13 +303,13 @@ class _Traffic:
                 if name in _OVERWRITING or "out" in kwargs:
                     self._overwrite(tensor)
         given = {storage_of(t) for t in tensors_in((args, kwargs))}
-        self.made.update(key for t in tensors_in(out) if (key := storage_of(t)) not in given)
+        self._make(tensor for tensor in tensors_in(out) if storage_of(tensor) not in given)
 
     def opaque(self, args: Any, out: Any) -> None:
         """Record an operator without a schema: it reads what it is given."""
         for tensor in tensors_in(args):
             self._note(self.read, tensor, _bytes(tensor))
-        self.made.update(storage_of(t) for t in tensors_in(out))
+        self._make(tensors_in(out))
 
     def replayed(self, graph: _Traffic) -> None:
         """Record what a graph reads and changes; its own tensors are the step's from now on."""
@@ -334,10 +335,21 @@ class _Traffic:
             for key, views in noted.items()
         )
 
-    def _note(self, noted: dict[int, dict[Any, int]], tensor: Any, moved: int) -> None:
+    def _make(self, tensors: Iterable[Any]) -> None:
+        for tensor in tensors:
+            self.made.add(self._key(tensor))
+
+    def _key(self, tensor: Any) -> int:
+        """An identifier of the tensor's memory, which no other memory gets while this traffic is known."""
         key = storage_of(tensor)
-        if tensor.device.type != self._device_type or key in self.made:
+        if key not in self._kept:
+            self._kept[key] = compat.weak_storage(tensor)
+        return key
+
+    def _note(self, noted: dict[int, dict[Any, int]], tensor: Any, moved: int) -> None:
+        if tensor.device.type != self._device_type or storage_of(tensor) in self.made:
             return
+        key = self._key(tensor)
         if noted is self.read and key in self._overwritten:
             return
         self.capacity[key] = tensor.untyped_storage().nbytes()
