@@ -83,6 +83,10 @@ class Measures:
     """Host rows recorded in the window, including Python functions."""
     work: TraceWork | None = None
     """None if no shapes were recorded."""
+    launched_us: dict[str, float] = field(default_factory=dict)
+    """Time of kernels that the host launched without an operator, by name."""
+    replayed_us: float = 0.0
+    """Time of kernels that CUDA graphs launched."""
     cpu: CpuWork | None = None
     """Only for a trace without GPU work, and only with ceilings."""
     other_us: dict[str, float] = field(default_factory=dict)
@@ -168,6 +172,7 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
     gpu = _gpu_part(seen, windows, classes, outliers)
     shapes = len(table.signatures) > 0 and len(seen.forest.rows) > 0
     owned = work.Owned(seen.links.gpu, owner, operators, costs)
+    outside = work.outside_operators(table, seen.forest, seen.links)
     own = (seen.owned.step != NONE) & ~np.isin(seen.owned.step, [outlier.step for outlier in outliers])
     return Measures(
         window=_window(seen, windows),
@@ -192,6 +197,8 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         compiling_us=_compiling(seen, outliers),
         modules=tables.modules(table, seen.links),
         work=work.trace_work(table, seen.forest, owned, own) if shapes else None,
+        launched_us=outside.launched_us,
+        replayed_us=outside.replayed_us,
         cpu=work.cpu_work(work.cpu_calls(table, seen.forest, operators), ceilings)
         if ceilings and not len(seen.links.gpu)
         else None,

@@ -11,10 +11,13 @@ import numpy.typing as npt
 
 from proftrack.measures.costs import Cost, cost_of
 from proftrack.measures.intervals import union
+from proftrack.measures.kernels import kind_of_kernel
+from proftrack.measures.links import Links
 from proftrack.measures.nesting import Forest
 from proftrack.record.ceilings import PARALLEL, Ceilings
 from proftrack.record.figures import CpuCalls, CpuTrace, CpuWork, Limit, TraceWork
 from proftrack.trace.categories import Kind
+from proftrack.trace.codes import distinct
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 Floats = npt.NDArray[np.float64]
@@ -121,6 +124,39 @@ def trace_work(table: EventTable, forest: Forest, owned: Owned, own: Bools) -> T
     uncounted_ns = np.bincount(group, weights=table.dur[gpu[missing]], minlength=len(unique))
     largest = [table.names[unique[i]] for i in np.argsort(-uncounted_ns)[:5].tolist()]
     return TraceWork(flops_by_dtype=flops, uncounted_us=float(uncounted_ns.sum()) / 1000, uncounted=largest)
+
+
+class Outside(NamedTuple):
+    """Kernels that no operator launched: no dispatch counter saw them as they ran."""
+
+    launched_us: dict[str, float]
+    """Time of those that the host launched one by one (Triton, extensions that bypass torch), by name."""
+    replayed_us: float
+    """Time of those that CUDA graphs launched."""
+
+
+def outside_operators(table: EventTable, forest: Forest, links: Links) -> Outside:
+    """The kernels launched by no operator. Collectives have none around them, and no work to count."""
+    kernel = (table.kind[links.gpu] == Kind.KERNEL) & (links.launch != NONE)
+    by_graph = np.isin(links.launch, links.calls[links.graph_calls])
+    inside = np.zeros(len(links.gpu), dtype=bool)
+    if len(forest.rows):
+        is_operator = (table.of_kind(Kind.CPU_OP) & table.named(_is_operator))[forest.rows]
+        at = np.where(links.launch == NONE, NONE, forest.position_of(len(table))[links.launch])
+        inside = forest.nearest(at, is_operator) != NONE
+    rows = links.gpu[kernel & ~by_graph & ~inside]
+    names, group = distinct(table.name[rows].astype(np.int64), len(table.names))
+    total = np.bincount(group, weights=table.dur[rows], minlength=len(names)) / 1000
+    launched = {table.names[name]: us for name, us in zip(names.tolist(), total.tolist(), strict=True)}
+    return Outside(
+        {name: us for name, us in launched.items() if kind_of_kernel(name) != "communication"},
+        float(table.dur[links.gpu[kernel & by_graph]].sum()) / 1000,
+    )
+
+
+def _is_operator(name: str) -> bool:
+    """Whether a row of an operator's category is one: autograd's nodes and compiled regions are named differently."""
+    return "::" in name and not name.startswith("autograd::")
 
 
 OFF_RIDGE = 2.0

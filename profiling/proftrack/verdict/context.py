@@ -5,14 +5,15 @@ from __future__ import annotations
 from msgspec import Struct
 
 from proftrack.measures import Measures
-from proftrack.record.ceilings import Ceilings, StepWork
+from proftrack.record.ceilings import REPLAYED_GRAPH, Ceilings, StepWork
 from proftrack.record.counters import Counters
 from proftrack.record.environment import GpuState
 from proftrack.record.figures import KernelKind
 from proftrack.record.timing import Timing
 from proftrack.verdict.thresholds import Thresholds
 
-_TORCH = ("aten.", "prims.", "profiler.", "c10d.", "_c10d_functional.", "c10d_functional.")
+_OF_COMPILER = "triton_"
+"""How the names of the kernels begin that torch.compile generates."""
 _ARITHMETIC: tuple[KernelKind, ...] = ("matmul", "gemv", "convolution", "attention")
 _COUNTS_DIFFER = 1.1
 """Counted FLOPs and those by shapes may differ this much: formulas treat masks and padding differently."""
@@ -76,7 +77,8 @@ class Context(Struct, frozen=True, kw_only=True):
                 sum(measures.busy_by_limit_us.values()), 1e-9
             )
             return min(max(unknown / total, moving), 1.0)
-        return min((_custom_us(work, measures) + _missed_us(work, measures)) / total, 1.0)
+        known = [_named_us(work, measures), _launched_us(work, measures), _missed_us(work, measures)]
+        return min(sum(known) / total, 1.0)
 
     def roofline_us(self, measures: Measures) -> float | None:
         """R, or None if the ceilings or the work are unknown."""
@@ -84,16 +86,50 @@ class Context(Struct, frozen=True, kw_only=True):
         return None if work is None or self.ceilings is None else work.roofline_time_us(self.ceilings)
 
 
-def _custom_us(work: StepWork, measures: Measures) -> float:
-    """GPU time of uncounted operators that are not torch's own. Those move and transform data: their bytes count."""
-    custom = {name.replace(".", "::", 1) for name in work.uncounted_ops if not name.startswith(_TORCH)}
-    return sum(op.cuda_time_us for op in measures.ops if op.name in custom)
+def _named_us(work: StepWork, measures: Measures) -> float:
+    """GPU time of the operators that the counter names because it could not count them.
+
+    A replayed graph shows no operators: there a kernel belongs to one if it has its name. If none has, the whole graph
+    counts, for any of its kernels may be meant.
+    """
+    if REPLAYED_GRAPH in work.uncounted_ops:
+        return measures.replayed_us + _ops_us(work.uncounted_ops, measures)
+    seen = {op.name for op in measures.ops}
+    hidden = [name for name in work.uncounted_ops if _row_name(name) not in seen]
+    us = _ops_us(work.uncounted_ops, measures)
+    if not hidden or not (measures.replayed_us or measures.launched_us):
+        return us
+    bare = [name.rpartition(".")[2].strip("_").lower() for name in hidden]
+    found = [[k.total_us for k in measures.kernels if name in k.name.lower()] for name in bare]
+    return us + (sum(map(sum, found)) if all(found) else measures.replayed_us)
+
+
+def _row_name(operator: str) -> str:
+    """An operator's name in a trace."""
+    return operator.replace(".", "::", 1)
+
+
+def _ops_us(operators: list[str], measures: Measures) -> float:
+    names = {_row_name(name) for name in operators}
+    return sum(op.cuda_time_us for op in measures.ops if op.name in names)
+
+
+def _launched_us(work: StepWork, measures: Measures) -> float:
+    """GPU time of kernels that Python launched itself, in a graph or not.
+
+    torch.compile's own kernels do the work of operators that were counted.
+    """
+    names = set(work.launched_kernels)
+    direct = sum(us for name, us in measures.launched_us.items() if name in names or not name.startswith(_OF_COMPILER))
+    if not measures.replayed_us:
+        return direct
+    return direct + sum(k.total_us for k in measures.kernels if k.name in names - set(measures.launched_us))
 
 
 def _missed_us(work: StepWork, measures: Measures) -> float:
     """GPU time of products and convolutions that the counter did not see, if the trace's shapes tell.
 
-    Under torch.inference_mode(), for example, operators reach the counter undivided, and some of these have no formula.
+    An operator that is implemented by others may hide them from it.
     """
     seen = [k for k in measures.kernels if k.kind in _ARITHMETIC and k.flops]
     flops = sum(k.flops or 0 for k in seen) * measures.own_share / max(measures.steps, 1)
