@@ -324,8 +324,8 @@ def _record(
 def _work(capture: Capture | None, measures: Measures) -> StepWork | None:
     context = Context(work=capture.work if capture else None)
     work = context.work_of(measures)
-    if work is None or measures.gpu_busy_per_step_us is None:
-        return work
+    if work is None:
+        return None
     return msgspec.structs.replace(work, uncounted_share=round(context.uncounted_share(measures), 4))
 
 

@@ -66,10 +66,16 @@ class Context(Struct, frozen=True, kw_only=True):
         return StepWork(flops_by_dtype=flops, bytes=None, source="shapes", uncounted_ops=shapes.uncounted)
 
     def uncounted_share(self, measures: Measures) -> float:
-        """Share of the GPU's time in work that R leaves out, as far as that shows; 0 without a counted step."""
+        """Share of the GPU's (without one, the CPU's) time in work that R leaves out, as far as that shows.
+
+        0 if the work is unknown.
+        """
         work, total = self.work_of(measures), measures.totals.self_cuda_time_total_us
-        if work is None or not total:
+        if work is None:
             return 0.0
+        if not total:
+            on_cpu = measures.totals.self_cpu_time_total_us
+            return min(_cpu_us(work, measures) / on_cpu, 1.0) if on_cpu and work.source == "counted" else 0.0
         if work.source == "shapes":
             unknown = measures.work.uncounted_us if measures.work is not None else 0.0
             # Arithmetic alone is counted: it says nothing about kernels that wait for memory.
@@ -79,6 +85,21 @@ class Context(Struct, frozen=True, kw_only=True):
             return min(max(unknown / total, moving), 1.0)
         known = [_named_us(work, measures), _launched_us(work, measures), _missed_us(work, measures)]
         return min(sum(known) / total, 1.0)
+
+    def uncounted_names(self, measures: Measures) -> list[str]:
+        """What was not counted, with its names in the trace, the largest first: operators, then kernels."""
+        work = self.work_of(measures)
+        if work is None:
+            return []
+        if work.source == "shapes":
+            return work.uncounted_ops
+        time = {op.name: op.cuda_time_us or op.cpu_time_us for op in measures.ops}
+        operators = [_row_name(name) for name in work.uncounted_ops]
+        kernels = {**dict.fromkeys(work.launched_kernels, 0.0), **_own_kernels(work, measures)}
+        return [
+            *sorted(operators, key=lambda name: -time.get(name, 0.0)),
+            *sorted(kernels, key=lambda name: -kernels[name]),
+        ]
 
     def roofline_us(self, measures: Measures) -> float | None:
         """R, or None if the ceilings or the work are unknown."""
@@ -114,16 +135,27 @@ def _ops_us(operators: list[str], measures: Measures) -> float:
     return sum(op.cuda_time_us for op in measures.ops if op.name in names)
 
 
-def _launched_us(work: StepWork, measures: Measures) -> float:
-    """GPU time of kernels that Python launched itself, in a graph or not.
+def _cpu_us(work: StepWork, measures: Measures) -> float:
+    names = {_row_name(name) for name in work.uncounted_ops}
+    return sum(op.cpu_time_us for op in measures.ops if op.name in names)
+
+
+def _own_kernels(work: StepWork, measures: Measures) -> dict[str, float]:
+    """GPU time of the kernels that the host launched without an operator, by name.
 
     torch.compile's own kernels do the work of operators that were counted.
     """
-    names = set(work.launched_kernels)
-    direct = sum(us for name, us in measures.launched_us.items() if name in names or not name.startswith(_OF_COMPILER))
+    own = set(work.launched_kernels)
+    return {n: us for n, us in measures.launched_us.items() if n in own or not n.startswith(_OF_COMPILER)}
+
+
+def _launched_us(work: StepWork, measures: Measures) -> float:
+    """GPU time of kernels that Python launched itself, in a graph or not."""
+    direct = sum(_own_kernels(work, measures).values())
     if not measures.replayed_us:
         return direct
-    return direct + sum(k.total_us for k in measures.kernels if k.name in names - set(measures.launched_us))
+    names = set(work.launched_kernels) - set(measures.launched_us)
+    return direct + sum(k.total_us for k in measures.kernels if k.name in names)
 
 
 def _missed_us(work: StepWork, measures: Measures) -> float:
