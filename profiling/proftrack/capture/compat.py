@@ -313,9 +313,18 @@ def float32_products() -> str:
     import torch
 
     backend: Any = torch.backends.cuda.matmul
-    with contextlib.suppress(RuntimeError):
-        return "tf32" if backend.allow_tf32 else "ieee"
-    return str(backend.fp32_precision)  # the program uses the new setting
+    if _uses_new_precision(backend):
+        return str(backend.fp32_precision)
+    return "tf32" if backend.allow_tf32 else "ieee"
+
+
+def _uses_new_precision(backend: Any) -> bool:
+    """Whether the program has used the settings of torch 2.9, which forbid reading the older ones."""
+    try:
+        backend.allow_tf32  # noqa: B018  # reading is what raises
+    except RuntimeError:
+        return True
+    return False
 
 
 def convolutions_in_tf32() -> bool:
@@ -337,7 +346,7 @@ def products_in_tf32() -> Iterator[None]:
     if before == "tf32":
         yield
         return
-    new = hasattr(backend, "fp32_precision")
+    new = _uses_new_precision(backend)
     name, inside, after = ("fp32_precision", "tf32", before) if new else ("allow_tf32", True, False)
     setattr(backend, name, inside)
     try:
