@@ -44,6 +44,8 @@ DTYPE_OF_TYPE = {
     "c10::Float8_e5m2": "float8_e4m3fn",
 }
 """The type for which an arithmetic rate is measured, by C++ type; both types of float8 have one rate."""
+_TELL_TF32 = ("cudnn_convolution", "cudnn_convolution_transpose")
+"""Their last argument tells whether float32 may be computed in TF32."""
 _REAL_PARTS = {"c10::complex<float>": "float32", "c10::complex<double>": "float64"}
 
 
@@ -98,14 +100,15 @@ def cost_of(name: str, dims: bytes, types: bytes, concrete: bytes) -> Cost | Non
         return None
     if not (0 <= flops < LARGEST and 0 <= size < LARGEST):
         return None
-    return Cost(flops, size, _arithmetic(name, kind))
+    return Cost(flops, size, _arithmetic(_bare(name), kind, call.concrete))
 
 
-def _arithmetic(name: str, kind: str) -> str:
+def _arithmetic(bare: str, kind: str, concrete: list[str]) -> str:
     """The type of an operator's arithmetic, from that of its first tensor."""
-    bare = _bare(name)
     if bare == "_int_mm":
         return "int8"
+    if bare in _TELL_TF32 and kind == "float" and concrete[-1:] == ["True"]:
+        return "tfloat32"
     return _REAL_PARTS.get(kind, "other") if bare.startswith("_fft") else DTYPE_OF_TYPE.get(kind, "other")
 
 
@@ -213,24 +216,30 @@ def _convolution(order: str) -> _Rule:
     return rule
 
 
-def _transposed_convolution(call: _Call) -> tuple[int, int]:
-    """x [N, C, spatial..], weight [C, O / groups, spatial..]: each element of x is multiplied by the whole kernel."""
+def _transposed_convolution(call: _Call, order: str = "spde", groups: int = 8) -> tuple[int, int]:
+    """x [N, C, spatial..], weight [C, O / groups, spatial..]: each element of x is multiplied by the whole kernel.
+
+    `order`: as for `_convolution`, e(xtra) is the padding of the output. `groups`: the index of their number.
+    """
     x, weight = call.shape(0), call.shape(1)
-    stride, padding, dilation, extra = [_ints(text) for text in call.concrete if text.startswith("[")][:4]
+    lists = dict(zip(order, (_ints(text) for text in call.concrete if text.startswith("[")), strict=False))
+    stride, padding, dilation, extra = (lists[name] for name in "spde")
     out = [
         (extent - 1) * _at(stride, i) - 2 * _at(padding, i) + _at(dilation, i) * (kernel - 1) + _at(extra, i) + 1
         for i, (extent, kernel) in enumerate(zip(x[2:], weight[2:], strict=True))
     ]
-    outputs = x[0] * weight[1] * int(call.concrete[8]) * math.prod(out)
+    outputs = x[0] * weight[1] * int(call.concrete[groups]) * math.prod(out)
     return 2 * math.prod(x) * math.prod(weight[1:]), call.input_bytes() + outputs * call.size(0)
 
 
 def _convolution_backward(call: _Call) -> tuple[int, int]:
-    """Two products of the forward's size: one each for the input's and the weight's gradient."""
+    """A product of the forward's size for each gradient that is wanted: the input's and the weight's."""
     grad, x, weight = call.shape(0), call.shape(1), call.shape(2)
+    wanted = [flag.strip() == "True" for flag in call.concrete[-1].strip("[]").split(",")[:2]]
     through_kernel = x if call.concrete[7] == "True" else grad  # transposed: see above
-    moved = call.input_bytes() + (math.prod(x) + math.prod(weight)) * call.size(1)
-    return 2 * 2 * math.prod(through_kernel) * math.prod(weight[1:]), moved
+    written = sum(math.prod(shape) for shape, is_wanted in zip((x, weight), wanted, strict=True) if is_wanted)
+    flops = sum(wanted) * 2 * math.prod(through_kernel) * math.prod(weight[1:])
+    return flops, call.input_bytes() + written * call.size(1)
 
 
 def _attention(causal: int, *, backward: bool = False, heads_first: bool = True, packed: int | None = None) -> _Rule:
@@ -395,6 +404,7 @@ _RULES: dict[str, _Rule] = {
     "convolution": _convolution("spd"),
     "_convolution": _convolution("spd"),
     "cudnn_convolution": _convolution("psd"),
+    "cudnn_convolution_transpose": lambda call: _transposed_convolution(call, "pesd", groups=6),
     "mkldnn_convolution": _convolution("psd"),
     "miopen_convolution": _convolution("psd"),
     "cudnn_convolution_relu": _convolution("spd_"),
@@ -416,6 +426,7 @@ _RULES: dict[str, _Rule] = {
     "_cudnn_attention_forward": _attention(10, packed=4),
     "_flash_attention_backward": _attention(11, backward=True, heads_first=False, packed=6),
     "_efficient_attention_backward": _attention(14, backward=True, heads_first=False, packed=6),
+    "_cudnn_attention_backward": _attention(14, backward=True, packed=9),
     "_cudnn_rnn": _recurrent(1),
     "_cudnn_rnn_backward": _recurrent(2),
     "_fft_c2c": _fourier(5.0),

@@ -167,6 +167,7 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         windows = without_unseen_queue(seen, windows)
     owner = tables.launching_row(table, seen.forest, seen.links)
     operators = work.operator_costs(table, seen.forest)
+    operators = work.without_sparse(table, seen.links.gpu, owner, operators)
     costs = work.gpu_costs(table, seen.links.gpu, owner, operators, ceilings)
     classes = limits.classes_of(seen, owner, costs)
     gpu = _gpu_part(seen, windows, classes, outliers)

@@ -54,7 +54,14 @@ def operator_costs(table: EventTable, forest: Forest) -> OperatorCosts:
 
 def _cost(table: EventTable, code: int) -> Cost | None:
     name, signature = divmod(code, max(len(table.signatures), 1))
-    return cost_of(table.names[name], *table.signatures[signature])
+    cost = cost_of(table.names[name], *table.signatures[signature])
+    if cost is not None and cost.dtype == "float32" and table.names[name] in _MAY_USE_TF32 and table.gpu_work.any():
+        return cost._replace(dtype="tfloat32")
+    return cost
+
+
+_MAY_USE_TF32 = ("aten::convolution_backward", "aten::_cudnn_rnn", "aten::_cudnn_rnn_backward")
+"""Operators of cuDNN, which computes float32 in TF32 unless it is told not to; their arguments do not say."""
 
 
 class GpuCosts(NamedTuple):
@@ -71,6 +78,19 @@ class GpuCosts(NamedTuple):
     def roofline_us(self) -> Floats:
         """The larger of the two."""
         return np.fmax(self.arithmetic_us, self.bandwidth_us)
+
+
+_SPARSE = "cusparse"
+
+
+def without_sparse(table: EventTable, gpu: Ints, owner: Ints, costs: OperatorCosts) -> OperatorCosts:
+    """The costs without those of products that launched kernels for sparse matrices: shapes do not tell their work."""
+    sparse = owner[(owner != NONE) & table.named(lambda name: _SPARSE in name)[gpu]]
+    if not len(sparse) or not len(costs.known):
+        return costs
+    known = costs.known.copy()
+    known[sparse] = False
+    return costs._replace(known=known)
 
 
 def gpu_costs(table: EventTable, gpu: Ints, owner: Ints, costs: OperatorCosts, ceilings: Ceilings | None) -> GpuCosts:
@@ -95,8 +115,9 @@ def gpu_costs(table: EventTable, gpu: Ints, owner: Ints, costs: OperatorCosts, c
 
 def _rates(costs: OperatorCosts, ceilings: Ceilings | None) -> Floats:
     """FLOP/s by dtype code; infinite for `other` types: indices and flags do no arithmetic that could limit a GPU."""
-    rates = ceilings.flops_per_s if ceilings else {}
-    return np.array([rates.get(d, np.inf if d == "other" else np.nan) for d in costs.dtypes])
+    rates = [ceilings.rate(dtype) if ceilings else None for dtype in costs.dtypes]
+    unknown = [np.inf if dtype == "other" else np.nan for dtype in costs.dtypes]
+    return np.array([other if rate is None else rate for rate, other in zip(rates, unknown, strict=True)])
 
 
 class Owned(NamedTuple):
@@ -226,7 +247,7 @@ def _limit(op: CpuCalls, ceilings: Ceilings) -> Limit:
     """What limits an operator: arithmetic, bandwidth, or unknown if its shapes or the ceilings do not tell."""
     if op.flops is None or op.bytes is None:
         return "unknown"
-    rate = ceilings.flops_per_s.get(op.dtype or "")
+    rate = ceilings.rate(op.dtype or "")
     if rate is None and op.dtype != "other" and op.flops > op.bytes:
         return "unknown"
     arithmetic = op.flops / rate * 1e6 if rate is not None else 0.0

@@ -32,9 +32,14 @@ class Ceilings(Struct, frozen=True, kw_only=True):
     measured_ns: int = 0
     """Epoch nanoseconds."""
 
+    def rate(self, dtype: str) -> float | None:
+        """FLOP/s of this dtype, None if unknown. Where TF32 was not measured, float32 that may use it has its own."""
+        own = self.flops_per_s.get(dtype)
+        return self.flops_per_s.get("float32") if own is None and dtype == "tfloat32" else own
+
     def time_us(self, flops: float, size: float, dtype: str) -> float | None:
         """Roofline time of this much work; None if the rate for this dtype is unknown and FLOPs matter."""
-        rate = self.flops_per_s.get(dtype)
+        rate = self.rate(dtype)
         moving = size / self.bytes_per_s * 1e6
         if rate is None:
             return moving if flops <= size else None
@@ -71,7 +76,7 @@ class StepWork(Struct, frozen=True, kw_only=True):
         """
         arithmetic = 0.0
         for dtype, flops in self.flops_by_dtype.items():
-            rate = ceilings.flops_per_s.get(dtype)
+            rate = ceilings.rate(dtype)
             if rate is None:
                 return None
             arithmetic += flops / rate * 1e6

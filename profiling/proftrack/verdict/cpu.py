@@ -243,7 +243,7 @@ def _without_ceiling(context: Context, measures: Measures) -> list[str]:
     work, ceilings = context.work_of(measures), context.ceilings
     if work is None or ceilings is None:
         return []
-    return sorted(d for d, flops in work.flops_by_dtype.items() if flops and d not in ceilings.flops_per_s)
+    return sorted(d for d, flops in work.flops_by_dtype.items() if flops and ceilings.rate(d) is None)
 
 
 def _decapitalized(text: str) -> str:
