@@ -278,8 +278,9 @@ def about_exposed(advice: str) -> bool:
 
 
 def _computing(step: Step) -> Iterator[Advice]:
-    if step.ruled is not None and step.ruled.at_limit and step.ruled.regime == "memory-bound":
-        return  # they wait for memory
+    ruled = step.ruled
+    if ruled is not None and ruled.use is not None and ruled.at_limit and ruled.use.unit in ("dram", "fp32"):
+        return  # they wait for memory, or by_unit says it of the whole step
     slow = [site for site in step.measures.sites if re.search(r"sgemm|f32f32_f32f32|_simt_s|ffma", site.kernel)]
     saves = _kernels_us(step, slow)
     yield Advice(

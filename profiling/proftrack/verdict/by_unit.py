@@ -34,10 +34,10 @@ def words_for(use: Use, measures: Measures, *, only_less: float) -> Words:
 
 
 _GAINS: dict[Unit, tuple[str, str]] = {
-    "dram": ("wider, contiguous and more concurrent accesses gain", "fewer bytes"),
+    "dram": ("wider, contiguous and more concurrent accesses gain", "fewer bytes help"),
     "tensor": (
         "better kernels and shapes that fit their tiles gain",
-        "less arithmetic or a narrower type (float8, where it is accurate enough)",
+        "less arithmetic or a narrower type (float8, where it is accurate enough) helps",
     ),
 }
 """What comes nearer to the limit, and what helps at it."""
@@ -47,8 +47,8 @@ def _until_the_limit(use: Use, nearer: str, less: str, only_less: float) -> str:
     at = use.at(use.unit)
     at = at[0].upper() + at[1:]
     if use.largest >= only_less:
-        return f"{at}: only {less} helps."
-    return f"{at}: {nearer} at most {1 / use.largest:.1f}x; beyond that only {less} helps."
+        return f"{at}: only {less}."
+    return f"{at}: {nearer} at most {1 / use.largest:.1f}x; beyond that only {less}."
 
 
 def _fp32(measures: Measures) -> Words:

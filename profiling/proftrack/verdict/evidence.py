@@ -107,7 +107,7 @@ def collect(
         *_headrooms(facts, context, measures, roofline, limits),
         *_idle(measures, facts, limits),
         *(_units(ruled, facts, limits) if ruled is not None else []),
-        *_busy(facts),
+        *_busy(facts, "By shapes and names " if ruled is not None and ruled.use is not None else ""),
     ]
     if context.unprofiled_us is None:
         other = without_inflation(facts, limits).busy_fraction
@@ -205,11 +205,11 @@ def _units(ruled: Ruling, facts: StepFacts, limits: Thresholds) -> list[Evidence
     return out
 
 
-def _busy(facts: StepFacts) -> list[Evidence]:
+def _busy(facts: StepFacts, judged_by: str) -> list[Evidence]:
     busy = sorted(facts.busy_by_limit_us.items(), key=lambda kv: -kv[1])
     total = sum(time for _, time in busy)
     return [
-        item(f"busy_{limit}_us", time, "us", f"{time / total:.0%} of the busy time: {LIMIT_TEXT[limit]}.")
+        item(f"busy_{limit}_us", time, "us", f"{judged_by}{time / total:.0%} of the busy time: {LIMIT_TEXT[limit]}.")
         for limit, time in busy[:3]
         if time >= _SHOWN * total
     ]

@@ -20,15 +20,28 @@ _FEW_ACTIVE = 0.8
 """Share of the multiprocessors at work, on average while the GPU is busy, below which many are empty."""
 _FEW_WARPS = 0.25
 """Resident warps over those that fit on a multiprocessor at work, below which latency has little to hide behind."""
+_BOTH = 0.2
+"""Share of the busy time in kernels of each limit from which on they take turns."""
 _WAITING = (
-    "Warps that are there wait: for dependent or scattered loads, atomics, barriers or shared memory. "
-    "`proftrack run --counters ncu` shows for what, by kernel."
+    "Dependent or scattered loads, atomics, barriers and shared memory keep units idle as well: "
+    "`proftrack run --counters ncu` shows which, by kernel."
 )
 
 
 def look_at(measures: Measures, facts: StepFacts) -> list[str]:
     """Sentences, each with its figures; the last one says how to find what is left."""
     return [*(text for look in _LOOKS for text in look(measures, facts)), _WAITING]
+
+
+def _taking_turns(measures: Measures, facts: StepFacts) -> Iterator[str]:
+    """The counters are means over the step: each unit may be at its limit in its own kernels."""
+    shares = {limit: us / facts.gpu_busy_us for limit, us in facts.busy_by_limit_us.items()}
+    arithmetic, bandwidth = shares.get("arithmetic", 0.0), shares.get("bandwidth", 0.0)
+    if min(arithmetic, bandwidth) >= _BOTH:
+        yield (
+            f"Kernels limited by arithmetic ({arithmetic:.0%} of the busy time) and by memory ({bandwidth:.0%}) take "
+            "turns: each may be at its limit, though none is over the whole step. Start with the largest kernels."
+        )
 
 
 def _small_grids(measures: Measures, facts: StepFacts) -> Iterator[str]:
@@ -80,4 +93,9 @@ def _while_busy(facts: StepFacts, unit: Unit) -> float | None:
     return counters.utilization(unit, facts.counted_busy_fraction) if counters is not None else None
 
 
-_LOOKS: tuple[Callable[[Measures, StepFacts], Iterator[str]], ...] = (_small_grids, _short_kernels, _few_warps)
+_LOOKS: tuple[Callable[[Measures, StepFacts], Iterator[str]], ...] = (
+    _taking_turns,
+    _small_grids,
+    _short_kernels,
+    _few_warps,
+)
