@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from traces import TraceBuilder
 
 from proftrack.measures import Measures, combine, measure
-from proftrack.record.ceilings import Ceilings
+from proftrack.record.ceilings import Ceilings, StepWork
 from proftrack.record.counters import PIPES, Counters, Unit
 from proftrack.record.timing import Timing
 from proftrack.record.verdict import Regime, Verdict
@@ -546,6 +546,36 @@ def test_work_whose_sum_points_the_other_way_is_doubted() -> None:
     verdict = by_work(trace)
     assert (verdict.regime, verdict.confidence) == ("compute-bound", "medium")
     assert any("all counted work together is limited by bandwidth" in reason for reason in verdict.reasons)
+
+
+@pytest.mark.parametrize(
+    ("flops", "size", "confidence"),
+    [
+        (285e9 * 1.01, 0, "high"),  # over half of 950 us at 600 TFLOP/s
+        (285e9 * 0.99, 0, "medium"),
+        (285e9 * 1.01, 1.95e9, "medium"),  # but 488 us of them are needed for bytes as well
+        (600e9, 1.8e9, "high"),  # R is over B: 1000 us, within the slack of 5 %
+        (700e9, 0, "medium"),  # R is impossible
+    ],
+)
+def test_a_step_whose_arithmetic_alone_fills_most_of_it_is_sure(flops: float, size: float, confidence: str) -> None:
+    """A graph's kernels belong to no operator, but what the step computes was counted."""
+    work = StepWork(flops_by_dtype={"bfloat16": flops}, bytes=size, source="counted")
+    context = Context(timing=timing(1000), ceilings=CEILINGS, work=work)
+    busy = 960 if flops == 600e9 else 950
+    verdict = judge(kernels(("gemm", busy)).measures(), context).verdict
+    assert (verdict.regime, verdict.confidence) == ("compute-bound", confidence), verdict.reasons
+
+
+def test_a_step_whose_bytes_alone_fill_most_of_it_is_sure() -> None:
+    """2.4 GB at 4 TB/s are 600 of 950 us; products by name are no reason to call that compute-bound at high."""
+    work = StepWork(flops_by_dtype={"bfloat16": 1e9}, bytes=2.4e9, source="counted")
+    context = Context(timing=timing(1000), ceilings=CEILINGS, work=work)
+    moving = judge(kernels(("softmax_warp", 950)).measures(), context).verdict
+    assert (moving.regime, moving.confidence) == ("memory-bound", "high")
+    named = judge(kernels(("gemm", 950)).measures(), context).verdict
+    assert (named.regime, named.confidence) == ("compute-bound", "medium")
+    assert any("over half of the busy time is needed for the bytes" in reason for reason in named.reasons)
 
 
 def test_copies_within_the_device_are_counted_by_what_they_move() -> None:

@@ -14,6 +14,7 @@ from proftrack.record.verdict import Basis, Cause, Confidence, HostRegime, Regim
 from proftrack.text import number, short_time
 from proftrack.verdict import cpu, evidence, spread
 from proftrack.verdict.advice import Step, advise
+from proftrack.verdict.by_work import doubt_of_work
 from proftrack.verdict.context import Context
 from proftrack.verdict.rules import Ruling, StepFacts, close_calls, regime, ruling, without_inflation
 from proftrack.verdict.thresholds import THRESHOLDS, Thresholds
@@ -319,26 +320,12 @@ class _Outcome:
         return [*doubts, (level, f"No unit is near its limit ({both}): {rests}.")]
 
     def _not_counted(self) -> list[tuple[Confidence, str]]:
-        """Whether only names tell compute-bound from memory-bound, because neither counters nor counted work do."""
-        facts, counted, limits = self.facts, self.measures.counted, self.limits
-        counts = self.ruling is not None and self.ruling.use is not None
-        if self.regime not in ("compute-bound", "memory-bound") or counts:
+        """Whether names tell compute-bound from memory-bound, because neither counters nor counted work do."""
+        if self.ruling is None or self.ruling.use is not None:
             return []
-        known = counted.busy_us / self.measures.window.typical_steps + facts.moving_us
-        if round(known / facts.gpu_busy_us, 6) < limits.counted_share:
-            text = (
-                f"{1 - known / facts.gpu_busy_us:.0%} of the busy time is in kernels whose FLOPs and bytes are not "
-                "known: what limits them is judged by their names."
-            )
-            return [("medium", text)]
-        limit, wanted = counted.limit(limits.off_ridge), "arithmetic" if self.regime == "compute-bound" else "bandwidth"
-        if limit == wanted:
-            return []
-        if limit is None:
-            near = f"within {limits.off_ridge:g}x of the ridge, where arithmetic and memory traffic take equally long"
-            return [("medium", f"The counted work's FLOPs per byte are {near}.")]
-        other = "The kernels that take most of the time are not most of the work"
-        return [("medium", f"{other}: all counted work together is limited by {limit}.")]
+        context = self.context if self.roofline is not None else structs.replace(self.context, ceilings=None)
+        text = doubt_of_work(self.regime, self.facts, self.measures, context, self.limits)
+        return [("medium", text)] if text is not None else []
 
     def _one_step_decides(self) -> list[tuple[Confidence, str]]:
         """The regime would be another without what only one step shows: the longest, or the end of the only one."""
