@@ -37,7 +37,7 @@ _GAINS: dict[Unit, tuple[str, str]] = {
     "dram": ("wider, contiguous and more concurrent accesses gain", "fewer bytes help"),
     "tensor": (
         "better kernels and shapes that fit their tiles gain",
-        "less arithmetic or a narrower type (float8, where it is accurate enough) helps",
+        "less arithmetic or a narrower type, where it is accurate enough, helps",
     ),
 }
 """What comes nearer to the limit, and what helps at it."""
