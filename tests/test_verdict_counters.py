@@ -553,7 +553,8 @@ def test_work_whose_sum_points_the_other_way_is_doubted() -> None:
     [
         (285e9 * 1.01, 0, "high"),  # over half of 950 us at 600 TFLOP/s
         (285e9 * 0.99, 0, "medium"),
-        (285e9 * 1.01, 1.95e9, "medium"),  # but 488 us of them are needed for bytes as well
+        (285e9 * 1.01, 1.0e9, "medium"),  # 480 us against 250 us for the bytes
+        (285e9 * 1.01, 0.95e9, "high"),  # 238 us
         (600e9, 1.8e9, "high"),  # R is over B: 1000 us, within the slack of 5 %
         (700e9, 0, "medium"),  # R is impossible
     ],

@@ -12,7 +12,6 @@ from proftrack.verdict.rules import StepFacts
 from proftrack.verdict.thresholds import Thresholds
 
 _LIMIT_OF: dict[Regime, Limit] = {"compute-bound": "arithmetic", "memory-bound": "bandwidth"}
-
 _NEEDS: dict[Limit, str] = {"arithmetic": "the arithmetic", "bandwidth": "the bytes"}
 
 
@@ -21,8 +20,8 @@ def doubt_of_work(
 ) -> str | None:
     """Why counted work does not tell compute-bound from memory-bound; None if it does, or the regime is another one.
 
-    It does if most of B is needed for one of the two at the attainable rate, whatever the kernels do with the rest. Or
-    if nearly all of B is in kernels with known work, and that is far off the ridge.
+    It does if the step needs most of B for one of the two at the attainable rate, and far less for the other. Or if
+    nearly all of B is in kernels with known work, and that is far off the ridge.
     """
     wanted = _LIMIT_OF.get(name)
     fills = _fills(facts, measures, context, limits)
@@ -48,7 +47,10 @@ def doubt_of_work(
 
 
 def _fills(facts: StepFacts, measures: Measures, context: Context, limits: Thresholds) -> Limit | None:
-    """What takes over half of B even at the attainable rate, by the step's counted work; None if neither or both do."""
+    """What takes over half of B even at the attainable rate, and twice as long as the other, by the step's counted work.
+
+    The bytes are the least that a step must move, each tensor once: its kernels may move more.
+    """
     work, ceilings = context.work_of(measures), context.ceilings
     if work is None or ceilings is None:
         return None
@@ -56,5 +58,6 @@ def _fills(facts: StepFacts, measures: Measures, context: Context, limits: Thres
         "arithmetic": structs.replace(work, bytes=None).roofline_time_us(ceilings) or 0.0,
         "bandwidth": structs.replace(work, flops_by_dtype={}).roofline_time_us(ceilings) or 0.0,
     }
-    filling = [limit for limit, us in needs.items() if us > limits.kernel_share * facts.gpu_busy_us]
-    return filling[0] if len(filling) == 1 else None
+    limit, other = sorted(needs, key=lambda each: -needs[each])
+    fills = needs[limit] > limits.kernel_share * facts.gpu_busy_us and needs[limit] >= limits.off_ridge * needs[other]
+    return limit if fills else None
