@@ -47,7 +47,7 @@ def doubt_of_work(
 
 
 def _fills(facts: StepFacts, measures: Measures, context: Context, limits: Thresholds) -> Limit | None:
-    """What takes over half of B even at the attainable rate, and twice as long as the other, by the step's counted work.
+    """What takes over half of B even at the attainable rate, and twice as long as the other, by the step's work.
 
     The bytes are the least that a step must move, each tensor once: its kernels may move more.
     """
