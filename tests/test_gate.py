@@ -218,6 +218,7 @@ def test_absolute_limits_and_metrics_that_are_not_there(
     assert code("gpu_busy_fraction: {min: 0.9}") == PASS
     assert code("gpu_busy_fraction: {min: 0.999}") == FAIL
     assert code("mfu: {min: 0.5}") == INCONCLUSIVE
+    assert code("dram_utilization: {min: 0.5}") == INCONCLUSIVE  # the device has no counters
     assert code("mfu: {min: 0.5, required: false}, peak_memory_bytes: {max: 1e6}") == PASS
     assert code("mfu: {min: 0.5, required: false}") == INCONCLUSIVE  # nothing was checked
     assert code("waits_per_step: {max: 0}") == PASS

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from proftrack.record.ceilings import Ceilings, StepWork
-from proftrack.record.counters import Counters
+from proftrack.record.counters import PIPES, Counters, Unit
 from proftrack.record.environment import Environment, GpuState
 from proftrack.record.figures import (
     CpuWork,
@@ -167,3 +167,28 @@ class Record(Struct, frozen=True, kw_only=True):
     def unprofiled_step_time_us(self) -> float | None:
         """T if it was measured without the profiler, else None."""
         return self.step_time_us if self.verdict.basis == "unprofiled" else None
+
+    @property
+    def counted_busy_fraction(self) -> float | None:
+        """u of the steps that were counted: B over the step time back to back, at most 1; None if either is missing.
+
+        `verdict.gpu_busy_fraction` may be that of steps which are each waited for.
+        """
+        busy = self.times.gpu_busy_per_step_us
+        if busy is None or self.timing is None or not self.timing.step_time_us:
+            return None
+        return min(busy / self.timing.step_time_us, 1.0)
+
+    def utilization(self, unit: Unit) -> float | None:
+        """Use of a unit while the GPU is busy, as a share of what is reachable; None if it is unknown.
+
+        See `Counters.utilization`.
+        """
+        busy = self.counted_busy_fraction
+        return self.counters.utilization(unit, busy) if self.counters is not None and busy is not None else None
+
+    @property
+    def utilizations(self) -> dict[Unit, float]:
+        """The same of memory and all pipes that were counted, largest first."""
+        found = {unit: share for unit in ("dram", *PIPES) if (share := self.utilization(unit)) is not None}
+        return dict(sorted(found.items(), key=lambda each: -each[1]))
