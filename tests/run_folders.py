@@ -71,6 +71,7 @@ def make_record(**changes: Any) -> Record:
             started_ns=STARTED_NS,
             ended_ns=ENDED_NS,
             peak_memory_bytes=4096,
+            tokens_per_step=500,
             display_name="matmul_add n=64 bfloat16 eager",
         ),
         timing=Timing(

@@ -295,7 +295,10 @@ def test_a_cpu_program_is_explained_by_its_operators() -> None:
 
 
 def counted(step_time_us: float = 222, us: float = 200, **figures: Any) -> Record:
-    """A run whose GPU is busy all the time (the product for 200 of 220 us); DRAM reaches 0.8 and tensor cores 0.9 of their peak on this device."""
+    """A run whose GPU is busy all the time, 20 of 220 us of it with the addition.
+
+    DRAM reaches 0.8 and tensor cores 0.9 of their peak on this device.
+    """
     record = record_of([MM._replace(us=us), ADD], step_time_us)
     busy = msgspec.structs.replace(record.times, gpu_busy_per_step_us=step_time_us)
     counters = Counters(source="gpm", window_s=0.5, reachable={"dram": 0.8, "tensor": 0.9}, **figures)

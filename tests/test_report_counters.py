@@ -16,10 +16,11 @@ from proftrack.report import figures, html, markdown, terminal
 from proftrack.report.charts import Box, Line, Words
 from proftrack.report.pages import counters, full, run
 from proftrack.report.pages.note import note
+from proftrack.report.pages.times import remarks
 from proftrack.report.svg import Drawing
 
 USE = "While the GPU is busy: DRAM 50.0 %, FP32 25.0 %, tensor cores 20.0 % of reachable; integer 5.0 % of peak."
-ENERGY = "Energy: 30.0 mJ per step, 300 W."
+ENERGY = "Energy: 30.0 mJ per step, 60.0 uJ per token, 300 W."
 
 
 def with_counters(busy_us: float = 40, **changes: Any) -> Record:
@@ -62,7 +63,15 @@ def test_units_that_hardly_work_are_not_named() -> None:
 def test_energy_alone_and_use_alone() -> None:
     assert counters.sentences(with_counters(source="nvml", shares={}, reachable={})) == [ENERGY]
     assert counters.sentences(with_counters(energy_joules_per_step=None, power_watts=None)) == [USE]
-    assert counters.sentences(with_counters(power_watts=None))[1] == "Energy: 30.0 mJ per step."
+    assert counters.sentences(with_counters(power_watts=None))[1] == ("Energy: 30.0 mJ per step, 60.0 uJ per token.")
+
+
+def test_tokens_per_second_where_the_workload_says_how_many() -> None:
+    record = make_record()
+    assert re.search(r"^ +tokens per second +5.00 M$", terminal.text(run.result(record)), re.M)
+    assert "That is 5,000,000 tokens per second." in remarks(record)
+    unsaid = msgspec.structs.replace(record, run=msgspec.structs.replace(record.run, tokens_per_step=None))
+    assert "token" not in terminal.text(run.result(unsaid))
 
 
 def test_without_counters_nothing_is_said() -> None:

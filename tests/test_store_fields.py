@@ -21,7 +21,8 @@ METRICS = """
     gpu_busy_fraction_profiled gpu_busy_per_step_us gpu_idle_per_step_us
     cpu_work_per_step_us cpu_work_fraction kernels_per_step launches_per_step
     roofline_time_us tflops gbytes_per_s mfu mbu sm_active occupancy dram_utilization tensor_utilization
-    pipe_utilization energy_per_step_joules power_watts input_wait_us peak_memory_bytes recorded_steps
+    pipe_utilization energy_per_step_joules power_watts tokens_per_s joules_per_token input_wait_us
+    peak_memory_bytes recorded_steps
 """
 TAGS = """
     regime regime.cause regime.confidence regime.basis device.name git.commit git.branch git.dirty
@@ -81,6 +82,17 @@ def test_counters_are_raw_shares_and_use_of_what_is_reachable(record: Record) ->
     assert found["energy_per_step_joules"] == [(0, 0.03)]
     assert found["power_watts"] == [(0, 300.0)]
     assert found["input_wait_us"] == [(0, 12.0)]
+
+
+def test_tokens_are_those_of_the_step_time_and_its_energy(record: Record) -> None:
+    """500 tokens in 100 us; in latency mode in 120 us. The energy is that of the steps back to back."""
+    found = values(record)
+    assert found["tokens_per_s"] == [(0, 5e6)]
+    assert found["joules_per_token"] == [(0, 6e-5)]
+    timing = msgspec.structs.replace(record.timing, mode="latency")
+    assert values(msgspec.structs.replace(record, timing=timing))["tokens_per_s"] == [(0, 4166670.0)]
+    unsaid = msgspec.structs.replace(record.run, tokens_per_step=None)
+    assert not {"tokens_per_s", "joules_per_token"} & set(values(msgspec.structs.replace(record, run=unsaid)))
 
 
 def test_a_pipe_without_a_reachable_value_counts_with_its_share_of_the_peak(record: Record) -> None:
@@ -175,7 +187,7 @@ def test_what_does_not_exist_is_absent() -> None:
         whole.times, step_time_profiled_us=None, gpu_busy_per_step_us=None, roofline_time_us=None
     )
     verdict = msgspec.structs.replace(whole.verdict, gpu_busy_fraction=None, cause=None)
-    run = msgspec.structs.replace(whole.run, peak_memory_bytes=None)
+    run = msgspec.structs.replace(whole.run, peak_memory_bytes=None, tokens_per_step=None)
     timing = msgspec.structs.replace(whole.timing, input_wait_us=None)
     cpu = make_record(
         totals=totals,

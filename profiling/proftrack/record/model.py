@@ -4,7 +4,7 @@ Format history
     1   first
     2   steps left out of T and B (`per_step[].outlier`, `per_step[].device_us`, `window.outlier_steps`,
         `times.step_time_all_steps_us`); `launches` may be null; `joint.findings` are objects with a code; hardware
-        counters and energy (`counters`), `timing.input_wait_us`
+        counters and energy (`counters`), `timing.input_wait_us`, `run.tokens_per_step`
 """
 
 from __future__ import annotations
@@ -73,6 +73,8 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     started_ns: int
     ended_ns: int
     peak_memory_bytes: int | None = None
+    tokens_per_step: float | None = None
+    """Tokens, or samples, that a step handles; None if the workload does not say."""
     notes: list[str] = []
     display_name: str = ""
     """Name and parameters on one line."""
@@ -192,3 +194,16 @@ class Record(Struct, frozen=True, kw_only=True):
         """The same of memory and all pipes that were counted, largest first."""
         found = {unit: share for unit in ("dram", *PIPES) if (share := self.utilization(unit)) is not None}
         return dict(sorted(found.items(), key=lambda each: -each[1]))
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens per second, from T without the profiler; None if the workload does not say how many a step handles."""
+        step, tokens = self.unprofiled_step_time_us, self.run.tokens_per_step if self.run is not None else None
+        return tokens / step * 1e6 if tokens is not None and step else None
+
+    @property
+    def joules_per_token(self) -> float | None:
+        """Energy of a step divided by its tokens."""
+        energy = self.counters.energy_joules_per_step if self.counters is not None else None
+        tokens = self.run.tokens_per_step if self.run is not None else None
+        return energy / tokens if energy is not None and tokens else None

@@ -149,6 +149,7 @@ def _times(record: Record) -> dict[str, float | None]:
         keys.STEP_TIME_PROFILED_US: times.step_time_profiled_us,
         keys.GPU_BUSY_PER_STEP_US: times.gpu_busy_per_step_us,
         keys.ROOFLINE_TIME_US: times.roofline_time_us,
+        keys.TOKENS_PER_S: record.tokens_per_s,
     }
     if timing is not None:
         figures |= {
@@ -216,6 +217,7 @@ def _counted(record: Record) -> dict[str, float | None]:
         keys.PIPE_UTILIZATION: max(pipes, default=None),
         keys.ENERGY_PER_STEP_JOULES: counters.energy_joules_per_step,
         keys.POWER_WATTS: counters.power_watts,
+        keys.JOULES_PER_TOKEN: record.joules_per_token,
     }
 
 

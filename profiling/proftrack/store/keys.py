@@ -133,6 +133,8 @@ TENSOR_UTILIZATION = "tensor_utilization"
 PIPE_UTILIZATION = "pipe_utilization"
 ENERGY_PER_STEP_JOULES = "energy_per_step_joules"
 POWER_WATTS = "power_watts"
+TOKENS_PER_S = "tokens_per_s"
+JOULES_PER_TOKEN = "joules_per_token"
 INPUT_WAIT_US = "input_wait_us"
 PEAK_MEMORY_BYTES = "peak_memory_bytes"
 RECORDED_STEPS = "recorded_steps"
@@ -168,6 +170,8 @@ METRICS = (
     PIPE_UTILIZATION,
     ENERGY_PER_STEP_JOULES,
     POWER_WATTS,
+    TOKENS_PER_S,
+    JOULES_PER_TOKEN,
     INPUT_WAIT_US,
     PEAK_MEMORY_BYTES,
     RECORDED_STEPS,

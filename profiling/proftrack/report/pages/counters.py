@@ -62,7 +62,8 @@ def _energy(record: Record) -> list[str]:
     if counters is None or counters.energy_joules_per_step is None:
         return []
     power = f", {figure('power_watts', counters.power_watts)}" if counters.power_watts is not None else ""
-    return [f"Energy: {figure('joules', counters.energy_joules_per_step)} per step{power}."]
+    token = f", {figure('joules', record.joules_per_token)} per token" if record.joules_per_token is not None else ""
+    return [f"Energy: {figure('joules', counters.energy_joules_per_step)} per step{token}{power}."]
 
 
 def _facts(record: Record) -> list[tuple[str, str]]:
@@ -71,6 +72,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     rows = [
         ("energy per step", counters.energy_joules_per_step, "joules"),
         ("power", counters.power_watts, "power_watts"),
+        ("energy per token", record.joules_per_token, "joules"),
     ]
     facts = [(name, figure(metric, value)) for name, value, metric in rows if value is not None]
     for link, name in _LINKS.items():

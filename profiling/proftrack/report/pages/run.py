@@ -25,7 +25,7 @@ from proftrack.report.document import (
 from proftrack.report.pages import counters, tables
 from proftrack.report.pages.environment import environment, origin, title
 from proftrack.report.pages.times import bars, idle_parts, legend_of, split_parts, window_steps
-from proftrack.text import counted, duration, percent
+from proftrack.text import counted, duration, percent, scaled
 
 TOP, SUMMARY_ROWS = 5, 10
 _GAPS, _DEVICES = 3, 8
@@ -120,6 +120,8 @@ def _times(record: Record) -> Bars:
     if other is not None:
         label = "step, synchronised" if other.noun == "step" else "step, back to back"
         shown.append(Bar(key="", label=label, value=duration(other.us)))
+    if record.tokens_per_s is not None:
+        shown.append(Bar(key="", label="tokens per second", value=scaled(record.tokens_per_s, "").strip()))
     if record.times.step_time_all_steps_us:
         shown.append(Bar(key="", label="all steps, profiled", value=duration(record.times.step_time_all_steps_us)))
     if busy is not None:
