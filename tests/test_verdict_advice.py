@@ -550,3 +550,24 @@ def test_what_is_not_counted_has_a_name() -> None:
     said = next(e.text for e in verdict.evidence if e.name == "roofline_time_us")
     assert "100% of the GPU's time is in work that was not counted (aten::sort, aten::topk, poly_kernel)" in said
     assert verdict.figure("kernel_headroom") is None
+
+
+def test_an_operator_that_calls_itself_is_left_out_once() -> None:
+    """aten::sort calls aten::sort: 100 of 900 us, not 200."""
+    trace = TraceBuilder()
+    for i in range(3):
+        at = i * 1000
+        trace.step(i, at=at, dur=1000).region("train", at=at, dur=1000)
+        trace.op("aten::sort", at=at, dur=20).op("aten::sort", at=at + 2, dur=10)
+        trace.work(10 * i + 1, launch=at + 4, at=at + 6, dur=100, name="radixSortKVInPlace")
+        trace.op("aten::mm", at=at + 30, dur=5).work(10 * i + 2, launch=at + 31, at=at + 110, dur=800)
+    assert share(trace, "aten.sort") == pytest.approx(100 / 900)
+
+
+def test_on_a_cpu_the_share_is_of_the_operators_time() -> None:
+    trace = TraceBuilder()
+    for i in range(3):
+        at = i * 1000
+        trace.step(i, at=at, dur=1000)
+        trace.op("aten::sort", at=at, dur=400).op("aten::sort", at=at + 2, dur=390).op("aten::mm", at=at + 400, dur=600)
+    assert share(trace, "aten.sort") == pytest.approx(400 / 1000)

@@ -86,6 +86,8 @@ class Measures:
     """Host rows recorded in the window, including Python functions."""
     work: TraceWork | None = None
     """None if no shapes were recorded."""
+    whole_us: dict[str, float] = field(default_factory=dict)
+    """Time of each operator with all that it calls, on the GPU; on the CPU if there is no GPU work."""
     launched_us: dict[str, float] = field(default_factory=dict)
     """Time of kernels that the host launched without an operator, by name."""
     replayed_us: float = 0.0
@@ -204,6 +206,7 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         compiling_us=_compiling(seen, outliers),
         modules=tables.modules(table, seen.links),
         work=work.trace_work(table, seen.forest, owned, own) if shapes else None,
+        whole_us=tables.whole_times(table, seen.forest, seen.links, owner),
         launched_us=outside.launched_us,
         replayed_us=outside.replayed_us,
         cpu=work.cpu_work(work.cpu_calls(table, seen.forest, operators), ceilings)

@@ -81,7 +81,7 @@ class Context(Struct, frozen=True, kw_only=True):
             return 0.0
         if not total:
             on_cpu = measures.totals.self_cpu_time_total_us
-            return min(_cpu_us(work, measures) / on_cpu, 1.0) if on_cpu and work.source == "counted" else 0.0
+            return min(_ops_us(work.uncounted_ops, measures) / on_cpu, 1.0) if on_cpu else 0.0
         if work.source == "shapes":
             unknown = measures.work.uncounted_us if measures.work is not None else 0.0
             # Arithmetic alone is counted: it says nothing about kernels that wait for memory.
@@ -99,11 +99,10 @@ class Context(Struct, frozen=True, kw_only=True):
             return []
         if work.source == "shapes":
             return work.uncounted_ops
-        time = {op.name: op.cuda_time_us or op.cpu_time_us for op in measures.ops}
         operators = [_row_name(name) for name in work.uncounted_ops]
         kernels = {**dict.fromkeys(work.launched_kernels, 0.0), **_own_kernels(work, measures)}
         return [
-            *sorted(operators, key=lambda name: -time.get(name, 0.0)),
+            *sorted(operators, key=lambda name: -measures.whole_us.get(name, 0.0)),
             *sorted(kernels, key=lambda name: -kernels[name]),
         ]
 
@@ -121,8 +120,7 @@ def _named_us(work: StepWork, measures: Measures) -> float:
     """
     if REPLAYED_GRAPH in work.uncounted_ops:
         return measures.replayed_us + _ops_us(work.uncounted_ops, measures)
-    seen = {op.name for op in measures.ops}
-    hidden = [name for name in work.uncounted_ops if _row_name(name) not in seen]
+    hidden = [name for name in work.uncounted_ops if _row_name(name) not in measures.whole_us]
     us = _ops_us(work.uncounted_ops, measures)
     if not hidden or not (measures.replayed_us or measures.launched_us):
         return us
@@ -137,13 +135,7 @@ def _row_name(operator: str) -> str:
 
 
 def _ops_us(operators: list[str], measures: Measures) -> float:
-    names = {_row_name(name) for name in operators}
-    return sum(op.cuda_time_us for op in measures.ops if op.name in names)
-
-
-def _cpu_us(work: StepWork, measures: Measures) -> float:
-    names = {_row_name(name) for name in work.uncounted_ops}
-    return sum(op.cpu_time_us for op in measures.ops if op.name in names)
+    return sum(measures.whole_us.get(_row_name(name), 0.0) for name in operators)
 
 
 def _own_kernels(work: StepWork, measures: Measures) -> dict[str, float]:
