@@ -156,6 +156,34 @@ def test_operators_beyond_plain_products(
     assert cost(name, dims, types, concrete) == wanted
 
 
+@pytest.mark.parametrize(
+    ("mask", "flops", "written"),
+    [("[True, True, False]", 2 * 2 * 800 * 9, 1152 + 72), ("[False, True, False]", 2 * 800 * 9, 72)],
+)
+def test_gradients_that_are_not_wanted_cost_nothing(mask: str, flops: int, written: int) -> None:
+    """x of 8 x 12 x 12, each channel for itself: 8 x 10 x 10 outputs of 9 products."""
+    dims = [[1, 8, 10, 10], [1, 8, 12, 12], [8, 1, 3, 3], *[[]] * 8]
+    lists = ["", "", "", "[8]", "[1, 1]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "8", mask]
+    found = cost("aten::convolution_backward", dims, [FLOAT] * 3 + ["ScalarList"] * 8, lists)
+    assert found == Cost(flops, 4 * (800 + 1152 + 72 + written), "float32")
+
+
+@pytest.mark.parametrize(("allowed", "dtype"), [("True", "tfloat32"), ("False", "float32")])
+def test_a_convolution_tells_whether_it_may_use_tf32(allowed: str, dtype: str) -> None:
+    concrete = ["", "", "[1, 1]", "[1, 1]", "[1, 1]", "1", "False", "False", allowed]
+    types = [FLOAT, FLOAT, *["ScalarList"] * 3, *["Scalar"] * 4]
+    found = cost("aten::cudnn_convolution", [[1, 4, 8, 8], [2, 4, 3, 3], *[[]] * 7], types, concrete)
+    assert found == Cost(2 * 128 * 36, 4 * (256 + 72 + 128), dtype)
+
+
+def test_a_transposed_convolution_of_cudnn() -> None:
+    """8 x 8 of 4 channels become 16 x 16 of 2; padding, extra padding, stride, dilation."""
+    concrete = ["", "", "[0, 0]", "[0, 0]", "[2, 2]", "[1, 1]", "1", "False", "False", "True"]
+    types = [HALF, HALF, *["ScalarList"] * 4, *["Scalar"] * 4]
+    found = cost("aten::cudnn_convolution_transpose", [[1, 4, 8, 8], [4, 2, 2, 2], *[[]] * 8], types, concrete)
+    assert found == Cost(2 * 256 * 8, 2 * (256 + 32 + 512), "bfloat16")
+
+
 def test_packed_sequences_are_not_told_by_shapes() -> None:
     dims = [[100, 2, 8]] * 3 + [[5], [5], [], [], [], [], []]
     assert cost("aten::_flash_attention_forward", dims, [HALF] * 3 + ["int"] * 2 + [""] * 5) is None

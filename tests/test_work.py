@@ -217,6 +217,50 @@ def test_a_custom_operator_is_named_or_counted_by_its_own_formula() -> None:
     assert (work.flops_by_dtype, work.uncounted_ops) == ({"float32": 512}, [])
 
 
+def test_a_tensor_that_consists_of_others_is_counted_by_them() -> None:
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    both = TwoTensor(torch.ones(4, 8), torch.ones(4, 8))
+    work = work_of(lambda: both.mm(both.t()))
+    assert (work.flops, work.uncounted_ops) == (2 * 2 * 4 * 8 * 4, [])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "offsets", "flops"),
+    [
+        ((12, 8), (3, 8, 4), True, 2 * 12 * 8 * 4),  # rows of three groups
+        ((8, 12), (12, 4), True, 2 * 12 * 8 * 4),  # the gradient of their weights
+        ((3, 5, 8), (8, 12), True, 2 * 5 * 8 * 12),  # columns of three groups
+        ((3, 5, 8), (3, 8, 4), False, 2 * 3 * 5 * 8 * 4),
+    ],
+)
+def test_products_of_groups(a: tuple[int, ...], b: tuple[int, ...], offsets: bool, flops: int) -> None:
+    from proftrack.capture.op_flops import flops_of
+
+    ends = torch.tensor([4, 8, 12], dtype=torch.int32) if offsets else None
+    operator = torch.ops.aten._grouped_mm.default
+    assert flops_of(operator, (torch.ones(a), torch.ones(b), ends), {}, None) == flops
+
+
+def test_packed_sequences_have_their_own_lengths() -> None:
+    from proftrack.capture.op_flops import flops_of
+
+    q, ends = torch.ones(7, 2, 8), torch.tensor([0, 3, 7], dtype=torch.int32)
+    operator = torch.ops.aten._flash_attention_forward.default
+    found = flops_of(operator, (q, q, q, ends, ends, 4, 4, 0.0, True, False), {}, None)
+    assert found == 2 * 2 * (6 + 10) * 16  # 3 x 4 / 2 and 4 x 5 / 2 pairs in 2 heads
+
+
+def test_lengths_cannot_be_read_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    from proftrack.capture.op_flops import Unknown, flops_of
+
+    monkeypatch.setattr(compat, "capturing", lambda: True)
+    q, ends = torch.ones(7, 2, 8), torch.tensor([0, 3, 7], dtype=torch.int32)
+    operator = torch.ops.aten._flash_attention_forward.default
+    with pytest.raises(Unknown):
+        flops_of(operator, (q, q, q, ends, ends, 4, 4, 0.0, True, False), {}, None)
+
+
 def test_a_cache_is_written_where_it_changes() -> None:
     cache, row, at = torch.zeros(4, 1000, 8), torch.ones(4, 1, 8), torch.tensor([3])
     # The row and its index read, the row written.
@@ -391,6 +435,13 @@ def test_what_is_written_over_is_not_read() -> None:
     assert work_of(lambda: y.copy_(x)).bytes == 4 * (1000 + 1000)
     assert work_of(lambda: y.fill_(1.0)).bytes == 4 * 1000
     assert work_of(lambda: torch.mul(x, 2.0, out=y)).bytes == 4 * (1000 + 1000)
+
+
+def test_float32_that_may_use_tf32_has_its_rate_or_that_of_float32() -> None:
+    work = StepWork(flops_by_dtype={"tfloat32": 1e9}, bytes=None, source="counted")
+    assert work.roofline_time_us(CEILINGS) == pytest.approx(10_000)
+    faster = Ceilings(device="d", flops_per_s={**CEILINGS.flops_per_s, "tfloat32": 5e11}, bytes_per_s=1e10)
+    assert work.roofline_time_us(faster) == pytest.approx(2000)
 
 
 @pytest.mark.parametrize(
