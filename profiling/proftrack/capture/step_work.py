@@ -23,7 +23,18 @@ from proftrack.capture.device import Device
 from proftrack.capture.op_flops import UNCOUNTED, flops_of
 from proftrack.record.ceilings import REPLAYED_GRAPH, StepWork
 
-_TORCH = ("aten", "prims", "prim", "profiler", "c10d", "_c10d_functional", "c10d_functional", "inductor")
+_TORCH = (
+    "aten",
+    "prims",
+    "prim",
+    "profiler",
+    "c10d",
+    "_c10d_functional",
+    "c10d_functional",
+    "_dtensor",
+    "fsdp",
+    "inductor",
+)
 # The first argument of these is overwritten, not read.
 _OVERWRITING = ("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_")
 # The first argument of these is a lookup table that is not read whole: the bytes read are those of the result.
