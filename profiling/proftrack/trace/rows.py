@@ -149,12 +149,9 @@ def _ns_of_floats(values: Column) -> Ints:
 
 def _int64(values: list[Any]) -> Ints:
     try:
-        numbers = np.array(values, dtype=np.int64)
+        return np.fromiter(values, dtype=np.int64, count=len(values))
     except (OverflowError, TypeError, ValueError):
-        numbers = np.zeros(0, dtype=np.int64)
-    if numbers.shape == (len(values),):
-        return numbers
-    return np.array([_as_id(v) for v in values], dtype=np.int64)
+        return np.array([_as_id(v) for v in values], dtype=np.int64)
 
 
 def _as_id(value: Any) -> int:
@@ -287,7 +284,10 @@ class TableBuilder:
 
     def _meeting_codes(self, args: list[Args]) -> Codes:
         codes = np.full(len(args), NONE, dtype=np.int32)
-        rows = [i for i, a in enumerate(args) if a.collective is not None]
+        collectives = [a.collective for a in args]
+        if collectives.count(None) == len(collectives):
+            return codes
+        rows = [i for i, collective in enumerate(collectives) if collective is not None]
         codes[rows] = np.arange(len(self._meetings), len(self._meetings) + len(rows))
         self._meetings += [
             Meeting(a.collective, a.group, a.group_ranks, a.group_size, a.sequence) for a in map(args.__getitem__, rows)
