@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from proftrack.record.figures import Occupancy, OccupancyLimit
 from proftrack.trace.codes import grouped
-from proftrack.trace.table import NONE, Codes, EventTable, Ints, LaunchConfig
+from proftrack.trace.table import NONE, EventTable, Ints, LaunchConfig
 
 Floats = npt.NDArray[np.float64]
 
@@ -152,7 +152,7 @@ def occupancies(table: EventTable, gpu: Ints, group: npt.NDArray[np.integer], co
     """
     out: list[Occupancy | None] = [None] * count
     kinds, kind = grouped((table.device[gpu], table.config[gpu]))
-    filled, shapes = _fill_of(table, gpu[kinds])
+    filled, shapes = fill_of(table, gpu[kinds]), _shapes(table, gpu[kinds])
     known = np.flatnonzero(filled.blocks_per_sm[kind] > 0)
     if not len(known):
         return out
@@ -189,11 +189,9 @@ def occupancies(table: EventTable, gpu: Ints, group: npt.NDArray[np.integer], co
     return out
 
 
-def _fill_of(table: EventTable, rows: Ints) -> tuple[Fill, Codes]:
-    """How the launches of these rows fill their devices; and a code for each row's device and launch without grid."""
-    unknown = LaunchConfig(NONE, NONE, NONE, NONE)
-    launched = np.array([*table.configs, unknown], dtype=np.int64)[table.config[rows]].T
-    device = table.device[rows]
+def fill_of(table: EventTable, rows: Ints) -> Fill:
+    """How the launches of these rows fill their devices."""
+    launched, device = _launched(table, rows), table.device[rows]
     out = Fill(*(np.zeros(len(rows), dtype=np.int64 if field in _WHOLE else float) for field in Fill._fields))
     for each in np.unique(device).tolist():
         limits = limits_of(table.meta.device(each))
@@ -201,8 +199,20 @@ def _fill_of(table: EventTable, rows: Ints) -> tuple[Fill, Codes]:
             here = device == each
             for column, values in zip(out, fill(limits, *launched[:, here]), strict=True):
                 column[here] = values
-    _, shapes = grouped([device, *(np.unique(values, return_inverse=True)[1] for values in launched[1:])])
-    return out, shapes.astype(np.int32)
+    return out
+
+
+def _launched(table: EventTable, rows: Ints) -> Ints:
+    """The fields of LaunchConfig, a line each."""
+    unknown = LaunchConfig(NONE, NONE, NONE, NONE)
+    launched: Ints = np.array([*table.configs, unknown], dtype=np.int64)[table.config[rows]].T
+    return launched
+
+
+def _shapes(table: EventTable, rows: Ints) -> Ints:
+    """The same number for rows on one device with equal blocks, registers and shared memory, however large the grid."""
+    _, *of_block = _launched(table, rows)
+    return grouped([table.device[rows], *(np.unique(values, return_inverse=True)[1] for values in of_block)])[1]
 
 
 _WHOLE = ("blocks_per_sm", "limits")
