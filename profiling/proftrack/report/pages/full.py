@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from proftrack.record import Record
-from proftrack.record.figures import Kernel
+from proftrack.record.figures import Kernel, Occupancy
 from proftrack.report import figures
 from proftrack.report.chains import LARGE, Chain, Wait
 from proftrack.report.document import (
@@ -31,7 +31,7 @@ from proftrack.report.pages import tables
 from proftrack.report.pages.environment import environment, origin, title
 from proftrack.report.pages.run import chips
 from proftrack.report.pages.times import bars, idle_parts, legend_of, remarks, schedule, split_parts, window_steps
-from proftrack.text import counted, duration, percent, plain
+from proftrack.text import counted, duration, listed, number, percent, plain
 
 _WAITS = 100
 
@@ -148,7 +148,7 @@ def _tables_section(record: Record) -> Section:
         blocks.append(Section("On the host", [Paragraph(total, "muted"), tables.operators(record)]))
     if record.kernels:
         total = f"Self CUDA time total: {duration(totals.self_cuda_time_total_us)}, as torch counts it."
-        blocks.append(Section("On the GPU", [Paragraph(total, "muted"), tables.kernels(record)]))
+        blocks.append(Section("On the GPU", [Paragraph(total, "muted"), tables.kernels(record, occupancy=True)]))
     return Section("Operators and kernels", blocks, "tables")
 
 
@@ -229,10 +229,19 @@ def launches(chains: list[Chain], kernels: list[Kernel], rank: int | None = None
     for chain in chains:
         kernel = by_name[chain.kernel]
         about = f"{duration(kernel.total_us)} in {counted(kernel.calls, 'call')}, {percent(kernel.share)}"
-        blocks += [Lead(plain(kernel.name)), Paragraph(f"  {prefix}{about}, {kernel.limit}"), Ways([_launched(chain)])]
+        blocks += [Lead(plain(kernel.name)), Paragraph(f"  {prefix}{about}, {kernel.limit}")]
+        blocks += [Paragraph(f"  {prefix}{_filled(kernel.occupancy)}")] if kernel.occupancy else []
+        blocks += [Ways([_launched(chain)])]
     if len(kernels) > LARGE:
         blocks.append(Lead(f"{prefix}and {counted(len(kernels) - LARGE, 'more kernel')} with that name"))
     return Document("How kernels are launched", blocks)
+
+
+def _filled(occupancy: Occupancy) -> str:
+    """How far its launches can fill the GPU, and why not further."""
+    place = f"{percent(occupancy.theoretical)} of the room for warps, {number(occupancy.waves)} waves"
+    last = f" (the last one filled to {percent(occupancy.last_wave_share)})" if occupancy.waves > 1 else ""
+    return f"derived: {place}{last}, limited by {listed(occupancy.limited_by)}; {tables.launched(occupancy)}"
 
 
 def _launched(chain: Chain) -> Way:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from proftrack.record import Record
-from proftrack.record.figures import Region
+from proftrack.record.figures import Occupancy, Region
 from proftrack.report.document import Cell, Column, Table
-from proftrack.text import counted, duration, factor, percent, plain
+from proftrack.text import counted, duration, factor, listed, number, percent, plain, scaled
 
 ROWS = 100
 """Rows of one table."""
@@ -58,8 +58,9 @@ def first(table: Table, most: int, more: str, wanted: Sequence[str] = ()) -> Tab
     )
 
 
-def kernels(record: Record, title: str = "") -> Table:
-    """All GPU work by name."""
+def kernels(record: Record, title: str = "", *, occupancy: bool = False) -> Table:
+    """All GPU work by name; with `occupancy`, also how far its launches can fill the GPU."""
+    occupancy = occupancy and any(kernel.occupancy is not None for kernel in record.kernels)
     all_kernels, total = record.kernels, record.totals.self_cuda_time_total_us or 0.0
     columns = [
         Column(label="#", hint="rank by total time, as numbered in the roofline plot"),
@@ -73,6 +74,7 @@ def kernels(record: Record, title: str = "") -> Table:
         Column(label="max"),
         Column(label="blocks", hint="thread blocks of its longest launch"),
         Column(label="over roofline", hint="its time divided by the least this device needs for its FLOPs and bytes"),
+        *(_OCCUPANCY if occupancy else []),
     ]
     rows = [
         [
@@ -87,11 +89,43 @@ def kernels(record: Record, title: str = "") -> Table:
             _time(k.max_us),
             _count(k.blocks),
             _over(k.total_us, k.roofline_us),
+            *(_occupancy(k.occupancy) if occupancy else []),
         ]
         for rank, k in enumerate(all_kernels[:ROWS], start=1)
     ]
     left = sum(k.total_us for k in all_kernels[ROWS:]) / total if total else None
     return _table(title, columns, rows, len(all_kernels), left)
+
+
+_DERIVED = "derived from its registers, shared memory, block and grid, not measured"
+_OCCUPANCY = (
+    Column(
+        label="occupancy (derived)", hint=f"warps that a multiprocessor can run of those it has room for: {_DERIVED}"
+    ),
+    Column(label="waves (derived)", hint=f"its blocks over those that the GPU can run at a time: {_DERIVED}"),
+    Column(label="last wave (derived)", hint=f"how far its last wave fills the GPU: {_DERIVED}"),
+    Column(label="limited by (derived)", kind="word", hint="what lets no more of its warps run at a time"),
+)
+
+
+def _occupancy(occupancy: Occupancy | None) -> list[Cell]:
+    if occupancy is None:
+        return [Cell(text="-")] * len(_OCCUPANCY)
+    return [
+        Cell(text=percent(occupancy.theoretical), value=occupancy.theoretical, hint=launched(occupancy)),
+        Cell(text=number(occupancy.waves), value=occupancy.waves),
+        _share(occupancy.last_wave_share),
+        Cell(text=listed(occupancy.limited_by)),
+    ]
+
+
+def launched(occupancy: Occupancy) -> str:
+    """The numbers that an occupancy follows from."""
+    shared = scaled(occupancy.shared_bytes, "B") if occupancy.shared_bytes else "no shared memory"
+    return (
+        f"{counted(occupancy.block_threads, 'thread')} in a block, {counted(occupancy.registers, 'register')} each, "
+        f"{shared}: {counted(occupancy.blocks_per_sm, 'block')} on a multiprocessor at a time"
+    )
 
 
 def _over(us: float, roofline_us: float | None) -> Cell:
