@@ -39,7 +39,7 @@ def filling(kernels: list[Kernel]) -> str | None:
         return None
     busiest = [_of(kernel, kernel.occupancy) for kernel in kernels[:MOST] if _worth(kernel) and kernel.occupancy]
     named = f": {'; '.join(busiest)}" if busiest else ""
-    return f"Launches can fill at most {whole:.0%} of the GPU's room for warps (derived, not measured){named}."
+    return f"Launches can fill at most {_share(whole)} of the GPU's room for warps (derived, not measured){named}."
 
 
 def _worth(kernel: Kernel) -> bool:
@@ -52,8 +52,14 @@ def _of(kernel: Kernel, occupancy: Occupancy) -> str:
         why = f" (its grid is {waves} waves)"
     elif occupancy.at_most > FULL:
         why = ""
+    elif occupancy.theoretical > FULL:
+        why = " (some of its grids are under a wave)"
     else:
         why = f" (limited by {listed(occupancy.limited_by)})"
     long_tail = occupancy.waves > 1 and occupancy.tail >= LONG_TAIL
     tail = f", and {occupancy.tail:.0%} of the places in its {waves} waves stay empty" if long_tail else ""
-    return f"{brief(kernel.name, 60)}, {kernel.share:.0%} of the time, at most {occupancy.at_most:.0%}{why}{tail}"
+    return f"{brief(kernel.name, 60)}, {kernel.share:.0%} of the time, at most {_share(occupancy.at_most)}{why}{tail}"
+
+
+def _share(fraction: float) -> str:
+    return f"{fraction:.0%}" if fraction >= 0.01 else "1%"
