@@ -148,8 +148,23 @@ def _tables_section(record: Record) -> Section:
         blocks.append(Section("On the host", [Paragraph(total, "muted"), tables.operators(record)]))
     if record.kernels:
         total = f"Self CUDA time total: {duration(totals.self_cuda_time_total_us)}, as torch counts it."
-        blocks.append(Section("On the GPU", [Paragraph(total, "muted"), tables.kernels(record, occupancy=True)]))
+        blocks.append(Section("On the GPU", [Paragraph(total, "muted"), tables.kernels(record)]))
+        blocks += _occupancy(record)
     return Section("Operators and kernels", blocks, "tables")
+
+
+def _occupancy(record: Record) -> list[Block]:
+    about = (
+        "Derived from the registers, shared memory, block and grid of the launches and the limits of the device; not "
+        "measured. Of a kernel with different launches, means weighed by time, and the block that takes most of it. A "
+        "matmul on tensor cores needs few warps: a low occupancy is no fault by itself."
+    )
+    table = tables.occupancy(record)
+    return (
+        [Section("How far kernels can fill the GPU (derived)", [Paragraph(about, "muted"), table])]
+        if table.rows
+        else []
+    )
 
 
 def _launch_section(record: Record, details: EventDetails | None) -> Section | None:
@@ -241,7 +256,8 @@ def _filled(occupancy: Occupancy) -> str:
     """How far its launches can fill the GPU, and why not further."""
     place = f"{percent(occupancy.theoretical)} of the room for warps, {number(occupancy.waves)} waves"
     last = f" (the last one filled to {percent(occupancy.last_wave_share)})" if occupancy.waves > 1 else ""
-    return f"derived: {place}{last}, limited by {listed(occupancy.limited_by)}; {tables.launched(occupancy)}"
+    limits = listed(occupancy.limited_by)
+    return f"derived: {place}{last}, limited by {limits}; {tables.block_of(occupancy)}"
 
 
 def _launched(chain: Chain) -> Way:

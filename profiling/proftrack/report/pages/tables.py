@@ -9,11 +9,11 @@ import msgspec
 from proftrack.record import Record
 from proftrack.record.figures import Occupancy, Region
 from proftrack.report.document import Cell, Column, Table
-from proftrack.text import counted, duration, factor, listed, number, percent, plain, scaled
+from proftrack.text import brief, counted, duration, factor, listed, number, percent, plain, scaled
 
 ROWS = 100
 """Rows of one table."""
-_NAME = 160
+_NAME, _SHORT = 160, 60
 
 
 def _time(us: float | None) -> Cell:
@@ -58,9 +58,8 @@ def first(table: Table, most: int, more: str, wanted: Sequence[str] = ()) -> Tab
     )
 
 
-def kernels(record: Record, title: str = "", *, occupancy: bool = False) -> Table:
-    """All GPU work by name; with `occupancy`, also how far its launches can fill the GPU."""
-    occupancy = occupancy and any(kernel.occupancy is not None for kernel in record.kernels)
+def kernels(record: Record, title: str = "") -> Table:
+    """All GPU work by name."""
     all_kernels, total = record.kernels, record.totals.self_cuda_time_total_us or 0.0
     columns = [
         Column(label="#", hint="rank by total time, as numbered in the roofline plot"),
@@ -74,7 +73,6 @@ def kernels(record: Record, title: str = "", *, occupancy: bool = False) -> Tabl
         Column(label="max"),
         Column(label="blocks", hint="thread blocks of its longest launch"),
         Column(label="over roofline", hint="its time divided by the least this device needs for its FLOPs and bytes"),
-        *(_OCCUPANCY if occupancy else []),
     ]
     rows = [
         [
@@ -89,7 +87,6 @@ def kernels(record: Record, title: str = "", *, occupancy: bool = False) -> Tabl
             _time(k.max_us),
             _count(k.blocks),
             _over(k.total_us, k.roofline_us),
-            *(_occupancy(k.occupancy) if occupancy else []),
         ]
         for rank, k in enumerate(all_kernels[:ROWS], start=1)
     ]
@@ -97,34 +94,45 @@ def kernels(record: Record, title: str = "", *, occupancy: bool = False) -> Tabl
     return _table(title, columns, rows, len(all_kernels), left)
 
 
-_DERIVED = "derived from its registers, shared memory, block and grid, not measured"
-_OCCUPANCY = (
-    Column(
-        label="occupancy (derived)", hint=f"warps that a multiprocessor can run of those it has room for: {_DERIVED}"
-    ),
-    Column(label="waves (derived)", hint=f"its blocks over those that the GPU can run at a time: {_DERIVED}"),
-    Column(label="last wave (derived)", hint=f"how far its last wave fills the GPU: {_DERIVED}"),
-    Column(label="limited by (derived)", kind="word", hint="what lets no more of its warps run at a time"),
-)
-
-
-def _occupancy(occupancy: Occupancy | None) -> list[Cell]:
-    if occupancy is None:
-        return [Cell(text="-")] * len(_OCCUPANCY)
-    return [
-        Cell(text=percent(occupancy.theoretical), value=occupancy.theoretical, hint=launched(occupancy)),
-        Cell(text=number(occupancy.waves), value=occupancy.waves),
-        _share(occupancy.last_wave_share),
-        Cell(text=listed(occupancy.limited_by)),
+def occupancy(record: Record) -> Table:
+    """How far the kernels' launches can fill the GPU, as far as that can be derived."""
+    known = [(rank, k, k.occupancy) for rank, k in enumerate(record.kernels, start=1) if k.occupancy is not None]
+    columns = [
+        Column(label="#", hint="rank by total time, as in the table of all GPU work"),
+        Column(label="kernel", kind="code"),
+        Column(label="share", hint="share of the self CUDA time total"),
+        Column(label="occupancy", hint="warps that can run on a multiprocessor at a time, of the most it holds"),
+        Column(label="at most", hint="the same over the whole GPU: a small grid leaves multiprocessors without blocks"),
+        Column(label="waves", hint="blocks over those that the GPU can run at a time"),
+        Column(label="last wave", hint="how far the last wave fills the GPU"),
+        Column(label="limited by", kind="text", hint="what lets no more warps run at a time; of several, all"),
+        Column(
+            label="blocks", kind="text", hint="what each of them needs, and how many a multiprocessor can run at a time"
+        ),
     ]
+    rows = [
+        [
+            _count(rank),
+            Cell(text=brief(kernel.name, _SHORT), hint=plain(kernel.name, 3 * _NAME)),
+            _share(kernel.share),
+            _share(found.theoretical),
+            _share(found.at_most),
+            Cell(text=number(found.waves), value=found.waves),
+            _share(found.last_wave_share),
+            Cell(text=listed(found.limited_by)),
+            Cell(text=block_of(found), value=found.blocks_per_sm),
+        ]
+        for rank, kernel, found in known[:ROWS]
+    ]
+    return _table("", columns, rows, len(known))
 
 
-def launched(occupancy: Occupancy) -> str:
-    """The numbers that an occupancy follows from."""
-    shared = scaled(occupancy.shared_bytes, "B") if occupancy.shared_bytes else "no shared memory"
+def block_of(occupancy: Occupancy) -> str:
+    """What a block of a kernel needs, and how many of them fit."""
+    shared = f", {scaled(occupancy.shared_bytes, 'B')} of shared memory" if occupancy.shared_bytes else ""
     return (
-        f"{counted(occupancy.block_threads, 'thread')} in a block, {counted(occupancy.registers, 'register')} each, "
-        f"{shared}: {counted(occupancy.blocks_per_sm, 'block')} on a multiprocessor at a time"
+        f"{counted(occupancy.block_threads, 'thread')} with {counted(occupancy.registers, 'register')}{shared}: "
+        f"{counted(occupancy.blocks_per_sm, 'block')} on a multiprocessor"
     )
 
 
