@@ -245,19 +245,20 @@ def launches(chains: list[Chain], kernels: list[Kernel], rank: int | None = None
         kernel = by_name[chain.kernel]
         about = f"{duration(kernel.total_us)} in {counted(kernel.calls, 'call')}, {percent(kernel.share)}"
         blocks += [Lead(plain(kernel.name)), Paragraph(f"  {prefix}{about}, {kernel.limit}")]
-        blocks += [Paragraph(f"  {prefix}{_filled(kernel.occupancy)}")] if kernel.occupancy else []
+        blocks += _filled(kernel.occupancy) if kernel.occupancy else []
         blocks += [Ways([_launched(chain)])]
     if len(kernels) > LARGE:
         blocks.append(Lead(f"{prefix}and {counted(len(kernels) - LARGE, 'more kernel')} with that name"))
     return Document("How kernels are launched", blocks)
 
 
-def _filled(occupancy: Occupancy) -> str:
+def _filled(occupancy: Occupancy) -> list[Block]:
     """How far its launches can fill the GPU, and why not further."""
     place = f"{percent(occupancy.theoretical)} of the room for warps, {number(occupancy.waves)} waves"
     last = f" (the last one filled to {percent(occupancy.last_wave_share)})" if occupancy.waves > 1 else ""
     limits = listed(occupancy.limited_by)
-    return f"derived: {place}{last}, limited by {limits}; {tables.block_of(occupancy)}"
+    lines = (f"{place}{last}, limited by {limits} (derived)", tables.block_of(occupancy))
+    return [Paragraph(f"  {line}") for line in lines]
 
 
 def _launched(chain: Chain) -> Way:
