@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import os
 import subprocess
 import sys
 import tempfile
@@ -199,7 +198,7 @@ def record_both(folder: Path, ncu: str) -> tuple[Path, Path]:
     options = ["--profile-from-start", "off", "--csv", "--page", "raw", "--print-units", "base"]
     with table.open("w") as out:
         command = [ncu, *options, "--metrics", ",".join(METRICS), *again, "--record", ""]
-        subprocess.run(command, check=True, stdout=out, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        subprocess.run(command, check=True, stdout=out)
     return trace, table
 
 
