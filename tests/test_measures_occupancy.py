@@ -157,6 +157,8 @@ def test_blocks_on_a_multiprocessor(
         {**H200, "numSms": 0},
         {**H200, "numSms": "132"},
         {**H200, "maxThreadsPerMultiprocessor": 2**70},
+        {**H200, "maxThreadsPerMultiprocessor": 1},
+        {**H200, "regsPerMultiprocessor": 1},
         {**H200, "regsPerMultiprocessor": True},
         {key: value for key, value in H200.items() if key != "sharedMemPerMultiprocessor"},
         {"id": 0, "name": "Made-up GPU", "numSms": 132},
@@ -164,7 +166,7 @@ def test_blocks_on_a_multiprocessor(
     ],
 )
 def test_an_unknown_device_has_no_occupancy(properties: dict[str, Any]) -> None:
-    assert occupancy(properties, launch(100, 128, 32, 0)) is None
+    assert occupancy(properties, launch(100, 1, 32, 0)) is None
 
 
 @pytest.mark.parametrize(

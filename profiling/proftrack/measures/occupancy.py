@@ -83,6 +83,10 @@ class Fill(NamedTuple):
     """What allows no more: a bit for each of _RESOURCES, or _GRID."""
 
 
+_WHOLE = ("blocks_per_sm", "limits")
+"""The fields of Fill that are integers."""
+
+
 def limits_of(properties: dict[str, Any] | None) -> SmLimits | None:
     """The limits of a device, from a trace's deviceProperties; None if they, or the architecture, are not known."""
     stated = properties or {}
@@ -93,6 +97,8 @@ def limits_of(properties: dict[str, Any] | None) -> SmLimits | None:
     if capability not in BLOCKS_PER_SM or not all(type(size) is int and 0 < size < 2**31 for size in sizes):
         return None
     sms, threads, registers, shared = sizes
+    if threads < WARP:
+        return None
     ampere_on = capability >= (8, 0)
     return SmLimits(
         sms=sms,
@@ -213,9 +219,6 @@ def _shapes(table: EventTable, rows: Ints) -> Ints:
     """The same number for rows on one device with equal blocks, registers and shared memory, however large the grid."""
     _, *of_block = _launched(table, rows)
     return grouped([table.device[rows], *(np.unique(values, return_inverse=True)[1] for values in of_block)])[1]
-
-
-_WHOLE = ("blocks_per_sm", "limits")
 
 
 def _largest(group: Ints, key: npt.NDArray[np.integer], weight: Floats, count: int) -> tuple[Ints, Floats]:
