@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from proftrack.measures import idle, sites
+from proftrack.measures import idle, occupancy, sites
 from proftrack.measures.measure import Measures
 from proftrack.measures.quality import FLAGS
 from proftrack.measures.single import Single
@@ -174,6 +174,7 @@ def _merged_kernel(group: list[Kernel], total: float) -> Kernel:
         flops=_sum_if_all(k.flops for k in group),
         bytes=_sum_if_all(k.bytes for k in group),
         roofline_us=_sum_if_all(k.roofline_us for k in group),
+        occupancy=occupancy.combined([k.occupancy for k in group if k.occupancy is not None]),
     )
 
 

@@ -12,6 +12,7 @@ from proftrack.measures.intervals import Intervals, union, union_by_group
 from proftrack.measures.kernels import kind_of_copy, kind_of_kernel
 from proftrack.measures.links import Links
 from proftrack.measures.nesting import Forest
+from proftrack.measures.occupancy import occupancies
 from proftrack.measures.window import Ownership, Steps
 from proftrack.measures.work import GpuCosts
 from proftrack.record.figures import Device, Kernel, KernelKind, Launch, Limit, Op, Region, Step, Stream
@@ -122,6 +123,7 @@ def gpu_work(table: EventTable, links: Links, limit: dict[Limit, Bools], costs: 
     order = np.argsort(dur, kind="stable")
     longest[group[order]] = table.blocks[gpu][order]
     work = _work_by_group(table, gpu, group, count, costs)
+    occupied = occupancies(table, gpu, group, count)
     names = list(limit)
     largest = np.argmax([_sums(group, np.where(limit[name], dur, 0), count) for name in names], axis=0)
     kernels = []
@@ -140,6 +142,7 @@ def gpu_work(table: EventTable, links: Links, limit: dict[Limit, Bools], costs: 
                 limit=names[int(largest[i])] if total[i] else "unknown",
                 blocks=int(longest[i]) if longest[i] != NONE else None,
                 small_us=int(small[i]) / 1000,
+                occupancy=occupied[i],
                 **work[i],
             )
         )
