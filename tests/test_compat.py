@@ -122,6 +122,30 @@ def test_a_composite_operator_is_one_that_the_device_has_no_kernel_of_its_own_fo
     assert not compat.is_higher_order(aten.mm.default)
 
 
+def test_the_parts_of_a_composite_operator_are_those_that_autograd_leaves() -> None:
+    import torch._decomp  # has versions in Python of some of them, an LSTM's among them
+
+    seen: list[str] = []
+
+    class Mode(compat.dispatch_mode()):  # type: ignore[misc]  # torch is not followed
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if compat.is_composite(func, "cpu"):
+                with self:
+                    return compat.in_parts(func, args, kwargs or {})
+            seen.append(str(compat.operator_of(func)))
+            return func(*args, **(kwargs or {}))
+
+    lstm, x = torch.nn.LSTM(8, 16), torch.ones(5, 3, 8)
+    with torch.no_grad(), Mode():
+        lstm(x)
+    whole = [name for name in seen if name not in ("aten.detach", "aten.alias")]
+    seen.clear()
+    with torch.inference_mode(), Mode():
+        lstm(x)
+    assert [name for name in seen if name not in ("aten.detach", "aten.alias")] == whole
+    assert torch._decomp is not None
+
+
 def test_arguments_by_name_come_in_the_schemas_order() -> None:
     call = compat.bound(torch.ops.aten.embedding.default, ("w", "i"), {"sparse": True})
     assert list(call.items()) == [

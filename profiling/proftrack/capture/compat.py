@@ -112,6 +112,13 @@ def is_composite(overload: Any, device_type: str, *, strided: bool = True) -> bo
     return not any(has(name, key) for key in keys)
 
 
+def in_parts(overload: Any, args: Any, kwargs: Any) -> Any:
+    """Run a composite operator as torch does. `overload.decompose` may take a version in Python with other parts."""
+    import torch
+
+    return overload._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+
 def is_wrapped(types: Any) -> bool:
     """Whether tensors are of classes that consist of other tensors, such as DTensor: the parts are dispatched next."""
     from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type

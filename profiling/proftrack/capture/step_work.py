@@ -158,7 +158,7 @@ def _counter_class() -> Any:
                 return NotImplemented
             if self._tally.is_composite(func, args, kwargs):
                 with self:
-                    return func.decompose(*args, **kwargs)
+                    return compat.in_parts(func, args, kwargs)
             out = func(*args, **kwargs)
             self._tally.operator(func, args, kwargs, out)
             return out
