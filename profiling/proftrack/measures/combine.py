@@ -67,6 +67,9 @@ def combine(parts: list[Measures]) -> Measures:
         collectives=[c for p in parts for c in p.collectives],
         modules=_combined_regions([r for p in parts for r in p.modules]),
         work=_combined_work(parts),
+        whole_us=_sum_by_key(p.whole_us for p in parts),
+        launched_us=_sum_by_key(p.launched_us for p in parts),
+        replayed_us=sum(p.replayed_us for p in parts),
         cpu=_combined_cpu(parts),
     )
 

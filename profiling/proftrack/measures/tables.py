@@ -68,6 +68,28 @@ def operators(table: EventTable, forest: Forest, links: Links, owner: Ints) -> l
     return sorted(ops, key=lambda op: (-op.self_cuda_time_us, -op.self_cpu_time_us, op.name))
 
 
+def whole_times(table: EventTable, forest: Forest, links: Links, owner: Ints) -> dict[str, float]:
+    """Microseconds of each operator with all that it calls: of its GPU work or, without any GPU work, on the CPU.
+
+    An operator that calls itself counts once, so that no time counts twice for one name. `owner`: from `launching_row`.
+    """
+    rows = forest.rows
+    if not len(rows):
+        return {}
+    if len(links.gpu):
+        own = np.zeros(len(rows), dtype=np.int64)
+        np.add.at(own, owner[owner != NONE], table.dur[links.gpu][owner != NONE])
+        time = forest.subtree_sums(own)
+    else:
+        time = table.dur[rows]
+    parent = np.maximum(forest.parent, 0)
+    nested = (forest.parent != NONE) & (table.name[rows[parent]] == table.name[rows])
+    outer = table.of_kind(Kind.CPU_OP)[rows] & ~nested
+    unique, group = distinct(table.name[rows[outer]].astype(np.int64), len(table.names))
+    sums = _sums(group, time[outer], len(unique))
+    return {table.names[name]: ns / 1000 for name, ns in zip(unique.tolist(), sums.tolist(), strict=True)}
+
+
 def launching_row(table: EventTable, forest: Forest, links: Links) -> Ints:
     """For each piece of GPU work, the position in the forest of the operator or annotation that launched it.
 
