@@ -702,7 +702,7 @@ def test_run_joins_shows_and_keeps_the_figures(
     site = next(site for site in record.sites if site.kernel == product)
     assert site.counters == kernel.counters
     table = json.loads((tmp_path / "run" / "tables" / "kernels.json").read_text())
-    assert dict(zip(table["columns"], table["data"][0], strict=True))["counters"]["launches"] == 1
+    assert dict(zip(table["columns"], table["data"][0], strict=True))["counters_launches"] == 1
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Replayed kernels" in page
     assert "Nsight Compute 2025.3.1" in page
