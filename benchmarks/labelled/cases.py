@@ -674,10 +674,21 @@ SMALL: dict[str, dict[str, Any]] = {
     "models:resnet": {"batch": 2, "size": 32},
     "models:aggregate": {"nodes": 8, "edges": 16, "width": 4},
     "models:graph_network_train": {"nodes": 8, "edges": 16, "width": 4},
+    "host:host_copy": {"mebibytes": 1},
     "host:slow_loader": {"batch": 2, "width": 4, "workers": 0, "ahead": None},
     "host:fed_training": {"batch": 2, "crops": 2, "width": 4, "hidden": 8, "layers": 1, "workers": 0},
     "host:host_work": {"n": 8, "milliseconds": 0.1},
     "host:text_work": {"words": 10, "width": 4},
     "host:item_loop": {"n": 8, "small_operators": 1},
 }
-"""Parameters with which a workload runs in no time, on any device; one that is missing needs a GPU."""
+"""Parameters with which a workload runs in no time; one that is missing needs a GPU. See `small`."""
+
+
+def small(case: Case) -> dict[str, Any] | None:
+    """The case's parameters, with sizes that run in no time on a CPU; None if it needs a GPU."""
+    if case.workload not in SMALL or case.params.get("pinned"):
+        return None
+    params = {**case.params, **SMALL[case.workload]}
+    if "size" in params and isinstance(params["size"], list):
+        params |= {"size": [4] * len(params["size"]), "groups": 4 if params.get("groups", 1) > 1 else 1}
+    return params
