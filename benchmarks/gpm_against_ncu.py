@@ -10,8 +10,8 @@ by over 5 points.
 
 For products, the last columns explain mfu by the tensor share. The share counts cycles in which a tensor pipe is busy.
 A product that wastes none has FLOPs / (FLOPs per cycle x clock x T) of them: `by FLOPs`, with the clock that NVML shows
-meanwhile. mfu is FLOPs / T over the attainable rate, which was measured at some clock and with some pauses of the pipe
-already: so mfu is above the tensor share, and moves with the clock, which the share does not."""
+meanwhile. mfu is FLOPs / T over the best rate that a short load reached: under the power limit the clock falls, and mfu
+with it, while the share stays."""
 
 from __future__ import annotations
 

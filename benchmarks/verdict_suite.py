@@ -1,7 +1,7 @@
 """Workloads with a known regime: does the verdict find it?
 
     python benchmarks/verdict_suite.py [--only NAME ...] [--part I/N] [--held-out] [--output FOLDER] [--ncu]
-    python benchmarks/verdict_suite.py --table FILE ...     what the parts wrote to FOLDER, as one table
+    python benchmarks/verdict_suite.py --table FILE ... [--into PAGE]
     python benchmarks/verdict_suite.py --repeats N
 
 Needs a GPU, and nothing but torch. The workloads, which regimes are right and why are in `labelled/cases.py`: each
@@ -42,6 +42,7 @@ _COLUMNS = (
     "confidence",
     "reason given beforehand",
 )
+_BEGIN, _END = "<!-- suite -->", "<!-- end of suite -->"
 HEAD = "| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|"
 
 
@@ -175,15 +176,23 @@ def _names(lines: Iterable[Line]) -> str:
     return ", ".join(line["name"] for line in lines)
 
 
-def table(files: list[Path]) -> int:
-    """Print what several parts wrote as one table, in the order of the cases."""
+def table(files: list[Path], page: Path | None = None) -> int:
+    """Print what several parts wrote as one table, in the order of the cases, and put it into the page."""
     parts = [json.loads(file.read_text()) for file in files]
     order = {case.name: index for index, case in enumerate((*CASES, *HELD_OUT))}
     lines = sorted((line for part in parts for line in part["lines"]), key=lambda line: order.get(line["name"], -1))
     text, good = score(lines)
     seconds = sum(line.get("seconds", 0.0) for line in lines)
-    print("\n".join([HEAD, *map(show, lines), "", text, "", *(line for part in parts for line in part["extra"])]))
-    print(f"{seconds:.0f} s in {len(parts)} processes")
+    rows = "\n".join([HEAD, *map(show, lines)])
+    checks = [line for part in parts for line in part["extra"]]
+    took = f"{len(lines)} workloads took {seconds:.0f} s in {len(parts)} processes"
+    print("\n".join([rows, "", *checks, took, text]))
+    if page is not None:
+        before, _, rest = page.read_text().partition(f"{_BEGIN}\n")
+        _, end, after = rest.partition(_END)
+        if not end:
+            raise SystemExit(f"{page}: has no lines {_BEGIN} and {_END}; add them where the table belongs")
+        page.write_text(f"{before}{_BEGIN}\n{rows}\n\n{text}.\n{_END}{after}")
     return int(not good)
 
 
@@ -274,10 +283,11 @@ def main() -> int:
     parser.add_argument("--output", type=Path)
     parser.add_argument("--ncu", action="store_true")
     parser.add_argument("--table", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--into", type=Path, metavar="PAGE")
     parser.add_argument("--repeats", type=int, default=0)
     options = parser.parse_args()
     if options.table:
-        return table(options.table)
+        return table(options.table, options.into)
     if options.repeats:
         return repeats(options.repeats)
     part, parts = map(int, options.part.split("/"))

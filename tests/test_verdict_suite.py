@@ -92,11 +92,23 @@ def test_parts_are_joined_to_one_table(suite: Any, tmp_path: Path, capsys: pytes
     for name, lines in (("a", ["gemv", "matmul_add_64"]), ("b", ["matmul_8192"])):
         found = {"lines": [a_line(line, "memory-bound", "high") for line in lines], "extra": [f"checked {name}"]}
         (tmp_path / f"{name}.json").write_text(json.dumps(found))
-    assert suite.table([tmp_path / "b.json", tmp_path / "a.json"]) == 0
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- suite -->\nold\n<!-- end of suite -->\nafter\n")
+    assert suite.table([tmp_path / "b.json", tmp_path / "a.json"], page) == 0
     out = capsys.readouterr().out.splitlines()
     assert [line.split(" | ")[0].strip("| ") for line in out[2:5]] == ["matmul_add_64", "matmul_8192", "gemv"]
     assert out[2] == "| matmul_add_64 | 10 | 9.5 | 0.95 | - | 0.90 | fp32 0.25 | memory-bound | high | bytes |"
-    assert "3 of 3 right" in "\n".join(out) and "checked a" in out and out[-1] == "6 s in 2 processes"
+    assert "3 of 3 right" in out[-1] and "checked a" in out and out[-2] == "3 workloads took 6 s in 2 processes"
+    filled = page.read_text().splitlines()
+    assert filled[0] == "before" and filled[-2:] == ["<!-- end of suite -->", "after"] and "old" not in filled
+    assert filled[2:7] == out[:5]
+
+
+def test_a_page_without_a_place_is_refused(suite: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"lines": [], "extra": []}))
+    (tmp_path / "page.md").write_text("nothing\n")
+    with pytest.raises(SystemExit, match="has no lines"):
+        suite.table([tmp_path / "a.json"], tmp_path / "page.md")
 
 
 def test_counters_are_summed_up_by_the_pipe_that_is_used_the_most(suite: Any) -> None:
