@@ -24,6 +24,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -53,6 +54,7 @@ METRICS = {
     "tensor": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
     "fp32": "sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_elapsed",
     "integer": "sm__pipe_alu_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "hertz": "sm__cycles_elapsed.avg.per_second",
 }
 GPM = {"busy": "GRAPHICS_UTIL", "dram": "DRAM_BW_UTIL", "tensor": "ANY_TENSOR_UTIL"}
 CLOSE = 5.0
@@ -61,7 +63,7 @@ _WARM_SECONDS = 0.4
 
 
 class Kernel(NamedTuple):
-    """What ncu says of one kernel: microseconds, and percent of each peak."""
+    """What ncu says of one kernel: microseconds, percent of each peak, and its clock."""
 
     name: str
     us: float
@@ -69,6 +71,7 @@ class Kernel(NamedTuple):
     tensor: float
     fp32: float
     integer: float
+    hertz: float
 
 
 class Counted(NamedTuple):
@@ -99,8 +102,8 @@ def step_of(case: Case) -> Iterator[Callable[[], Any]]:
         yield step
 
 
-def loop(step: Callable[[], Any], seconds: float, between: Callable[[], Any] = lambda: None) -> float:
-    """Run steps back to back for so long; returns the microseconds of each. `between` is called a few times."""
+def loop(step: Callable[[], Any], seconds: float) -> float:
+    """Run steps back to back for so long; returns the microseconds of each."""
     import torch
 
     steps, size = 0, 1
@@ -109,7 +112,6 @@ def loop(step: Callable[[], Any], seconds: float, between: Callable[[], Any] = l
         last = now
         for _ in range(size):
             step()
-        between()  # while the device works
         torch.cuda.synchronize()
         now = time.perf_counter()
         steps += size
@@ -128,12 +130,12 @@ def gpm_of(name: str) -> Counted:
 
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
-    clocks: list[int] = []
     with step_of(case_of(name)) as step:
         loop(step, _WARM_SECONDS)
         first, second = pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()
         pynvml.nvmlGpmSampleGet(handle, first)
-        us = loop(step, _SECONDS, lambda: clocks.append(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)))
+        with polled(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)) as clocks:
+            us = loop(step, _SECONDS)
         pynvml.nvmlGpmSampleGet(handle, second)
     asked = pynvml.c_nvmlGpmMetricsGet_t()
     asked.version = pynvml.NVML_GPM_METRICS_GET_VERSION
@@ -145,7 +147,26 @@ def gpm_of(name: str) -> Counted:
     for sample in (first, second):
         pynvml.nvmlGpmSampleFree(sample)
     torch.cuda.empty_cache()
-    return Counted(step_us=us, clock_mhz=sorted(clocks)[len(clocks) // 2], **values)
+    return Counted(step_us=us, clock_mhz=sum(clocks) / len(clocks), **values)
+
+
+@contextlib.contextmanager
+def polled(read: Callable[[], float]) -> Iterator[list[float]]:
+    """What `read` gives every few milliseconds while the block runs, in another thread."""
+    values = [read()]
+    over = threading.Event()
+
+    def poll() -> None:
+        while not over.wait(0.005):
+            values.append(read())
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    try:
+        yield values
+    finally:
+        over.set()
+        thread.join()
 
 
 # ---- ncu -----------------------------------------------------------------------------------------------------------
@@ -185,15 +206,14 @@ def ncu_of(name: str) -> list[Kernel]:
 
 def parsed(lines: Iterable[str]) -> list[Kernel]:
     """The kernels of ncu's CSV: a header, a row of units, then a row for each kernel; ==...== lines are remarks."""
-    rows = list(csv.DictReader(line for line in lines if line.startswith('"')))
+    rows = (row for row in csv.DictReader(line for line in lines if line.startswith('"')) if row["Kernel Name"])
     return [
-        Kernel(row["Kernel Name"], _number(row[METRICS["us"]]) / 1000, *(_number(row[METRICS[key]]) for key in _SHARES))
+        Kernel(row["Kernel Name"], _number(row[METRICS["us"]]) / 1e3, *(_number(row[METRICS[key]]) for key in _FIGURES))
         for row in rows
-        if row["Kernel Name"]
     ]
 
 
-_SHARES = ("dram", "tensor", "fp32", "integer")
+_FIGURES = ("dram", "tensor", "fp32", "integer", "hertz")
 
 
 def _number(text: str) -> float:
@@ -204,7 +224,7 @@ def _number(text: str) -> float:
 
 
 def mean(kernels: list[Kernel], key: str) -> float:
-    """Of a share over the kernels' time."""
+    """Of a figure over the kernels' time."""
     return sum(getattr(kernel, key) * kernel.us for kernel in kernels) / sum(kernel.us for kernel in kernels)
 
 
@@ -212,33 +232,33 @@ def mean(kernels: list[Kernel], key: str) -> float:
 
 _COLUMNS = (
     *("loop", "DRAM %, GPM", "ncu", "difference", "tensor %, GPM", "ncu", "difference"),
-    *("T us", "ncu us", "clock MHz", "TFLOP/s", "tensor % by FLOPs"),
+    *("T us", "clock MHz", "TFLOP/s", "tensor % by FLOPs", "ncu us", "clock MHz", "TFLOP/s", "tensor % by FLOPs"),
 )
 HEAD = f"| {' | '.join(_COLUMNS)} |\n{'|---' * len(_COLUMNS)}|"
 
 
 def row(name: str, counted: Counted, kernels: list[Kernel], multiprocessors: int) -> dict[str, Any]:
     """Both answers, GPM's for the time with a kernel."""
-    out: dict[str, Any] = {"name": name, **counted._asdict(), "kernels": [kernel._asdict() for kernel in kernels]}
-    out["ncu_us"] = sum(kernel.us for kernel in kernels)
+    out: dict[str, Any] = {"name": name, "kernels": [kernel._asdict() for kernel in kernels]}
     for key in ("dram", "tensor"):
         out[f"gpm_{key}"] = getattr(counted, key) / counted.busy * 100
         out[f"ncu_{key}"] = mean(kernels, key)
         out[f"{key}_differs"] = out[f"gpm_{key}"] - out[f"ncu_{key}"]
-    if name in FLOPS:
-        rate = FLOPS[name] / (counted.step_us / 1e6)
-        out["tflops"] = rate / 1e12
-        out["tensor_by_flops"] = 100 * rate / (PER_CYCLE[name] * multiprocessors * counted.clock_mhz * 1e6)
+    out |= {"gpm_us": counted.step_us, "gpm_mhz": counted.clock_mhz}
+    out |= {"ncu_us": sum(kernel.us for kernel in kernels), "ncu_mhz": mean(kernels, "hertz") / 1e6}
+    for by in ("gpm", "ncu") if name in FLOPS else ():
+        rate = FLOPS[name] / (out[f"{by}_us"] / 1e6)
+        out[f"{by}_tflops"] = rate / 1e12
+        out[f"{by}_by_flops"] = 100 * rate / (PER_CYCLE[name] * multiprocessors * out[f"{by}_mhz"] * 1e6)
     return out
 
 
 def show(line: dict[str, Any]) -> str:
-    cells = [
-        f"{line[key]:.1f}"
-        for key in ("gpm_dram", "ncu_dram", "dram_differs", "gpm_tensor", "ncu_tensor", "tensor_differs")
-    ]
-    cells += [f"{line[key]:.4g}" for key in ("step_us", "ncu_us", "clock_mhz")]
-    cells += [f"{line[key]:.1f}" if key in line else "-" for key in ("tflops", "tensor_by_flops")]
+    shares = ("gpm_dram", "ncu_dram", "dram_differs", "gpm_tensor", "ncu_tensor", "tensor_differs")
+    cells = [f"{line[key]:.1f}" for key in shares]
+    for by in ("gpm", "ncu"):
+        cells += [f"{line[f'{by}_{key}']:.4g}" for key in ("us", "mhz")]
+        cells += [f"{line[f'{by}_{key}']:.1f}" if f"{by}_{key}" in line else "-" for key in ("tflops", "by_flops")]
     return f"| {' | '.join([line['name'], *cells])} |"
 
 

@@ -54,7 +54,7 @@ def experiment_of(case: Case, params: dict[str, Any]) -> Any:
         path=HERE / "verdict_suite.yaml",
         workload=f"labelled.{case.workload}",
         params=params,
-        timing=TimingOptions(min_seconds=0.3, max_seconds=3.0),  # a suite of many cases has to end
+        timing=TimingOptions(min_steps=10, min_seconds=0.3, max_seconds=3.0),  # a suite of many cases has to end
         schedule=Schedule(**case.schedule),
     )
 

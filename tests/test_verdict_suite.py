@@ -132,10 +132,10 @@ NCU = """==PROF== Connected to process 1
 "ID","Kernel Name","gpu__time_duration.sum","dram__throughput.avg.pct_of_peak_sustained_elapsed",\
 "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",\
 "sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_elapsed",\
-"sm__pipe_alu_cycles_active.avg.pct_of_peak_sustained_elapsed"
-"","","ns","%","%","%","%"
-"0","gemm<a, b>","1,500,000","20","90","1","2"
-"1","copy","500,000","80","0","n/a","2"
+"sm__pipe_alu_cycles_active.avg.pct_of_peak_sustained_elapsed","sm__cycles_elapsed.avg.per_second"
+"","","ns","%","%","%","%","hz"
+"0","gemm<a, b>","1,500,000","20","90","1","2","1,400,000,000"
+"1","copy","500,000","80","0","n/a","2","1,800,000,000"
 """
 
 
@@ -149,6 +149,11 @@ def test_ncu_is_read_and_compared_by_time(suite: Any) -> None:
     assert line["dram_differs"] == pytest.approx(33.0 - 35.0)  # 26.4 of 80
     assert line["tensor_differs"] == pytest.approx(67.5 - 67.5)
     # 1.0995e12 FLOP in 2.5 ms; 4096 x 132 x 1.5e9 = 811 TFLOP/s
-    assert line["tflops"] == pytest.approx(439.8, abs=0.1)
-    assert line["tensor_by_flops"] == pytest.approx(54.2, abs=0.1)
-    assert both.show(line).startswith("| matmul_8192 | 33.0 | 35.0 | -2.0 | 67.5 | 67.5 | 0.0 | 2500 | 2000 |")
+    assert line["gpm_tflops"] == pytest.approx(439.8, abs=0.1)
+    assert line["gpm_by_flops"] == pytest.approx(54.2, abs=0.1)
+    # The same in 2 ms at 1.5 GHz, the mean of 1.4 and 1.8 over the kernels' time.
+    assert line["ncu_mhz"] == pytest.approx(1500.0) and line["ncu_by_flops"] == pytest.approx(67.8, abs=0.1)
+    assert both.show(line) == (
+        "| matmul_8192 | 33.0 | 35.0 | -2.0 | 67.5 | 67.5 | 0.0 | 2500 | 1500 | 439.8 | 54.2 | 2000 | 1500 | 549.8 | "
+        "67.8 |"
+    )
