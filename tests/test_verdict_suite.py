@@ -45,6 +45,7 @@ def test_every_label_is_a_regime_with_a_reason(cases: Any) -> None:
     assert len(several) * 10 < len(cases.CASES), "two answers are right for too many"
 
 
+@pytest.mark.slow
 def test_every_workload_that_needs_no_gpu_runs_here(cases: Any) -> None:
     ran = set()
     for case in (*cases.CASES, *cases.HELD_OUT):
