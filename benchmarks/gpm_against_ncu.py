@@ -9,9 +9,10 @@ holds no clocks (the loop has warmed the GPU up). Prints a Markdown table, and e
 by over 5 points.
 
 For products, the last columns explain mfu by the tensor share. The share counts cycles in which a tensor pipe is busy.
-A product that wastes none has FLOPs / (FLOPs per cycle x clock x T) of them: `by FLOPs`, with the clock that NVML shows
-meanwhile. mfu is FLOPs / T over the best rate that a short load reached: under the power limit the clock falls, and mfu
-with it, while the share stays."""
+A product that wastes none has FLOPs / (FLOPs per cycle x clock x time) of them: `by FLOPs`. With ncu's clock, which it
+counts, the two agree. With the clock that NVML shows meanwhile they need not: under the power limit the GPU does less
+than this clock allows. mfu is FLOPs / T over the best rate that a short load reached, so it falls there, too, while the
+share stays."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ LOOPS = (
     "tf32_8192",
     "fp64_4096",
     "fp32_4096",
-    "copy_1g",
+    "triton_copy",
     "attention",
     "triton_polynomial",
     "gather",
@@ -276,14 +277,23 @@ def main() -> int:
     multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
     lines = []
     print(HEAD, flush=True)
+    failed = []
     for name in options.only or LOOPS:
-        lines.append(row(name, gpm_of(name), ncu_of(name), multiprocessors))
-        print(show(lines[-1]), flush=True)
+        try:
+            lines.append(row(name, gpm_of(name), ncu_of(name), multiprocessors))
+        except RuntimeError as error:
+            print(error, file=sys.stderr, flush=True)
+            failed.append(name)
+        else:
+            print(show(lines[-1]), flush=True)
     apart = [line["name"] for line in lines if max(abs(line["dram_differs"]), abs(line["tensor_differs"])) > CLOSE]
-    print(f"\n{len(lines) - len(apart)} of {len(lines)} within {CLOSE:g} points; apart: {', '.join(apart) or 'none'}")
+    print(
+        f"\n{len(lines) - len(apart)} of {len(lines) + len(failed)} within {CLOSE:g} points; apart: "
+        f"{', '.join(apart) or 'none'}; failed: {', '.join(failed) or 'none'}"
+    )
     if options.output:
         options.output.write_text(json.dumps(lines, indent=1))
-    return int(bool(apart))
+    return int(bool(apart or failed))
 
 
 if __name__ == "__main__":
