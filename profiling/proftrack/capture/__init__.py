@@ -4,11 +4,14 @@
     device           the device that steps run on
     environment      facts about the machine, the software and the code
     cpu_load         what used the CPUs while steps were timed
+    nvml             NVIDIA's management library, asked about one device
     gpu_state        the GPU's clocks, throttling and other processes
     timing           warm-up, and steps timed without a profiler
+    counters         hardware counters and energy of steps that run without a profiler
     in_turns         several workloads timed in turns
     lockstep         ranks timed in lockstep
     call_costs       the cost of calling an operator on this CPU
+    reachable        what this device reaches of each unit's peak
     ceilings         attainable rates of the device, measured once and cached
     step_work        the least work that one step must do, counted
     dtype            the type that a workload computes in, and types that this device only emulates

@@ -24,6 +24,7 @@ import msgspec
 from proftrack.capture.call_costs import call_costs
 from proftrack.capture.cpu_load import Reading, load_between, read_load
 from proftrack.capture.device import Device
+from proftrack.capture.reachable import with_reached
 from proftrack.record.ceilings import Ceilings
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
@@ -51,11 +52,11 @@ def ceilings_of(device: Device, dtypes: Iterable[str] = DTYPES, *, fresh: bool =
     path = cache_folder() / f"{_digest(facts)}.json"
     known = None if fresh else _cached(path)
     missing = _missing(dtypes, known)
-    if known is not None and not missing:
-        return known
-    measured = measure(device, missing, known)
-    _keep(path, facts, measured)
-    return measured
+    ceilings = measure(device, missing, known) if known is None or missing else known
+    ceilings = with_reached(device, dtypes, ceilings)
+    if ceilings is not known:
+        _keep(path, facts, ceilings)
+    return ceilings
 
 
 def known_ceilings(device: Device, dtypes: Iterable[str]) -> Ceilings | None:
@@ -81,7 +82,7 @@ def _facts(device: Device) -> dict[str, Any]:
 
     from proftrack.capture.environment import driver_version
 
-    facts: dict[str, Any] = {"device": device.name, "torch": str(torch.__version__), "type": device.type, "format": 2}
+    facts: dict[str, Any] = {"device": device.name, "torch": str(torch.__version__), "type": device.type, "format": 3}
     if device.is_gpu:
         properties = torch.cuda.get_device_properties(device.torch_device)
         facts |= {

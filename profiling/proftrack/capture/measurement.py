@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from proftrack.capture.budget import Budget, Plan, guarded
 from proftrack.capture.ceilings import ceilings_of, known_ceilings
+from proftrack.capture.counters import LONG_SECONDS, Meter, count
 from proftrack.capture.device import Device
 from proftrack.capture.dtype import declared, emulated, resolved
 from proftrack.capture.gpu_state import gpu_state
@@ -27,6 +28,7 @@ from proftrack.capture.profiling import (
     throw_away_session,
     windows,
 )
+from proftrack.capture.reachable import with_reachable
 from proftrack.capture.result import Capture, Cycle
 from proftrack.capture.step_work import count_step
 from proftrack.capture.timing import CPU_WARM_UP, FEWEST_STEPS, GPU_WARM_UP, Stopwatch, Warm, time_steps, warm_up
@@ -34,6 +36,7 @@ from proftrack.errors import BudgetError, CaptureError, WorkloadError
 from proftrack.experiment import Experiment, workload
 from proftrack.experiment.workload import Step
 from proftrack.record.ceilings import Ceilings, StepWork
+from proftrack.record.counters import Counters
 from proftrack.record.environment import GpuState
 from proftrack.record.timing import Timing
 
@@ -90,13 +93,14 @@ class OpenWorkload(Struct):
 
 
 class TimedSteps(NamedTuple):
-    """The results of the timed steps: the timing, the peak memory, the GPU's state right after them."""
+    """The results of the timed steps: the timing, the peak memory, the GPU's state right after them, its counters."""
 
     timing: Timing
     peak_memory_bytes: int | None
     gpu: GpuState | None
     agreed_step_us: float
     """The step time that all ranks use; with one rank, the timing's own."""
+    counters: Counters | None = None
 
 
 def ready(device: Device, notes: list[str], progress: Progress, *, calibrate: bool) -> ReadyDevice:
@@ -136,6 +140,7 @@ def opened(
     device, notes = bench.device, list(bench.notes)
     experiment = resolved(experiment, device)
     budget = Budget(experiment, timed_steps=timed_steps)
+    budget.counts_hardware = device.is_gpu
     with contextlib.ExitStack() as stack:
         with progress.phase("build", live=True):
             begin = time.perf_counter_ns()
@@ -156,14 +161,29 @@ def opened(
         yield subject
 
 
-def time_alone(subject: OpenWorkload, progress: Progress, pace: Pace | None = None) -> TimedSteps:
-    """Warm up and time one workload by itself; with `pace`, in step with the other ranks."""
+def time_alone(
+    subject: OpenWorkload, progress: Progress, pace: Pace | None = None, *, companions: int = 0
+) -> TimedSteps:
+    """Warm up and time one workload by itself; with `pace`, in step with the other ranks.
+
+    `companions`: other processes on the same GPU that are known to be idle.
+    """
     step, device = subject.step, subject.device
     paced = PacedStopwatch(step, device, pace, tick=progress.advance) if pace is not None else None
     watch = paced or Stopwatch(step, device, tick=progress.advance)
-    timing, peak = _timed(watch, subject, progress)
-    this_ranks = paced.own_timing(timing) if paced is not None else timing
-    return TimedSteps(this_ranks, peak, state_of(device), timing.step_time_us)
+    with Meter(device, companions=companions) as meter:
+        timing, peak = _timed(watch, subject, progress, meter)
+        this_ranks = paced.own_timing(timing) if paced is not None else timing
+        state = state_of(device)
+        counters = _counted(watch, subject, timing, progress, meter, pace)
+    return TimedSteps(this_ranks, peak, state, timing.step_time_us, counters)
+
+
+def count_hardware(subject: OpenWorkload, step_time_us: float, progress: Progress) -> Counters | None:
+    """Repeat the steps of a workload that is warm and was timed, for hardware counters and energy."""
+    watch = Stopwatch(subject.step, subject.device)
+    with Meter(subject.device) as meter:
+        return _repeated(watch, subject, step_time_us, progress, meter)
 
 
 def state_of(device: Device) -> GpuState | None:
@@ -202,6 +222,7 @@ def result(subject: OpenWorkload, timed: TimedSteps, recorded: list[Recorded], s
         ceilings=subject.ceilings,
         work=subject.work,
         gpu=timed.gpu,
+        counters=with_reachable(timed.counters, subject.ceilings),
         all_threads=records_all_threads(experiment.profiler),
         notes=notes,
     )
@@ -285,7 +306,7 @@ def _count(built: Step, subject: OpenWorkload, progress: Progress, pace: Pace | 
 # ---- without the profiler ------------------------------------------------------------------------------------------
 
 
-def _timed(watch: Stopwatch, subject: OpenWorkload, progress: Progress) -> tuple[Timing, int | None]:
+def _timed(watch: Stopwatch, subject: OpenWorkload, progress: Progress, meter: Meter) -> tuple[Timing, int | None]:
     """Warm-up and timing within the plan's limits, and the peak memory of the timed steps."""
     device, experiment, plan = watch.device, subject.experiment, subject.plan
     limits = GPU_WARM_UP if device.is_gpu else CPU_WARM_UP
@@ -297,9 +318,41 @@ def _timed(watch: Stopwatch, subject: OpenWorkload, progress: Progress) -> tuple
     gc.collect()
     device.reset_peak_memory()
     with _phase(progress, experiment, "timing without the profiler"):
-        timing, short = time_steps(watch, experiment.timing, warm.step_seconds, at_most=plan.timing_seconds)
+        timing, short = time_steps(
+            watch, experiment.timing, warm.step_seconds, at_most=plan.timing_seconds, around=meter.window()
+        )
     subject.notes += [*_warm_up_notes(warm), *short]
     return msgspec.structs.replace(timing, warmup_steps=warm.steps), device.peak_memory_bytes()
+
+
+def _counted(
+    watch: Stopwatch, subject: OpenWorkload, timing: Timing, progress: Progress, meter: Meter, pace: Pace | None
+) -> Counters | None:
+    """Counters of the timed steps themselves if they took long, else of steps that are repeated."""
+    blocks = timing.block_step_times_us
+    steps, seconds = len(blocks) * timing.steps_per_block, sum(blocks) * timing.steps_per_block / 1e6
+    wanted = seconds < LONG_SECONDS and meter.works
+    if pace.agree(float(wanted)) if pace is not None else wanted:
+        return _repeated(watch, subject, timing.step_time_us, progress, meter)
+    counters = meter.count(steps, seconds) if seconds >= LONG_SECONDS else None
+    subject.notes += meter.notes()
+    return counters
+
+
+def _repeated(
+    watch: Stopwatch, subject: OpenWorkload, step_time_us: float, progress: Progress, meter: Meter
+) -> Counters | None:
+    counters = None
+    if meter.works or isinstance(watch, PacedStopwatch):
+        if not subject.plan.counters:
+            budget = subject.experiment.timing.budget_seconds
+            text = f"The budget of {budget:g} s left no time for hardware counters; allow more with --budget."
+            subject.notes.append(text)
+            return None
+        with _phase(progress, subject.experiment, "hardware counters"):
+            counters = count(watch, meter, step_time_us / 1e6)
+    subject.notes += meter.notes()
+    return counters
 
 
 def _check_result(result: Any, experiment: Experiment) -> None:

@@ -174,7 +174,7 @@ def _timings(experiment: Experiment, bench: ReadyDevice, companions: int) -> Tim
     opening = opened(build, experiment, bench, Lines(), on_overrun=end_call)
     with watched() as seen, opening as subject, no_other_profiler(experiment):
         # Do not waste time timing a compiled point. A graph may be captured only once the steps are warm.
-        timed = None if seen() else time_alone(subject, Lines())
+        timed = None if seen() else time_alone(subject, Lines(), companions=companions)
         if timed is None or seen():
             return Timings(own_process=seen())
         return Timings(
