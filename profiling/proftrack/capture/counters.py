@@ -84,10 +84,11 @@ class Missing(Struct, frozen=True):
     remedy: str | None = None
     by_nature: bool = False
     """This hardware has no such counters: nothing that a run should complain of."""
+    what: str = "Hardware counters and energy"
 
     def sentence(self) -> str:
         """A note for the user."""
-        return f"Hardware counters and energy were not measured: {self.why}{f'; {self.remedy}' if self.remedy else ''}."
+        return f"{self.what} were not measured: {self.why}{f'; {self.remedy}' if self.remedy else ''}."
 
 
 class EnergyReading(NamedTuple):
@@ -300,7 +301,7 @@ def power(readings: Sequence[EnergyReading]) -> float | None:
     spans = [span for span in spans if span[1].seconds - span[0].seconds >= 2 * _UPDATE_SECONDS]
     certain = [(uncertain / (end.seconds - begin.seconds), begin, end) for begin, end, uncertain in spans]
     error, begin, end = min(certain, default=(math.inf, None, None))
-    if begin is None or end is None or error > _ENERGY_ERROR:
+    if begin is None or end is None or error > _ENERGY_ERROR or begin.millijoules == end.millijoules:
         return None
     return (end.millijoules - begin.millijoules) / 1000 / (end.seconds - begin.seconds)
 
@@ -343,10 +344,10 @@ def _shared(api: Any, handle: Any, companions: int) -> Missing | None:
 
 
 def _why_no_gpm(api: Any, error: Exception) -> Missing:
-    number = getattr(error, "value", None)
+    what, number = "Hardware counters", getattr(error, "value", None)
     if number == api.NVML_ERROR_NO_PERMISSION:
         remedy = "run as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
-        return Missing("this user may not read the GPU's counters", remedy)
+        return Missing("this user may not read the GPU's counters", remedy, what=what)
     if number in (api.NVML_ERROR_NOT_SUPPORTED, getattr(api, "NVML_ERROR_FUNCTION_NOT_FOUND", None)):
         return Missing("this GPU or its driver has no counters that NVML reads", by_nature=True)
-    return Missing(f"the GPU's counters do not answer ({first_line(error)})")
+    return Missing(f"the GPU's counters do not answer ({first_line(error)})", what=what)
