@@ -198,4 +198,6 @@ class _Beside:
 
     def _once(self) -> None:
         answers = iter([False, True])
+        cost, self._gpu.call_s = self._gpu.call_s, 0.0  # beside the steps, it takes none of their time
         self._read(SimpleNamespace(wait=lambda _: next(answers)))
+        self._gpu.call_s = cost
