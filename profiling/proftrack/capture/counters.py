@@ -37,8 +37,9 @@ from proftrack.threads import beside
 
 LEAD_IN_SECONDS = 0.25
 """Before a window, so that the first sample holds nothing but these steps: one was 140 ms old on an H200."""
-WINDOW_SECONDS = 0.5
-"""At least five updates. Over 0.3 s and more the shares repeated within half a point on an H200."""
+WINDOW_SECONDS = 1.0
+"""Over 0.3 s and more the shares repeated within half a point on an H200. Energy needs longer: at its power limit that
+GPU swings by some percent within a second, and with it a product's joules by 4 % over windows of 0.5 s."""
 LONG_SECONDS = 5.0
 """From here on the timed steps are counted themselves: an energy reading that is up to one update old on either side is
 then wrong by 2 % at most."""
@@ -224,10 +225,11 @@ class Meter:
     def _read_energy(self) -> None:
         if not self.has_energy:
             return
-        before = time.perf_counter()
+        # The time before, not after: a thread waits up to 5 ms for the interpreter until it is told the answer.
+        now = time.perf_counter()
         millijoules = ask(self._api.nvmlDeviceGetTotalEnergyConsumption, self._handle)
         if millijoules is not None:
-            self._energy.append(EnergyReading((before + time.perf_counter()) / 2, millijoules))
+            self._energy.append(EnergyReading(now, millijoules))
 
     def _counted(self, steps: int, seconds: float) -> Counters | None:
         window = self._ended - self._began
