@@ -240,6 +240,14 @@ def test_steps_on_several_gpus_have_no_counters(gpu: FakeNvml, monkeypatch: pyte
         assert "the steps use 2 GPUs" in meter.notes()[0]
 
 
+def test_a_process_that_comes_later_is_noticed(gpu: FakeNvml) -> None:
+    with Meter(Gpu()) as meter:
+        assert meter.works
+        gpu.others = 1
+        assert count(gpu.watch(Work(0.01)), meter, 0.01) is None
+        assert "1 other process on this GPU" in meter.notes()[0]
+
+
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with Meter(Gpu()) as meter:

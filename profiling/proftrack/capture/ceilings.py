@@ -43,17 +43,20 @@ _REPEAT_SECONDS = 0.03
 """A timed repeat is about this long: reading the clock and synchronising is negligible against it."""
 
 
-def ceilings_of(device: Device, dtypes: Iterable[str] = DTYPES, *, fresh: bool = False) -> Ceilings:
+def ceilings_of(
+    device: Device, dtypes: Iterable[str] = DTYPES, *, fresh: bool = False, companions: int = 0
+) -> Ceilings:
     """The device's ceilings for at least these dtypes, from the cache if they were measured before.
 
-    `fresh` measures again. A dtype without a ceiling (see DTYPES) or without a matmul on this device is left out.
+    `fresh` measures again. `companions`: other processes that are known to be idle on this GPU. A dtype without a
+    ceiling (see DTYPES) or without a matmul on this device is left out.
     """
     facts = _facts(device)
     path = cache_folder() / f"{_digest(facts)}.json"
     known = None if fresh else _cached(path)
     missing = _missing(dtypes, known)
     ceilings = measure(device, missing, known) if known is None or missing else known
-    ceilings = with_reached(device, dtypes, ceilings)
+    ceilings = with_reached(device, dtypes, ceilings, companions=companions)
     if ceilings is not known:
         _keep(path, facts, ceilings)
     return ceilings

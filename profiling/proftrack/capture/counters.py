@@ -115,9 +115,9 @@ class Meter:
         self._samples: list[Any] = []
         self._energy: list[EnergyReading] = []
         self._began = self._ended = 0.0
-        self._device = device
+        self._device, self._companions = device, companions
         with contextlib.ExitStack() as stack:
-            self.missing = self._open(device, companions, stack)
+            self.missing = self._open(stack)
             self._open_until_closed = stack.pop_all()
 
     @property
@@ -181,8 +181,8 @@ class Meter:
 
     # ---- opening
 
-    def _open(self, device: Device, companions: int, stack: contextlib.ExitStack) -> Missing | None:
-        if device.type != "cuda":
+    def _open(self, stack: contextlib.ExitStack) -> Missing | None:
+        if self._device.type != "cuda":
             return Missing("a CPU has none that are read", by_nature=True)
         if _is_amd():
             return Missing("they are read from NVIDIA's GPUs only", by_nature=True)
@@ -191,11 +191,11 @@ class Meter:
         except NoNvml as error:
             return Missing(str(error), error.remedy)
         try:
-            self._handle = handle_of(self._api, device.torch_device.index)
+            self._handle = handle_of(self._api, self._device.torch_device.index)
         except Exception as error:
             return Missing(f"NVML does not know this GPU ({first_line(error)})", "check nvidia-smi")
-        if (shared := _shared(self._api, self._handle, companions)) is not None:
-            return shared
+        if (not_ours := self._not_ours()) is not None:
+            return not_ours
         missing = self._open_gpm(stack)
         self.has_energy = ask(self._api.nvmlDeviceGetTotalEnergyConsumption, self._handle) is not None
         return missing
@@ -214,6 +214,18 @@ class Meter:
         except Exception as error:
             return _why_no_gpm(api, error)
         self.has_gpm = True
+        return None
+
+    def _not_ours(self) -> Missing | None:
+        """Why the device's counters are not those of this process's steps."""
+        if is_divided(self._api, self._handle):
+            return Missing("the GPU is divided into instances (MIG), and its counters are not those of one")
+        others = (other_processes(self._api, self._handle) or 0) - self._companions
+        if others > 0:
+            there = counted(others, "other process", "other processes")
+            return Missing(f"{there} on this GPU, whose counters are not one process's", "end them to measure this one")
+        if (used := self._device.gpus_in_use()) > 1:
+            return Missing(f"the steps use {used} GPUs, and the counters are one's")
         return None
 
     # ---- reading
@@ -235,8 +247,8 @@ class Meter:
         window = self._ended - self._began
         if not self.works or window < _SHORTEST_SECONDS or not steps:
             return None
-        if (used := self._device.gpus_in_use()) > 1:
-            self.missing = Missing(f"the steps use {used} GPUs, and the counters are one's")
+        if (not_ours := self._not_ours()) is not None:  # a process may have come since
+            self.missing = not_ours
             return None
         values = self._values() if self.has_gpm else {}
         watts = power([reading for reading in self._energy if reading.seconds <= self._ended + _POLL_SECONDS])
@@ -330,19 +342,6 @@ def _is_amd() -> bool:
     import torch
 
     return torch.version.hip is not None
-
-
-def _shared(api: Any, handle: Any, companions: int) -> Missing | None:
-    """Why the device's counters are not those of this process."""
-    if is_divided(api, handle):
-        return Missing("the GPU is divided into instances (MIG), and its counters are not those of one")
-    others = (other_processes(api, handle) or 0) - companions
-    if others > 0:
-        text = (
-            f"{counted(others, 'other process', 'other processes')} on this GPU, whose counters are not one process's"
-        )
-        return Missing(text, "end them to measure this one")
-    return None
 
 
 def _why_no_gpm(api: Any, error: Exception) -> Missing:

@@ -65,6 +65,8 @@ class ReadyDevice(Struct):
     """Whether ceilings and a step's work are wanted."""
     notes: list[str]
     """Sentences about what is missing."""
+    companions: int = 0
+    """Other processes on the same GPU that are known to be idle."""
 
 
 class OpenWorkload(Struct):
@@ -110,12 +112,12 @@ def ready(device: Device, notes: list[str], progress: Progress, *, calibrate: bo
     return ReadyDevice(device, calibrate, notes)
 
 
-def calibrated(device: Device, dtypes: Iterable[str], progress: Progress, pace: Pace | None = None) -> Ceilings:
+def calibrated(bench: ReadyDevice, dtypes: Iterable[str], progress: Progress, pace: Pace | None = None) -> Ceilings:
     """The device's ceilings for these dtypes. If a machine has several ranks, one measures and the others read."""
     with pace.in_turn("ceilings") if pace is not None else contextlib.nullcontext():
         with progress.phase("ceilings of the device", live=True):
-            ceilings = ceilings_of(device, dtypes)
-            device.release_memory()
+            ceilings = ceilings_of(bench.device, dtypes, companions=bench.companions)
+            bench.device.release_memory()
         return ceilings
 
 
@@ -161,17 +163,12 @@ def opened(
         yield subject
 
 
-def time_alone(
-    subject: OpenWorkload, progress: Progress, pace: Pace | None = None, *, companions: int = 0
-) -> TimedSteps:
-    """Warm up and time one workload by itself; with `pace`, in step with the other ranks.
-
-    `companions`: other processes on the same GPU that are known to be idle.
-    """
+def time_alone(subject: OpenWorkload, progress: Progress, pace: Pace | None = None) -> TimedSteps:
+    """Warm up and time one workload by itself; with `pace`, in step with the other ranks."""
     step, device = subject.step, subject.device
     paced = PacedStopwatch(step, device, pace, tick=progress.advance) if pace is not None else None
     watch = paced or Stopwatch(step, device, tick=progress.advance)
-    with Meter(device, companions=companions) as meter:
+    with Meter(device, companions=subject.bench.companions) as meter:
         timing, peak = _timed(watch, subject, progress, meter)
         this_ranks = paced.own_timing(timing) if paced is not None else timing
         state = state_of(device)
@@ -182,7 +179,7 @@ def time_alone(
 def count_hardware(subject: OpenWorkload, step_time_us: float, progress: Progress) -> Counters | None:
     """Repeat the steps of a workload that is warm and was timed, for hardware counters and energy."""
     watch = Stopwatch(subject.step, subject.device)
-    with Meter(subject.device) as meter:
+    with Meter(subject.device, companions=subject.bench.companions) as meter:
         return _repeated(watch, subject, step_time_us, progress, meter)
 
 
@@ -291,7 +288,7 @@ def _count(built: Step, subject: OpenWorkload, progress: Progress, pace: Pace | 
     chosen = declared(subject.experiment)
     dtypes = {*(subject.work.dtypes if subject.work is not None else ()), *((chosen,) if chosen else ())}
     if plan.ceilings:
-        subject.ceilings = calibrated(device, dtypes or {"float32"}, progress, pace)
+        subject.ceilings = calibrated(subject.bench, dtypes or {"float32"}, progress, pace)
     else:
         subject.ceilings = known_ceilings(device, dtypes or {"float32"})
     if not plan.count or subject.ceilings is None:

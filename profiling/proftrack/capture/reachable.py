@@ -35,7 +35,7 @@ class Load(NamedTuple):
     """The load is only run if the step computes in this type; None: always."""
 
 
-def with_reached(device: Device, dtypes: Iterable[str], ceilings: Ceilings) -> Ceilings:
+def with_reached(device: Device, dtypes: Iterable[str], ceilings: Ceilings, *, companions: int = 0) -> Ceilings:
     """The ceilings with the reachable values that are wanted for these dtypes and are not there yet.
 
     The same object if there are none to measure: all are known, or this device has no counters.
@@ -49,7 +49,7 @@ def with_reached(device: Device, dtypes: Iterable[str], ceilings: Ceilings) -> C
     if not loads or not device.is_gpu:
         return ceilings
     reached = dict(ceilings.reachable)
-    with Meter(device) as meter:
+    with Meter(device, companions=companions) as meter:
         for load in loads if meter.has_gpm else ():
             reached |= _reached(device, meter, load)
             device.release_memory()
