@@ -659,7 +659,7 @@ def workload(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
     monkeypatch.setattr(stages, "_benches", {})
     # Ceilings are not what is tested, and take seconds.
     bench = stages._bench
-    monkeypatch.setattr(stages, "_bench", lambda device, *, calibrate: bench(device, calibrate=False))
+    monkeypatch.setattr(stages, "_bench", lambda device, *, calibrate, **more: bench(device, calibrate=False, **more))
 
     def write(code: str, n: int = 1) -> stages.PointSpec:
         (project / "e.yaml").write_text(
