@@ -385,6 +385,23 @@ def test_a_run_counts_after_it_has_timed_and_the_step_time_is_the_same(gpu: Fake
     assert of_run.notes == []
 
 
+def test_what_is_counted_is_timed_as_t_is(gpu: FakeNvml, subject: Any) -> None:
+    """T of steps that are each waited for: half of it the GPU is idle, and so it is while they are counted."""
+
+    class Waits(Gpu):
+        def synchronize(self) -> None:
+            gpu.run(Work(0.001, watts=100.0))
+
+    found = []
+    for mode in ("throughput", "latency"):
+        of_run = subject(Work(0.001, **PRODUCT), mode=mode)
+        of_run.bench = measurement.ReadyDevice(Waits(), False, [])
+        counters = measurement.time_alone(of_run, Quiet()).counters
+        assert counters is not None
+        found.append(counters.shares["tensor"])
+    assert found == [pytest.approx(0.9 * 50 / 51, abs=0.01), pytest.approx(0.45, abs=0.01)]
+
+
 def test_long_steps_are_counted_while_they_are_timed(gpu: FakeNvml, subject: Any) -> None:
     """50 steps of 0.4 s, and more one by one; none is repeated. Energy that is 0.1 s off is within 1 %."""
     progress = Quiet()

@@ -286,13 +286,19 @@ class Meter:
 
 
 def count(
-    watch: Stopwatch, meter: Meter, step_seconds: float, window_seconds: float = WINDOW_SECONDS
+    watch: Stopwatch,
+    meter: Meter,
+    step_seconds: float,
+    window_seconds: float = WINDOW_SECONDS,
+    *,
+    one_by_one: bool = False,
 ) -> Counters | None:
     """Repeat steps until a window is long enough, and return what was counted. `step_seconds` is an estimate.
 
-    With ranks every one must call it: the number of steps follows from the watch alone.
+    `one_by_one` waits for the device after every step. With ranks every one must call it: the number of steps follows
+    from the watch alone.
     """
-    size = max(1, round(_BLOCK_SECONDS / max(step_seconds, 1e-9)))
+    size = 1 if one_by_one else max(1, round(_BLOCK_SECONDS / max(step_seconds, 1e-9)))
     with meter.reading_energy():
         _run(watch, size, LEAD_IN_SECONDS)
         with meter.window():

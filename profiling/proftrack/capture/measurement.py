@@ -347,7 +347,8 @@ def _repeated(
             subject.notes.append(text)
             return None
         with _phase(progress, subject.experiment, "hardware counters"):
-            counters = count(watch, meter, step_time_us / 1e6)
+            one_by_one = subject.experiment.timing.mode == "latency"  # as T is timed
+            counters = count(watch, meter, step_time_us / 1e6, one_by_one=one_by_one)
     subject.notes += meter.notes()
     return counters
 
