@@ -372,12 +372,24 @@ def subject(gpu: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-def test_a_run_counts_after_it_has_timed_and_the_step_time_is_the_same(gpu: FakeNvml, subject: Any) -> None:
-    """Readings take 3 ms of the clock that times, and are in no block."""
+def test_a_run_counts_after_it_has_timed_and_the_step_time_is_the_same(
+    gpu: FakeNvml, subject: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readings take 3 ms of the clock that times, and are in no block; the GPU is not read before they are over."""
     gpu.call_s = 0.003
+    read: list[int] = []
+    ran: list[int] = []
+    start = Meter.start
+    monkeypatch.setattr(Meter, "start", lambda meter: (read.append(len(ran)), start(meter))[-1])
     progress = Quiet()
     of_run = subject(Work(0.001, **PRODUCT))
+    step = of_run.step
+    of_run.step = lambda: (ran.append(1), step())
     timed = measurement.time_alone(of_run, progress)
+    timing = timed.timing
+    blocks = len(timing.block_step_times_us) * timing.steps_per_block
+    (first,) = read
+    assert first >= timing.warmup_steps + blocks + len(timing.step_latencies_us)
     assert progress.phases == ["warm-up", "timing without the profiler", "hardware counters"]
     assert timed.timing.step_time_us == pytest.approx(1000, abs=0.01)
     assert all(us == pytest.approx(1000, abs=0.01) for us in timed.timing.block_step_times_us)
@@ -549,6 +561,16 @@ def test_each_load_gives_the_units_that_it_is_for(gpu: FakeNvml, loads: list[str
     # The copy's 11 % of integer work are not what integer work can reach.
     assert found.reachable == pytest.approx({"tensor": 0.9, "hmma": 0.9, "dram": 0.85})
     assert loads == ["product", "copy"]
+
+
+def test_the_better_window_counts(gpu: FakeNvml, loads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = iter([{"dram": 0.81, "fp32": 0.1}, None, None, {"dram": 0.85}])
+    found: list[Any] = [None if w is None else Counters(source="gpm", window_s=0.4, shares=w) for w in windows]
+    monkeypatch.setattr(reachable, "count", lambda *_: found.pop(0))
+    load = reachable.Load(("dram", "fp32"), lambda device: lambda: None)
+    with Meter(Gpu()) as meter:
+        assert reachable._reached(Gpu(), meter, load) == {"dram": 0.81}
+        assert reachable._reached(Gpu(), meter, load) == {"dram": 0.85}
 
 
 def test_what_is_known_is_not_measured_again(gpu: FakeNvml, loads: list[str]) -> None:

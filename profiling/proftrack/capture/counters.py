@@ -9,8 +9,9 @@ steps may have run shortly before it, and it must be read as soon as the last st
     energy   .    .    . . |    .    .    .    .    .    .  | .     read every 2 ms in a thread: from the first of its
                            |------- whole updates ----------|       updates in the window to the last
 
-The steps are repeated after those that are timed (`count`); slow ones are counted while they are timed, which takes no
-further time (`Meter.start`, `Meter.stop`). Nothing is read between two readings of the clock that times them.
+The steps are repeated after those that are timed (`count`). Slow ones are counted while they are timed, which takes no
+further time (`Meter.window`); short ones are not, since even the milliseconds of a reading are a rest for a GPU at its
+power limit. Nothing is read between two readings of the clock.
 
 The counters are the device's: with other processes on it, or on an instance of a divided GPU, there are none.
 """
@@ -36,7 +37,7 @@ from proftrack.text import counted
 from proftrack.threads import beside
 
 LEAD_IN_SECONDS = 0.25
-"""Before a window, so that the first sample holds nothing but these steps: one was 140 ms old on an H200."""
+"""Before a window, so that the first sample holds nothing but these steps: on an H200 it is 80 to 180 ms old."""
 WINDOW_SECONDS = 1.0
 """Over 0.3 s and more the shares repeated within half a point on an H200. Energy needs longer: at its power limit that
 GPU swings by some percent within a second, and with it a product's joules by 4 % over windows of 0.5 s."""
@@ -153,6 +154,11 @@ class Meter:
         self._read_sample(1)
         self._read_energy()
 
+    @property
+    def window_seconds(self) -> float:
+        """Length of the last window; 0 if there was none."""
+        return self._ended - self._began
+
     @contextlib.contextmanager
     def window(self) -> Iterator[None]:
         """The block is a window: see `start` and `stop`."""
@@ -244,8 +250,7 @@ class Meter:
             self._energy.append(EnergyReading(now, millijoules))
 
     def _counted(self, steps: int, seconds: float) -> Counters | None:
-        window = self._ended - self._began
-        if not self.works or window < _SHORTEST_SECONDS or not steps:
+        if not self.works or self.window_seconds < _SHORTEST_SECONDS or not steps:
             return None
         if (not_ours := self._not_ours()) is not None:  # a process may have come since
             self.missing = not_ours
@@ -256,7 +261,7 @@ class Meter:
             return None
         return Counters(
             source="gpm" if values else "nvml",
-            window_s=window,
+            window_s=self.window_seconds,
             shares=_shares(values),
             link_bytes_per_s={link: values[name] * 2**20 for link, name in _LINKS.items() if name in values},
             energy_joules_per_step=None if watts is None else watts * seconds / steps,

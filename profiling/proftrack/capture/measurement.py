@@ -32,6 +32,7 @@ from proftrack.capture.reachable import with_reachable
 from proftrack.capture.result import Capture, Cycle
 from proftrack.capture.step_work import count_step
 from proftrack.capture.timing import CPU_WARM_UP, FEWEST_STEPS, GPU_WARM_UP, Stopwatch, Warm, time_steps, warm_up
+from proftrack.capture.timing import plan as blocks_of
 from proftrack.errors import BudgetError, CaptureError, WorkloadError
 from proftrack.experiment import Experiment, workload
 from proftrack.experiment.workload import Step
@@ -316,22 +317,33 @@ def _timed(watch: Stopwatch, subject: OpenWorkload, progress: Progress, meter: M
     device.reset_peak_memory()
     with _phase(progress, experiment, "timing without the profiler"):
         timing, short = time_steps(
-            watch, experiment.timing, warm.step_seconds, at_most=plan.timing_seconds, around=meter.window()
+            watch,
+            experiment.timing,
+            warm.step_seconds,
+            at_most=plan.timing_seconds,
+            around=meter.window() if _are_slow(warm.step_seconds, experiment, plan) else None,
         )
     subject.notes += [*_warm_up_notes(warm), *short]
     return msgspec.structs.replace(timing, warmup_steps=warm.steps), device.peak_memory_bytes()
+
+
+def _are_slow(step_seconds: float, experiment: Experiment, plan: Plan) -> bool:
+    """Whether the timed blocks will last long enough to be counted themselves."""
+    blocks, per_block = blocks_of(step_seconds, experiment.timing)
+    return min(blocks * per_block * step_seconds, plan.timing_seconds) >= LONG_SECONDS
 
 
 def _counted(
     watch: Stopwatch, subject: OpenWorkload, timing: Timing, progress: Progress, meter: Meter, pace: Pace | None
 ) -> Counters | None:
     """Counters of the timed steps themselves if they took long, else of steps that are repeated."""
-    blocks = timing.block_step_times_us
-    steps, seconds = len(blocks) * timing.steps_per_block, sum(blocks) * timing.steps_per_block / 1e6
-    wanted = seconds < LONG_SECONDS and meter.works
+    wanted = meter.works and meter.window_seconds < LONG_SECONDS
     if pace.agree(float(wanted)) if pace is not None else wanted:
         return _repeated(watch, subject, timing.step_time_us, progress, meter)
-    counters = meter.count(steps, seconds) if seconds >= LONG_SECONDS else None
+    counters = None
+    if meter.window_seconds >= LONG_SECONDS:
+        steps = len(timing.block_step_times_us) * timing.steps_per_block
+        counters = meter.count(steps, sum(timing.block_step_times_us) * timing.steps_per_block / 1e6)
     subject.notes += meter.notes()
     return counters
 

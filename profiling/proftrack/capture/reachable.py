@@ -22,6 +22,8 @@ _LOADED = 0.25
 """A load that reaches less of a unit does not use it: a float64 product runs on the tensor cores (dmma) or beside them
 (fp64), whichever this GPU has."""
 _WINDOW_SECONDS = 0.4
+_WINDOWS = 2
+"""The best one counts: on an H200 the first, with a GPU that was idle before, was up to 4 % lower."""
 _SIZE = 8192
 _COPY_BYTES = 1 << 30
 
@@ -71,11 +73,13 @@ def _reached(device: Device, meter: Meter, load: Load) -> dict[Unit, float]:
             work = load.make(device)
             watch = Stopwatch(work, device)
             watch.block(1)
-            counters = count(watch, meter, watch.block(1), _WINDOW_SECONDS)
+            step_seconds = watch.block(1)
+            windows = [count(watch, meter, step_seconds, _WINDOW_SECONDS) for _ in range(_WINDOWS)]
     except RuntimeError:
         return {}
-    shares = counters.shares if counters is not None else {}
-    return {unit: shares[unit] for unit in load.units if shares.get(unit, 0.0) >= _LOADED}
+    shares = [counters.shares for counters in windows if counters is not None]
+    best = {unit: max((of_window.get(unit, 0.0) for of_window in shares), default=0.0) for unit in load.units}
+    return {unit: share for unit, share in best.items() if share >= _LOADED}
 
 
 def _product(dtype: str) -> Callable[[Device], Callable[[], Any]]:
