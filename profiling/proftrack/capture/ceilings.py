@@ -1,8 +1,9 @@
 """Attainable rates of this device, measured within seconds and kept in the user's cache.
 
 Arithmetic: square matmuls of random values (zeros run faster: they switch fewer transistors), the best of several
-sizes, small ones first, for the requested dtypes. Traffic: a copy far larger than any cache, bytes read plus bytes
-written. Best of several repeats, since a ceiling is what the device can do undisturbed.
+sizes, small ones first, for the requested dtypes; float8 and int8 by torch's scaled and integer products. Traffic: a
+copy far larger than any cache, bytes read plus bytes written. Best of several repeats, since a ceiling is what the
+device can do undisturbed.
 
 No figure takes more than CEILING_SECONDS: an emulated dtype, such as bfloat16 on a CPU without instructions for it, is
 measured with products that are small enough.
@@ -21,14 +22,19 @@ from typing import Any
 
 import msgspec
 
+from proftrack.capture import compat
 from proftrack.capture.call_costs import call_costs
 from proftrack.capture.cpu_load import Reading, load_between, read_load
 from proftrack.capture.device import Device
+from proftrack.capture.loads import copy, product
 from proftrack.capture.reachable import with_reached
 from proftrack.record.ceilings import Ceilings
 
-DTYPES = ("bfloat16", "float16", "float32", "float64")
-"""The dtypes that have a ceiling."""
+DTYPES = ("bfloat16", "float16", "float32", "float64", "tfloat32", "float8_e4m3fn", "int8")
+"""The dtypes that have a ceiling, where the device has such a product. tfloat32: float32 that may be computed in TF32.
+
+float32 is computed as the program chose (`torch.set_float32_matmul_precision`)."""
+_GPU_ONLY = ("tfloat32", "float8_e4m3fn")
 CEILING_SECONDS = 2.0
 _GPU_SIZES = (1024, 4096, 8192)
 _CPU_SIZES = (256, 512, 1024, 2048)
@@ -54,7 +60,7 @@ def ceilings_of(
     facts = _facts(device)
     path = cache_folder() / f"{_digest(facts)}.json"
     known = None if fresh else _cached(path)
-    missing = _missing(dtypes, known)
+    missing = _missing(device, dtypes, known)
     ceilings = measure(device, missing, known) if known is None or missing else known
     ceilings = with_reached(device, dtypes, ceilings, companions=companions)
     if ceilings is not known:
@@ -65,11 +71,11 @@ def ceilings_of(
 def known_ceilings(device: Device, dtypes: Iterable[str]) -> Ceilings | None:
     """The ceilings for these dtypes if they were measured before; nothing is measured."""
     known = _cached(cache_folder() / f"{_digest(_facts(device))}.json")
-    return None if _missing(dtypes, known) else known
+    return None if _missing(device, dtypes, known) else known
 
 
-def _missing(dtypes: Iterable[str], known: Ceilings | None) -> list[str]:
-    wanted = set(dtypes)
+def _missing(device: Device, dtypes: Iterable[str], known: Ceilings | None) -> list[str]:
+    wanted = set(dtypes) - set(() if device.is_gpu else _GPU_ONLY)
     return [dtype for dtype in DTYPES if dtype in wanted and (known is None or dtype not in known.flops_per_s)]
 
 
@@ -92,7 +98,7 @@ def _facts(device: Device) -> dict[str, Any]:
             "driver": driver_version(),
             "multiprocessors": properties.multi_processor_count,
             "memory": properties.total_memory,
-            "float32_matmul": torch.get_float32_matmul_precision(),
+            "float32_matmul": compat.float32_products(),
         }
     else:
         facts |= {
@@ -163,8 +169,6 @@ def _matmul_rate(device: Device, dtype: str, within: float) -> float | None:
 
     None if the device has no matmul of this type or no memory for it.
     """
-    import torch
-
     best: float | None = None
     end = time.perf_counter() + within
     for n in _GPU_SIZES if device.is_gpu else _CPU_SIZES:
@@ -173,27 +177,17 @@ def _matmul_rate(device: Device, dtype: str, within: float) -> float | None:
         if best is not None and 3 * 2 * n**3 / best > left:
             break
         try:
-            x, w = (torch.randn(n, n, device=device.torch_device).to(getattr(torch, dtype)) for _ in range(2))
-            out = torch.empty_like(x)
-            seconds = _best(device, lambda x=x, w=w, out=out: torch.mm(x, w, out=out), left)  # type: ignore[misc]
-        except RuntimeError:  # out of memory, or not implemented
+            with compat.products_in("tf32") if dtype == "tfloat32" else contextlib.nullcontext():
+                seconds = _best(device, product(device, dtype, n), left)
+        except (RuntimeError, AttributeError):  # out of memory, or not implemented
             continue
         best = max(2 * n**3 / seconds, best or 0.0)
     return best
 
 
 def _copy_rate(device: Device) -> float:
-    import torch
-
-    size = _GPU_COPY_BYTES if device.is_gpu else _CPU_COPY_BYTES
-    while True:
-        try:
-            source = torch.ones(size, dtype=torch.uint8, device=device.torch_device)
-            target = torch.empty_like(source)
-            break
-        except RuntimeError:  # a small or a full device
-            size //= 4
-    return 2 * size / _best(device, lambda: target.copy_(source), CEILING_SECONDS)
+    work, size = copy(device, _GPU_COPY_BYTES if device.is_gpu else _CPU_COPY_BYTES)
+    return 2 * size / _best(device, work, CEILING_SECONDS)
 
 
 def _best(device: Device, work: Callable[[], Any], within: float) -> float:

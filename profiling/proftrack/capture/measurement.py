@@ -30,7 +30,7 @@ from proftrack.capture.profiling import (
 )
 from proftrack.capture.reachable import with_reachable
 from proftrack.capture.result import Capture, Cycle
-from proftrack.capture.step_work import count_step
+from proftrack.capture.step_work import CapturedGraphs, count_step
 from proftrack.capture.timing import CPU_WARM_UP, FEWEST_STEPS, GPU_WARM_UP, Stopwatch, Warm, time_steps, warm_up
 from proftrack.capture.timing import plan as blocks_of
 from proftrack.errors import BudgetError, CaptureError, WorkloadError
@@ -86,6 +86,8 @@ class OpenWorkload(Struct):
     """Those of `bench`, and more as they come up."""
     work: StepWork | None = None
     ceilings: Ceilings | None = None
+    tokens_per_step: float | None = None
+    """What the workload says."""
     steps_run: int = 1
     """Number of steps run so far."""
 
@@ -144,12 +146,16 @@ def opened(
     experiment = resolved(experiment, device)
     budget = Budget(experiment, timed_steps=timed_steps)
     budget.counts_hardware = device.is_gpu
-    with contextlib.ExitStack() as stack:
+    graphs = CapturedGraphs(device.type)
+    with contextlib.ExitStack() as stack, contextlib.ExitStack() as before_timing:
+        if bench.calibrate and device.type == "cuda":
+            before_timing.enter_context(graphs.watching())
         with progress.phase("build", live=True):
             begin = time.perf_counter_ns()
             built = stack.enter_context(workload.open_step(build, device.torch_device, experiment.params))
             with workload.failing(f"{experiment.name}: building"):
                 device.synchronize()
+                tokens = workload.tokens_of(built)
             build_us = (time.perf_counter_ns() - begin) / 1e3
         if (slow := emulated(experiment, device)) is not None:
             budget.emulated = slow
@@ -157,9 +163,12 @@ def opened(
         first = _FirstSteps(experiment, device, budget, progress, pace, on_overrun)
         step, first_us = first.run(built, transform)
         plan = first.plan(step, first_us / 1e6)
-        subject = OpenWorkload(experiment, bench, step, build_us, first_us, plan, notes, steps_run=first.steps)
+        subject = OpenWorkload(
+            experiment, bench, step, build_us, first_us, plan, notes, tokens_per_step=tokens, steps_run=first.steps
+        )
         if bench.calibrate:
-            _count(built, subject, progress, pace)
+            _count(built, subject, graphs, progress, pace)
+        before_timing.close()
         progress.expect(plan.expected_seconds)
         yield subject
 
@@ -221,6 +230,7 @@ def result(subject: OpenWorkload, timed: TimedSteps, recorded: list[Recorded], s
         work=subject.work,
         gpu=timed.gpu,
         counters=with_reachable(timed.counters, subject.ceilings),
+        tokens_per_step=subject.tokens_per_step,
         all_threads=records_all_threads(experiment.profiler),
         notes=notes,
     )
@@ -278,12 +288,12 @@ class _FirstSteps:
         return self._pace.agree(seconds) if self._pace is not None else seconds
 
 
-def _count(built: Step, subject: OpenWorkload, progress: Progress, pace: Pace | None) -> None:
+def _count(built: Step, subject: OpenWorkload, graphs: CapturedGraphs, progress: Progress, pace: Pace | None) -> None:
     """Count the step's work and get the ceilings to compare it with, as far as there is time."""
     plan, device = subject.plan, subject.device
     if plan.count:
         with progress.phase("count a step's work", live=True):
-            subject.work, note = count_step(built, device)
+            subject.work, note = count_step(built, device, graphs)
         subject.notes += [note] if note else []
         subject.steps_run += 1
     chosen = declared(subject.experiment)

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from proftrack.capture import compat
 from proftrack.capture.counters import Meter, count
 from proftrack.capture.device import Device
+from proftrack.capture.loads import copy, product
 from proftrack.capture.timing import Stopwatch
 from proftrack.record.ceilings import Ceilings
 from proftrack.record.counters import Counters, Unit
@@ -29,7 +31,10 @@ _COPY_BYTES = 1 << 30
 
 
 class Load(NamedTuple):
-    """Work that uses a unit as much as it can be used. `make` may raise RuntimeError: no memory, no such type."""
+    """Work that uses a unit as much as it can be used.
+
+    `make` may raise RuntimeError or AttributeError: no memory, no such product.
+    """
 
     units: tuple[Unit, ...]
     make: Callable[[Device], Callable[[], Any]]
@@ -69,13 +74,13 @@ def _reached(device: Device, meter: Meter, load: Load) -> dict[Unit, float]:
     import torch
 
     try:
-        with torch.no_grad():
+        with torch.no_grad(), compat.products_in("ieee"):  # in TF32, float32 would load the tensor cores
             work = load.make(device)
             watch = Stopwatch(work, device)
             watch.block(1)
             step_seconds = watch.block(1)
             windows = [count(watch, meter, step_seconds, _WINDOW_SECONDS) for _ in range(_WINDOWS)]
-    except RuntimeError:
+    except (RuntimeError, AttributeError):
         return {}
     shares = [counters.shares for counters in windows if counters is not None]
     best = {unit: max((of_window.get(unit, 0.0) for of_window in shares), default=0.0) for unit in load.units}
@@ -83,30 +88,13 @@ def _reached(device: Device, meter: Meter, load: Load) -> dict[Unit, float]:
 
 
 def _product(dtype: str) -> Callable[[Device], Callable[[], Any]]:
-    """A product of two large square matrices of random values: zeros would switch fewer transistors."""
-
-    def make(device: Device) -> Callable[[], Any]:
-        import torch
-
-        x, w = (torch.randn(_SIZE, _SIZE, device=device.torch_device).to(getattr(torch, dtype)) for _ in range(2))
-        out = torch.empty_like(x)
-        return lambda: torch.mm(x, w, out=out)
-
-    return make
-
-
-def _copy(device: Device) -> Callable[[], Any]:
-    import torch
-
-    source = torch.ones(_COPY_BYTES, dtype=torch.uint8, device=device.torch_device)
-    target = torch.empty_like(source)
-    return lambda: target.copy_(source)
+    return lambda device: product(device, dtype, _SIZE)
 
 
 LOADS = (
     Load(("tensor", "hmma"), _product("bfloat16")),
-    Load(("dram",), _copy),
-    # Where TF32 is allowed, this product runs on the tensor cores, and fp32 has no reachable value.
+    Load(("dram",), lambda device: copy(device, _COPY_BYTES)[0]),
     Load(("fp32",), _product("float32")),
     Load(("dmma", "fp64"), _product("float64"), dtype="float64"),
+    Load(("imma",), _product("int8"), dtype="int8"),
 )

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from proftrack.measures import idle, sites
+from proftrack.measures import idle, occupancy, sites
 from proftrack.measures.measure import Measures
 from proftrack.measures.quality import FLAGS
 from proftrack.measures.single import Single
@@ -58,6 +58,7 @@ def combine(parts: list[Measures]) -> Measures:
         memory_sets=sum(p.memory_sets for p in parts),
         unseen_queue_us=sum(p.unseen_queue_us for p in parts),
         busy_by_limit_us=_sum_by_key(p.busy_by_limit_us for p in parts),
+        counted=_added([p.counted for p in parts]),
         waits_over_gpu_us=sum(p.waits_over_gpu_us for p in parts),
         waits=_combined_waits(parts),
         single=_longest_step(parts),
@@ -66,6 +67,9 @@ def combine(parts: list[Measures]) -> Measures:
         collectives=[c for p in parts for c in p.collectives],
         modules=_combined_regions([r for p in parts for r in p.modules]),
         work=_combined_work(parts),
+        whole_us=_sum_by_key(p.whole_us for p in parts),
+        launched_us=_sum_by_key(p.launched_us for p in parts),
+        replayed_us=sum(p.replayed_us for p in parts),
         cpu=_combined_cpu(parts),
     )
 
@@ -170,6 +174,7 @@ def _merged_kernel(group: list[Kernel], total: float) -> Kernel:
         flops=_sum_if_all(k.flops for k in group),
         bytes=_sum_if_all(k.bytes for k in group),
         roofline_us=_sum_if_all(k.roofline_us for k in group),
+        occupancy=occupancy.combined([k.occupancy for k in group if k.occupancy is not None]),
     )
 
 

@@ -12,6 +12,7 @@ from proftrack.measures import idle, limits, quality, tables, work
 from proftrack.measures import sites as launch_sites
 from proftrack.measures.collectives import collectives
 from proftrack.measures.compiling import compiling_steps
+from proftrack.measures.counted import Counted, counted
 from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.single import Single, single
 from proftrack.measures.typical import Outlier, find_outliers, step_times, without_outliers
@@ -64,6 +65,8 @@ class Measures:
     """Union of GPU work in it: B times the number of typical steps."""
     busy_by_limit_us: dict[Limit, float]
     """The same by what limits the work; kernels hide copies and collectives that run at the same time."""
+    counted: Counted = field(default_factory=Counted)
+    """The part of that in work whose FLOPs and bytes are known."""
     impossible_us: float = 0.0
     """Time cut off that device's work because its stream rules it out (`serial.possible_ends`)."""
     memory_sets: int = 0
@@ -83,6 +86,12 @@ class Measures:
     """Host rows recorded in the window, including Python functions."""
     work: TraceWork | None = None
     """None if no shapes were recorded."""
+    whole_us: dict[str, float] = field(default_factory=dict)
+    """Time of each operator with all that it calls, on the GPU; on the CPU if there is no GPU work."""
+    launched_us: dict[str, float] = field(default_factory=dict)
+    """Time of kernels that the host launched without an operator, by name."""
+    replayed_us: float = 0.0
+    """Time of kernels that CUDA graphs launched."""
     cpu: CpuWork | None = None
     """Only for a trace without GPU work, and only with ceilings."""
     other_us: dict[str, float] = field(default_factory=dict)
@@ -163,11 +172,13 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         windows = without_unseen_queue(seen, windows)
     owner = tables.launching_row(table, seen.forest, seen.links)
     operators = work.operator_costs(table, seen.forest)
+    operators = work.without_sparse(table, seen.links.gpu, owner, operators)
     costs = work.gpu_costs(table, seen.links.gpu, owner, operators, ceilings)
     classes = limits.classes_of(seen, owner, costs)
     gpu = _gpu_part(seen, windows, classes, outliers)
     shapes = len(table.signatures) > 0 and len(seen.forest.rows) > 0
     owned = work.Owned(seen.links.gpu, owner, operators, costs)
+    outside = work.outside_operators(table, seen.forest, seen.links)
     own = (seen.owned.step != NONE) & ~np.isin(seen.owned.step, [outlier.step for outlier in outliers])
     return Measures(
         window=_window(seen, windows),
@@ -186,12 +197,18 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         host_rows=_host_rows(seen, windows),
         impossible_us=_impossible_ns(seen) / 1000,
         memory_sets=int(seen.links.set_calls.sum()),
+        counted=counted(seen, windows, classes, gpu["busy_by_limit_us"], owned, ceilings)
+        if windows and placed
+        else Counted(),
         unseen_queue_us=windows.unseen / 1000 if windows else 0.0,
         other_us=_others(table),
         collectives=collectives(seen),
         compiling_us=_compiling(seen, outliers),
         modules=tables.modules(table, seen.links),
         work=work.trace_work(table, seen.forest, owned, own) if shapes else None,
+        whole_us=tables.whole_times(table, seen.forest, seen.links, owner),
+        launched_us=outside.launched_us,
+        replayed_us=outside.replayed_us,
         cpu=work.cpu_work(work.cpu_calls(table, seen.forest, operators), ceilings)
         if ceilings and not len(seen.links.gpu)
         else None,
