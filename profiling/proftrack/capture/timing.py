@@ -12,10 +12,12 @@ Between two readings of the clock only the step and the synchronisation run.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -127,18 +129,25 @@ def plan(step_seconds: float, options: TimingOptions) -> tuple[int, int]:
 
 
 def time_steps(
-    watch: Stopwatch, options: TimingOptions, step_seconds: float, *, at_most: float | None = None
+    watch: Stopwatch,
+    options: TimingOptions,
+    step_seconds: float,
+    *,
+    at_most: float | None = None,
+    around: AbstractContextManager[Any] | None = None,
 ) -> tuple[Timing, list[str]]:
     """Time warm steps in both ways; `step_seconds` is the warm-up's estimate.
 
     `at_most`: seconds that the budget allows for each of the two; it applies if it is below the options' max_seconds.
+    `around` is entered before the first block of steps back to back, and left after the last one.
     Returns the timing, and a note for each part that had to be cut short.
     """
     original = options
     if at_most is not None and at_most < options.max_seconds:
         options = msgspec.structs.replace(options, max_seconds=at_most, min_seconds=min(options.min_seconds, at_most))
     before = read_load()
-    per_block, blocks = _throughput(watch, options, step_seconds)
+    with around or contextlib.nullcontext():
+        per_block, blocks = _throughput(watch, options, step_seconds)
     load = load_between(before, read_load())
     singles = _latencies(watch, options) if per_block > 1 else []
     timing = timing_of(options.mode, blocks, per_block, singles, load=load)
