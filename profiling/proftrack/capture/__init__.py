@@ -5,6 +5,7 @@
     environment      facts about the machine, the software and the code
     cpu_load         what used the CPUs while steps were timed
     gpu_state        the GPU's clocks, throttling and other processes
+    input_waits      how long steps wait for their data
     timing           warm-up, and steps timed without a profiler
     in_turns         several workloads timed in turns
     lockstep         ranks timed in lockstep
@@ -32,6 +33,8 @@ Process-wide changes that capture makes, and why it needs them:
     filters of three warnings        of torch's profiler; they stay, see `profiling.quiet`
     torch's thread count             1 while a call's cost or an emulated type is measured, before steps are timed
     profile._prepare_trace           while steps are timed and recorded: a second profiler must raise
+    DataLoader.__iter__ and the      while steps are timed: how long they wait for data. If another tool replaces them
+    __next__ of its iterators        meanwhile, its own stay, and what they call is still timed, for nobody
     CUDAGraph.capture_begin          while variants run: a capture by one of them gets in the way of the next
     warnings.catch_warnings          around the first query for a GPU, and for NVIDIA's driver: the reason is quoted
     the current GPU                  of a rank that `torchrun` started through the command line

@@ -20,6 +20,7 @@ import msgspec
 
 from proftrack.capture.cpu_load import Reading, load_between, read_load
 from proftrack.capture.device import open_device
+from proftrack.capture.input_waits import InputWaits
 from proftrack.capture.lockstep import Pace
 from proftrack.capture.measurement import Progress, calibrated, ready, recorded_notes, state_of
 from proftrack.capture.profiling import (
@@ -31,7 +32,7 @@ from proftrack.capture.profiling import (
 )
 from proftrack.capture.result import Capture, Cycle
 from proftrack.capture.run import trace_folder
-from proftrack.capture.timing import BLOCKS, STEPS_PER_BLOCK, timing_of
+from proftrack.capture.timing import BLOCKS, STEPS_PER_BLOCK, Samples, timing_of
 from proftrack.experiment import Experiment
 from proftrack.record.environment import GpuState
 from proftrack.record.timing import Timing
@@ -92,7 +93,9 @@ class LoopCapture:
         self._before = schedule.skip_first + schedule.wait
         self._plan = plan(self._before, experiment.timing.mode)
         self._marks = _marks(self._plan, self._before)
-        self._stretches: list[tuple[int, float]] = []
+        self._stretches: list[tuple[float, float]] = []
+        """Each one's time, and how long it waited for data. Microseconds."""
+        self._waits = InputWaits()
         self._first_is_timed = True
         self._last = 0
         self._loads: list[Reading] = []
@@ -100,6 +103,7 @@ class LoopCapture:
         self._recording = Recording(self._device, experiment, self._folder, rank=rank)
         self._region: Any = None
         self._open = contextlib.ExitStack()
+        self._timing_only = contextlib.ExitStack()
         self._paused_at: int | None = None
         self._paused_ns = 0
         self._excluded = contextlib.ExitStack()
@@ -129,6 +133,8 @@ class LoopCapture:
             self._first_is_timed = False
         if self.steps == self._before:
             self._record()
+        else:
+            self._waits = self._timing_only.enter_context(InputWaits())
         self._last = time.perf_counter_ns()
 
     def step(self) -> None:
@@ -138,6 +144,7 @@ class LoopCapture:
         if self.steps in self._marks:
             self._mark()
         if self.steps == self._before:
+            self._timing_only.close()
             self._gpu = state_of(self._device)
             self._record()
         elif self.steps > self._before and not self.is_over:
@@ -175,6 +182,7 @@ class LoopCapture:
     def close(self) -> None:
         """Turn the profiler off if it is on. `finish` also writes a window that is not complete yet."""
         self._excluded.close()
+        self._timing_only.close()
         self._leave_region()
         with quiet():
             self._open.close()
@@ -189,6 +197,7 @@ class LoopCapture:
             self._device.synchronize()  # the steps' own work is part of them
         self._paused_at = time.perf_counter_ns()
         self._excluded.enter_context(self._recording.excluded())
+        self._excluded.enter_context(self._waits.ignored())
 
     def resume(self) -> None:
         """The current step goes on after a pause; without one, nothing happens."""
@@ -211,7 +220,7 @@ class LoopCapture:
     def _mark(self) -> None:
         self._device.synchronize()
         now = time.perf_counter_ns()
-        self._stretches.append((self.steps, (now - self._last) / 1e3))
+        self._stretches.append(((now - self._last) / 1e3, self._waits.lap_us()))
         if self._plan is not None and self.steps in (self._plan.warm, self._plan.timed_until):
             self._loads.append(read_load())
             now = time.perf_counter_ns()
@@ -221,17 +230,22 @@ class LoopCapture:
         if self._plan is None or len(self._stretches) < len(self._marks):
             return None
         _, blocks, per_block, singles = self._plan
-        times = [us for _, us in self._stretches]
-        first_single = len(times) - singles
+        first_single = len(self._stretches) - singles
         timing = timing_of(
             self.experiment.timing.mode,
-            [us / per_block for us in times[first_single - blocks : first_single]],
+            self._samples(slice(first_single - blocks, first_single), per_block),
             per_block,
-            times[first_single:],
+            self._samples(slice(first_single, None), 1),
             load=load_between(*self._loads) if len(self._loads) == 2 else None,
         )
-        first = times[0] if self._first_is_timed else None
+        first = self._stretches[0][0] if self._first_is_timed else None
         return msgspec.structs.replace(timing, first_step_time_us=first, warmup_steps=self._plan.warm)
+
+    def _samples(self, which: slice, steps: int) -> Samples:
+        """These stretches, of so many steps each."""
+        stretches = self._stretches[which]
+        waits = [waited / steps for _, waited in stretches] if self._waits.calls else []
+        return Samples([us / steps for us, _ in stretches], waits)
 
     def _own_notes(self) -> list[str]:
         notes = []

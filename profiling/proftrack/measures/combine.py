@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from proftrack.measures import idle, sites
+from proftrack.measures.loading import Loading
 from proftrack.measures.measure import Measures
 from proftrack.measures.quality import FLAGS
 from proftrack.measures.single import Single
@@ -60,6 +61,7 @@ def combine(parts: list[Measures]) -> Measures:
         busy_by_limit_us=_sum_by_key(p.busy_by_limit_us for p in parts),
         waits_over_gpu_us=sum(p.waits_over_gpu_us for p in parts),
         waits=_combined_waits(parts),
+        loading=_combined_loading(parts),
         single=_longest_step(parts),
         compiling_us=sum(p.compiling_us for p in parts),
         host_rows=sum(p.host_rows for p in parts),
@@ -182,6 +184,11 @@ def _combined_waits(parts: list[Measures]) -> list[Wait]:
     groups = _grouped((w for p in parts for w in p.waits), "call", "operator")
     merged = [_added(group) for group in groups]
     return sorted(merged, key=lambda w: -w.over_gpu_us)
+
+
+def _combined_loading(parts: list[Measures]) -> Loading | None:
+    found = [p.loading for p in parts if p.loading is not None]
+    return _added_if_any(found, workers=any(each.workers for each in found))
 
 
 def _combined_idle(parts: list[Measures]) -> Idle:

@@ -44,6 +44,8 @@ KernelKind = Literal[
 
 EXCLUDED_REGION = "proftrack: excluded"
 """The region that capture puts around what runs inside a loop but is no part of a step, as evaluation is."""
+LOADING_REGION = "proftrack: loading"
+"""The region around what a program marks as waiting for its data."""
 
 FlagCode = Literal[
     "no_steps",

@@ -36,6 +36,23 @@ class Context(Struct, frozen=True, kw_only=True):
         """T if it was measured without the profiler, else None."""
         return self.timing.chosen.us if self.timing is not None else self.step_time_us
 
+    def input_wait_us(self, step_us: float | None = None) -> float | None:
+        """How long a step that takes this long (default: T) waits for its data, measured without the profiler.
+
+        None if that was not measured, or if it called no data loader.
+        """
+        if self.timing is None or self.timing.input_wait_us is None:
+            return None
+        near = self.timing.chosen.input_wait_us(step_us) if step_us is not None else None
+        return self.timing.input_wait_us if near is None else near
+
+    def waits_beyond_trace_us(self, measures: Measures) -> float:
+        """By how much a step waits longer for data without the profiler than in the trace; 0 if that is unknown."""
+        wait, part = self.input_wait_us(), measures.loading
+        if wait is None:
+            return 0.0
+        return max(wait - (part.timed_us / measures.window.typical_steps if part is not None else 0.0), 0.0)
+
     @property
     def threads_are_known(self) -> bool:
         """Whether threads that the program starts were recorded, or at least their use of the processors was."""

@@ -18,7 +18,7 @@ from proftrack.verdict import spread
 from proftrack.verdict.advice import BETTER_DATA, advise_cpu
 from proftrack.verdict.context import Context
 from proftrack.verdict.cpu_fit import misfits
-from proftrack.verdict.evidence import item
+from proftrack.verdict.evidence import input_wait, item
 from proftrack.verdict.rules import gpu_regime
 from proftrack.verdict.thresholds import Thresholds
 
@@ -82,7 +82,7 @@ class _Reading(NamedTuple):
     host_work_us: float
     """Time between operators, per operator, above which it counts as the host's own work."""
     loading: float
-    """Time in regions that load data, outside operators."""
+    """Time spent getting data, outside operators."""
 
     @property
     def busy(self) -> float:
@@ -152,12 +152,24 @@ def _readings(
     dispatch = context.ceilings.dispatch_us if context.ceilings is not None else None
     host_work = limits.host_work_dispatches * (dispatch or 1.0)
     inside, calls = cpu.operators_us / steps, cpu.operators / steps
-    loading = sum(op.self_cpu_time_us for op in measures.ops if LOADING.search(op.name)) / steps
+    loading = _loading_us(measures, context)
     own, costliest = (
         _Reading({k: v / steps for k, v in working.items()}, time, inside, calls, host_work, loading)
         for working in (cpu.working_us, cpu.least_working_us)
     )
     return own, costliest
+
+
+def _loading_us(measures: Measures, context: Context) -> float:
+    """Time per step spent getting data, outside operators: as long as a step waits without the profiler, if that is
+    known. The trace tells how much of it is in operators, and what of it was not timed."""
+    own = sum(op.self_cpu_time_us for op in measures.ops if LOADING.search(op.name)) / measures.steps
+    waited, part = context.input_wait_us(), measures.loading
+    if waited is None:
+        return own
+    if part is None or not part.all_us:
+        return waited
+    return waited * min(own * measures.steps / part.all_us, 1.0) + own * (1 - part.timed_us / part.all_us)
 
 
 def _undecided(
@@ -176,7 +188,8 @@ def _undecided(
         why = f"no ceiling was measured for {', '.join(missing)}" if missing else "their shapes do not show it"
         return [f"Most of the work is in operators with an unknown limit: {why}."]
     traced = statistics.median(step.host_us for step in measures.per_step) if measures.per_step else None
-    shown = max(traced - own.inside, 0.0) if traced is not None else own.between
+    beyond = context.waits_beyond_trace_us(measures)
+    shown = max(traced - own.inside, 0.0) + beyond if traced is not None else own.between
     if own.u < limits.gpu_bound_from and own.outside(limits) and shown < limits.cause_share * own.between:
         return [
             f"The operators take {short_time(own.inside)} in the trace and do not add up to the step's "
@@ -277,6 +290,7 @@ def _evidence(measures: Measures, context: Context, reading: _Reading, limits: T
         item("step_time_us", time, "us", f"A step takes {short_time(time)} without the profiler."),
         item("cpu_working_us", busy, "us", work),
         item("operators_us", inside, "us", operators),
+        *input_wait(measures, context, time),
     ]
     if ceilings is not None and ceilings.dispatch_us is not None:
         floor = ceilings.dispatch_us * calls

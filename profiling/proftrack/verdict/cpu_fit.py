@@ -133,10 +133,12 @@ def _trace(measures: Measures, cpu: CpuWork, context: Context, time: float, limi
     traced = statistics.median(step.host_us for step in measures.per_step) if measures.per_step else None
     if traced is None:
         return
-    if time > limits.cpu_over_traced_low * traced:
+    fed = time - context.waits_beyond_trace_us(measures)
+    if fed > limits.cpu_over_traced_low * traced:
+        what = "A step" if fed == time else "Less its waits for data, a step"
         yield Misfit(
-            "inconclusive" if time > limits.cpu_over_traced * traced else "low",
-            f"A step takes {short_time(time)} without the profiler and {short_time(traced)} with it; profiling only "
+            "inconclusive" if fed > limits.cpu_over_traced * traced else "low",
+            f"{what} takes {short_time(fed)} without the profiler and {short_time(traced)} with it; profiling only "
             "lengthens a step, so something else ran while steps were timed.",
         )
     dispatch = context.ceilings.dispatch_us if context.ceilings is not None else None

@@ -41,7 +41,7 @@ def judge(measures: Measures, context: Context | None = None, *, limits: Thresho
     if not measures.gpu_busy_per_step_us or not time:
         verdict = cpu.verdict(measures, context, time, basis=basis, limits=limits)
         return Judgement(verdict, time, roofline, _thread_flags(context, limits))
-    facts = facts_of(measures, time)
+    facts = facts_of(measures, time, context.input_wait_us())
     flags = _flags(measures, facts, context, roofline, limits)
     if roofline is not None and roofline > limits.roofline_slack * facts.gpu_busy_us:
         roofline = None
@@ -56,28 +56,53 @@ def _traced_step_us(measures: Measures) -> float | None:
     return traced and max(traced - delayed, measures.gpu_busy_per_step_us or 0.0)
 
 
-def facts_of(measures: Measures, step_time_us: float) -> StepFacts:
+def facts_of(measures: Measures, step_time_us: float, input_wait_us: float | None = None) -> StepFacts:
     """The figures that the rules use, for a trace with GPU work.
 
     Recording takes time: the excess of the traced step over the unprofiled one is spread over the host rows, and
     subtracted from each cause by the rows recorded in its gaps. Work that records nothing (numpy, sleep, I/O) keeps
     its time.
+
+    If it is known how long a step waits for data without the profiler, waiting counts with that in both steps: the
+    trace may have found a full queue, or an empty one.
     """
-    steps = measures.window.typical_steps
-    added = max((_traced_step_us(measures) or step_time_us) - step_time_us, 0.0)
-    a_row = added * steps / measures.host_rows if measures.host_rows else 0.0
-    rows = measures.idle.rows_by_cause_per_step
-    return StepFacts(
+    steps, idle = measures.window.typical_steps, measures.idle
+    busy, rows = measures.gpu_busy_per_step_us or 0.0, idle.rows_by_cause_per_step
+    shown, recorded = idle.by_cause_us_per_step.get("input", 0.0), measures.host_rows / steps
+    waited = shown
+    if input_wait_us is not None:
+        waited = min(_idle_for_data(measures, input_wait_us), max(step_time_us - busy, 0.0))
+        recorded -= rows.get("input", 0.0)
+    added = max((_traced_step_us(measures) or step_time_us) - shown + waited - step_time_us, 0.0)
+    a_row = added / recorded if recorded > 0 else 0.0
+    facts = StepFacts(
         step_time_us=step_time_us,
-        gpu_busy_us=measures.gpu_busy_per_step_us or 0.0,
+        gpu_busy_us=busy,
         idle_by_cause_us={
             cause: max(time - a_row * rows.get(cause, 0.0), 0.0)
-            for cause, time in measures.idle.by_cause_us_per_step.items()
+            for cause, time in idle.by_cause_us_per_step.items()
             if cause not in _NOT_THE_STEPS
         },
         busy_by_limit_us={k: v / steps for k, v in measures.busy_by_limit_us.items()},
         waits_over_gpu_us=measures.waits_over_gpu_us / steps,
+        waits_for_workers=input_wait_us is not None and measures.loading is not None and measures.loading.workers,
     )
+    return facts if input_wait_us is None else facts.with_input(waited)
+
+
+def _idle_for_data(measures: Measures, wait_us: float) -> float:
+    """How long the GPU idles for data in a step that waits for it so long, T - B aside.
+
+    A wait that the trace shows while the GPU works delays nothing; without the profiler that part is no longer, and as
+    a share of the wait no larger. Regions of the program's own that are not timed without the profiler keep what the
+    trace says.
+    """
+    part, steps = measures.loading, measures.window.typical_steps
+    if part is None or not part.all_us:
+        return wait_us
+    hidden = part.over_gpu_us / steps * min(wait_us * steps / part.timed_us, 1.0) if part.timed_us else 0.0
+    others = measures.idle.by_cause_us_per_step.get("input", 0.0) * (1 - part.timed_us / part.all_us)
+    return wait_us - hidden + others
 
 
 def _flags(
@@ -180,10 +205,15 @@ class _Outcome:
                 "(or the unit is not microseconds)."
             )
         traced = self._traced_step_us()
-        if basis == "unprofiled" and traced and self.facts.step_time_us > limits.longer_than_traced * traced:
-            longer = number(self.facts.step_time_us / traced)
+        beyond = self.context.waits_beyond_trace_us(self.measures)
+        without = self.facts.step_time_us - beyond
+        if basis == "unprofiled" and traced and without > limits.longer_than_traced * traced:
+            longer, what = (
+                number(without / traced),
+                "step time less its waits for data" if beyond else "given step time",
+            )
             reasons.append(
-                f"The given step time is {longer} times that of the trace, but profiling only lengthens a step: the "
+                f"The {what} is {longer} times that of the trace, but profiling only lengthens a step: the "
                 "two are not of the same work (or the unit is not microseconds)."
             )
         if u < limits.gpu_bound_from:
@@ -286,7 +316,7 @@ class _Outcome:
             named = " or ".join(name for name in others if name != "inconclusive")
             could = f"it could also be {named}" if named else "there may be no clear regime"
             doubts.append(("low", f"Within the spread of the measurements, {could}."))
-        doubts += self._near_a_limit()
+        doubts += [*self._waits_in_bursts(), *self._near_a_limit()]
         for code in _LOWERING:
             if code in self.flags and not self._left_out(code):
                 doubts.append(("low" if code == "no_steps" else "medium", self.flags[code].message))
@@ -317,6 +347,23 @@ class _Outcome:
         else:
             what = f"{part.step} takes {short_time(lasting)}, the others {short_time(others)}"
         return [("low", f"{what}: without that, the trace is {other}. Record more steps.")]
+
+    def _waits_in_bursts(self) -> list[tuple[Confidence, str]]:
+        """T is a median, and steps that wait for data may be few and long: the regime would be another on average."""
+        timing = self.context.timing
+        if timing is None or not timing.chosen.input_waits_us:
+            return []
+        step, wait = (sum(each) / len(each) for each in (timing.chosen.samples_us, timing.chosen.input_waits_us))
+        other = regime(facts_of(self.measures, step, wait), self.limits)
+        if wait - (timing.input_wait_us or 0.0) < self.limits.notable * self.facts.step_time_us or other == self.regime:
+            return []
+        return [
+            (
+                "low",
+                f"Waits for data come in bursts: on average, a timed step takes {short_time(step)} and waits "
+                f"{short_time(wait)} of it, which is {other}; most take {short_time(self.facts.step_time_us)}.",
+            )
+        ]
 
     def _left_out(self, code: FlagCode) -> bool:
         """Whether the figures leave out all steps that raised this flag, so that it changes none of them."""
@@ -375,7 +422,7 @@ class _Outcome:
         error, moves = spread.busy_error(self.measures.per_step), self.context.unprofiled_us is None
         regimes = {
             regime(facts.scaled(step_time_us=facts.step_time_us + (b - busy) * moves, gpu_busy_us=b), self.limits)
-            for facts in (self.facts, *(facts_of(self.measures, t) for t in ends))
+            for facts in (self.facts, *(facts_of(self.measures, t, self.context.input_wait_us(t)) for t in ends))
             for b in (busy, busy * max(1 - error, 0.01), busy * (1 + error))
         }
         return sorted(regimes - {self.regime})

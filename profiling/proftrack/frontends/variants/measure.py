@@ -235,8 +235,7 @@ def _profiled(one: _Open, turns: RoundTimes, folder: Path, progress: Progress) -
     from proftrack.capture.timing import timing_of
 
     subject = one.subject
-    singles = [us for of_round in turns.single_us for us in of_round]
-    timing = timing_of(subject.experiment.timing.mode, turns.block_us, turns.per_block, singles)
+    timing = timing_of(subject.experiment.timing.mode, turns.blocks, turns.per_block, turns.singles)
     state = state_of(subject.device)
     named = Named(progress, one.variant.name)
     try:
