@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -151,3 +152,43 @@ def test_whoever_captures_a_graph_is_told_first() -> None:
     with compat.before_each_graph_capture(refuse), pytest.raises(ValueError, match="no GPU"):
         graph.capture_begin(None)
     assert (calls, graph.capture_begin) == ([True], begin)
+
+
+# ---- data loaders ----------------------------------------------------------------------------------------------------
+
+
+def test_what_gets_a_batch_is_wrapped_and_then_as_before() -> None:
+    from torch.utils.data import DataLoader, dataloader
+
+    calls: list[str] = []
+
+    def wrap(call: Any) -> Any:
+        def wrapped(*arguments: Any) -> Any:
+            calls.append(call.__name__)
+            return call(*arguments)
+
+        return wrapped
+
+    before = DataLoader.__iter__, dataloader._BaseDataLoaderIter.__next__
+    with compat.around_each_batch(wrap):
+        assert list(DataLoader([1, 2], batch_size=None)) == [1, 2]  # type: ignore[arg-type]
+    assert calls == ["__iter__", "__next__", "__next__", "__next__"]
+    assert (DataLoader.__iter__, dataloader._BaseDataLoaderIter.__next__) == before
+
+
+def test_all_iterators_of_a_loader_inherit_what_gets_a_batch() -> None:
+    from torch.utils.data import dataloader
+
+    kinds = dataloader._BaseDataLoaderIter.__subclasses__()
+    assert {kind.__name__ for kind in kinds} >= {"_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"}
+    assert not any("__next__" in vars(kind) for kind in kinds if kind.__module__ == dataloader.__name__)
+
+
+def test_without_iterators_of_that_name_starting_them_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.utils.data import DataLoader, dataloader
+
+    before = DataLoader.__iter__
+    monkeypatch.delattr(dataloader, "_BaseDataLoaderIter")
+    with compat.around_each_batch(functools.partial):
+        assert DataLoader.__iter__ is not before
+    assert DataLoader.__iter__ is before
