@@ -47,7 +47,7 @@ def combine(parts: list[Measures]) -> Measures:
         kernels=_combined_kernels(parts),
         sites=sites.merged(s for p in parts for s in p.sites),
         regions=_combined_regions([r for p in parts for r in p.regions]),
-        idle=_combined_idle(parts),
+        idle=_combined_idle([(p.idle, p.window.typical_steps) for p in parts]),
         split=_added_if_any([p.split for p in parts if p.split is not None]),
         launch=_combined_launch(parts),
         devices=_combined_devices(parts),
@@ -188,19 +188,21 @@ def _combined_waits(parts: list[Measures]) -> list[Wait]:
 
 def _combined_loading(parts: list[Measures]) -> Loading | None:
     found = [p.loading for p in parts if p.loading is not None]
-    return _added_if_any(found, workers=any(each.workers for each in found))
+    others = [(p.loading.other_idle if p.loading is not None else p.idle, p.window.typical_steps) for p in parts]
+    return _added_if_any(found, workers=any(each.workers for each in found), other_idle=_combined_idle(others))
 
 
-def _combined_idle(parts: list[Measures]) -> Idle:
-    steps = sum(p.window.typical_steps for p in parts)
+def _combined_idle(cycles: list[tuple[Idle, int]]) -> Idle:
+    """The means over the cycles, each with its number of steps."""
+    steps = sum(count for _, count in cycles)
     causes: Counter[IdleCause] = Counter()
     rows: Counter[IdleCause] = Counter()
-    for part in parts:
-        for cause, us in part.idle.by_cause_us_per_step.items():
-            causes[cause] += us * part.window.typical_steps  # type: ignore[assignment]  # Counter may hold floats
-        for cause, count in part.idle.rows_by_cause_per_step.items():
-            rows[cause] += count * part.window.typical_steps  # type: ignore[assignment]
-    largest = sorted((g for p in parts for g in p.idle.largest), key=lambda g: -g.duration_us)
+    for part, count in cycles:
+        for cause, us in part.by_cause_us_per_step.items():
+            causes[cause] += us * count  # type: ignore[assignment]  # Counter may hold floats
+        for cause, recorded in part.rows_by_cause_per_step.items():
+            rows[cause] += recorded * count  # type: ignore[assignment]
+    largest = sorted((gap for part, _ in cycles for gap in part.largest), key=lambda gap: -gap.duration_us)
     return Idle(
         by_cause_us_per_step={c: us / steps for c, us in causes.items()},
         largest=largest[: idle.LARGEST],

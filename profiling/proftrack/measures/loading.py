@@ -7,11 +7,11 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from proftrack.measures.idle import is_input
-from proftrack.measures.intervals import EMPTY, Intervals, intersection, union
+from proftrack.measures import idle
+from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.view import View
-from proftrack.measures.window import Windows
-from proftrack.record.figures import LOADING_REGION
+from proftrack.measures.window import Windows, busy
+from proftrack.record.figures import LOADING_REGION, Idle
 from proftrack.trace.categories import Kind
 
 _TIMED = re.compile(rf"^enumerate\(DataLoader\)#|^{LOADING_REGION}$")
@@ -21,29 +21,46 @@ _TIMED = re.compile(rf"^enumerate\(DataLoader\)#|^{LOADING_REGION}$")
 class Loading(Struct, frozen=True, kw_only=True):
     """What the threads that run the steps did in the typical steps. Microseconds, sums."""
 
-    all_us: float
-    """Time in regions that get data."""
     timed_us: float
-    """The part of it in calls that are timed without the profiler, too."""
+    """Time in calls that get data and are timed without the profiler, too."""
     over_gpu_us: float
-    """The part of that in which the GPU worked: it delays nothing."""
+    """The part of it in which the GPU worked: it delays nothing."""
     workers: bool
     """Whether worker processes made the data."""
+    other_idle: Idle
+    """The GPU's idle time outside these calls, by cause. A gap that is mostly a wait for data has the cause `input` as
+    a whole; here it has the cause of its rest."""
 
 
-def loading(view: View, windows: Windows, gpu_busy: Intervals = EMPTY) -> Loading | None:
-    """The figures for one trace; `gpu_busy` is the GPU's busy time in its typical steps. None without such a region."""
+def loading(view: View, windows: Windows, gpu_busy: Intervals | None = None) -> Loading | None:
+    """The figures for one trace; `gpu_busy` is the GPU's busy time in its typical steps, None without GPU work.
+
+    None if no data was got in such a call.
+    """
     table = view.table
-    rows = table.valid & table.of_kind(Kind.CPU_OP, Kind.ANNOTATION) & table.named(is_input)
+    rows = table.valid & table.of_kind(Kind.CPU_OP, Kind.ANNOTATION) & table.named(_is_timed)
     if len(view.steps):
         rows &= np.isin(table.thread, np.unique(view.steps.thread))
     if not rows.any():
         return None
-    timed = rows & table.named(lambda name: _TIMED.match(name) is not None)
-    whole, known = (intersection(union(table.ts[mask], table.end[mask]), windows.typical) for mask in (rows, timed))
+    calls = union(table.ts[rows], table.end[rows])
+    within = intersection(calls, windows.typical)
     return Loading(
-        all_us=whole.length / 1000,
-        timed_us=known.length / 1000,
-        over_gpu_us=intersection(known, gpu_busy).length / 1000,
-        workers=bool((timed & table.named(lambda name: "MultiProcessing" in name)).any()),
+        timed_us=within.length / 1000,
+        over_gpu_us=intersection(within, gpu_busy).length / 1000 if gpu_busy is not None else 0.0,
+        workers=bool((rows & table.named(lambda name: "MultiProcessing" in name)).any()),
+        other_idle=_idle_outside(calls, view, windows) if gpu_busy is not None else NO_IDLE,
     )
+
+
+NO_IDLE = Idle(by_cause_us_per_step={}, largest=[])
+
+
+def _idle_outside(calls: Intervals, view: View, windows: Windows) -> Idle:
+    low, high = windows.device_low, windows.device_high
+    rest = intersection(busy(view.on_device).gaps(low, high), calls.gaps(low, high))
+    return idle.summarize(view, idle.explained(view, windows, rest), windows)
+
+
+def _is_timed(name: str) -> bool:
+    return _TIMED.match(name) is not None

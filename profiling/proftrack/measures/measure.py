@@ -81,7 +81,7 @@ class Measures:
     waits: list[Wait] = field(default_factory=list)
     """The same waits by call and operator."""
     loading: Loading | None = None
-    """How long the typical steps spent getting their data; None if the trace does not show it."""
+    """How long the typical steps spent getting their data in calls that are timed without the profiler, too."""
     host_rows: int = 0
     """Host rows recorded in the window, including Python functions."""
     work: TraceWork | None = None

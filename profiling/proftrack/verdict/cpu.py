@@ -161,15 +161,14 @@ def _readings(
 
 
 def _loading_us(measures: Measures, context: Context) -> float:
-    """Time per step spent getting data, outside operators: as long as a step waits without the profiler, if that is
-    known. The trace tells how much of it is in operators, and what of it was not timed."""
+    """Time per step spent getting data, outside operators, as the trace shows it; where it is known how long a step
+    waits without the profiler, by that much longer, or shorter in proportion."""
     own = sum(op.self_cpu_time_us for op in measures.ops if LOADING.search(op.name)) / measures.steps
     waited, part = context.input_wait_us(), measures.loading
     if waited is None:
         return own
-    if part is None or not part.all_us:
-        return waited
-    return waited * min(own * measures.steps / part.all_us, 1.0) + own * (1 - part.timed_us / part.all_us)
+    shown = part.timed_us / measures.steps if part is not None else 0.0
+    return own + waited - shown if waited >= shown else own * waited / shown
 
 
 def _undecided(

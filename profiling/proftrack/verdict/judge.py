@@ -63,18 +63,20 @@ def facts_of(measures: Measures, step_time_us: float, input_wait_us: float | Non
     subtracted from each cause by the rows recorded in its gaps. Work that records nothing (numpy, sleep, I/O) keeps
     its time.
 
-    If it is known how long a step waits for data without the profiler, waiting counts with that in both steps: the
-    trace may have found a full queue, or an empty one.
+    If it is known how long a step waits for data without the profiler, both steps count with that: the trace may have
+    found a full queue, or an empty one.
     """
-    steps, idle = measures.window.typical_steps, measures.idle
-    busy, rows = measures.gpu_busy_per_step_us or 0.0, idle.rows_by_cause_per_step
-    shown, recorded = idle.by_cause_us_per_step.get("input", 0.0), measures.host_rows / steps
-    waited = shown
-    if input_wait_us is not None:
-        waited = min(_idle_for_data(measures, input_wait_us), max(step_time_us - busy, 0.0))
-        recorded -= rows.get("input", 0.0)
-    added = max((_traced_step_us(measures) or step_time_us) - shown + waited - step_time_us, 0.0)
-    a_row = added / recorded if recorded > 0 else 0.0
+    steps, idle, busy = measures.window.typical_steps, measures.idle, measures.gpu_busy_per_step_us or 0.0
+    waited = _idle_for_data(measures, input_wait_us or 0.0, max(step_time_us - busy, 0.0))
+    beyond, part = 0.0, measures.loading
+    if input_wait_us is not None and part is not None:
+        idle = part.other_idle
+        beyond = waited - (part.timed_us - part.over_gpu_us) / steps
+    elif input_wait_us is not None:
+        beyond = waited
+    rows = idle.rows_by_cause_per_step
+    added = max((_traced_step_us(measures) or step_time_us) + beyond - step_time_us, 0.0)
+    a_row = added * steps / measures.host_rows if measures.host_rows else 0.0
     facts = StepFacts(
         step_time_us=step_time_us,
         gpu_busy_us=busy,
@@ -85,24 +87,24 @@ def facts_of(measures: Measures, step_time_us: float, input_wait_us: float | Non
         },
         busy_by_limit_us={k: v / steps for k, v in measures.busy_by_limit_us.items()},
         waits_over_gpu_us=measures.waits_over_gpu_us / steps,
-        waits_for_workers=input_wait_us is not None and measures.loading is not None and measures.loading.workers,
+        waits_for_workers=input_wait_us is not None and part is not None and part.workers,
     )
-    return facts if input_wait_us is None else facts.with_input(waited)
+    if input_wait_us is None:
+        return facts
+    return facts.with_input(waited + facts.idle_by_cause_us.get("input", 0.0))
 
 
-def _idle_for_data(measures: Measures, wait_us: float) -> float:
-    """How long the GPU idles for data in a step that waits for it so long, T - B aside.
+def _idle_for_data(measures: Measures, wait_us: float, most_us: float) -> float:
+    """How long the GPU idles for data in a step that waits for it so long.
 
     A wait that the trace shows while the GPU works delays nothing; without the profiler that part is no longer, and as
-    a share of the wait no larger. Regions of the program's own that are not timed without the profiler keep what the
-    trace says.
+    a share of the wait no larger.
     """
     part, steps = measures.loading, measures.window.typical_steps
-    if part is None or not part.all_us:
-        return wait_us
-    hidden = part.over_gpu_us / steps * min(wait_us * steps / part.timed_us, 1.0) if part.timed_us else 0.0
-    others = measures.idle.by_cause_us_per_step.get("input", 0.0) * (1 - part.timed_us / part.all_us)
-    return wait_us - hidden + others
+    hidden = 0.0
+    if part is not None and part.timed_us:
+        hidden = part.over_gpu_us / steps * min(wait_us * steps / part.timed_us, 1.0)
+    return min(wait_us - hidden, most_us)
 
 
 def _flags(
