@@ -321,3 +321,24 @@ def test_a_cpus_steps_that_wait_for_data(loader: float) -> None:
 def test_a_cpus_steps_that_wait_only_in_the_trace() -> None:
     assert on_cpu(900, 1010, 10).verdict.regime == "overhead-bound"
     assert on_cpu(10, 4000, None).verdict.regime == "inconclusive"  # 3 ms that nothing explains
+
+
+def test_a_cpus_steps_may_wait_differently() -> None:
+    """The first blocks find batches that are ready, and so do the steps one by one, which leave the workers time."""
+    times = [1000.0, 1000.0, 4000.0, 6000.0, 7000.0]
+    uneven = timed(
+        4000,
+        3000,
+        block_step_times_us=times,
+        block_input_waits_us=[t - 1000 for t in times],
+        step_latency_us=1000,
+        step_latencies_us=[1000.0] * 5,
+        latency_input_waits_us=[0.0] * 5,
+    )
+    trace = TraceBuilder().step(0, at=0, dur=1010).op("aten::mm", at=10, dur=1000)
+    cpu = CpuWork(operators=1, operators_us=1000, working_us={"arithmetic": 990}, least_working_us={"arithmetic": 990})
+    verdict = judged(replace(trace.measures(), cpu=cpu), uneven, ceilings=CEILINGS).verdict
+    assert verdict.regime == "input-bound"
+    assert not any("machine's state changed" in reason for reason in verdict.reasons)
+    blind = judged(replace(trace.measures(), cpu=cpu), timed(4000, None, block_step_times_us=times), ceilings=CEILINGS)
+    assert any("differ by a factor of 7" in reason for reason in blind.verdict.reasons)

@@ -63,6 +63,13 @@ class StepTime(NamedTuple):
         half = nearest[: (len(nearest) + 1) // 2]
         return sum(wait for _, wait in half) / len(half)
 
+    def samples_waiting_us(self, wait_us: float) -> list[float]:
+        """The samples as if each had waited this long for its data; as they are if their waits are unknown."""
+        waits = self.input_waits_us
+        if len(waits) != len(self.samples_us):
+            return self.samples_us
+        return [time - wait + wait_us for time, wait in zip(self.samples_us, waits, strict=True)]
+
 
 class Timing(Struct, frozen=True, kw_only=True):
     """Steps timed without a profiler. Times in microseconds per step."""

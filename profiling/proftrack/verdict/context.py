@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 from msgspec import Struct
 
 from proftrack.measures import Measures
@@ -52,6 +54,16 @@ class Context(Struct, frozen=True, kw_only=True):
         if wait is None:
             return 0.0
         return max(wait - (part.timed_us / measures.window.typical_steps if part is not None else 0.0), 0.0)
+
+    def traced_host_us(self, measures: Measures) -> float | None:
+        """How long the recorded steps take on the host, the median; as if they had waited for data as long as a step
+        does without the profiler, if that is known: then the mean, for one recorded step may wait for all."""
+        if not measures.per_step:
+            return None
+        hosts, wait, part = [step.host_us for step in measures.per_step], self.input_wait_us(), measures.loading
+        if wait is None:
+            return statistics.median(hosts)
+        return (sum(hosts) - (part.timed_us if part is not None else 0.0)) / len(hosts) + wait
 
     @property
     def threads_are_known(self) -> bool:

@@ -6,7 +6,6 @@ necessary work (measures.work.cpu_work) is compared with T.
 
 from __future__ import annotations
 
-import statistics
 from typing import NamedTuple
 
 from proftrack.measures import Measures
@@ -186,9 +185,8 @@ def _undecided(
         missing = _without_ceiling(context, measures)
         why = f"no ceiling was measured for {', '.join(missing)}" if missing else "their shapes do not show it"
         return [f"Most of the work is in operators with an unknown limit: {why}."]
-    traced = statistics.median(step.host_us for step in measures.per_step) if measures.per_step else None
-    beyond = context.waits_beyond_trace_us(measures)
-    shown = max(traced - own.inside, 0.0) + beyond if traced is not None else own.between
+    traced = context.traced_host_us(measures)
+    shown = max(traced - own.inside, 0.0) if traced is not None else own.between
     if own.u < limits.gpu_bound_from and own.outside(limits) and shown < limits.cause_share * own.between:
         return [
             f"The operators take {short_time(own.inside)} in the trace and do not add up to the step's "
@@ -227,13 +225,20 @@ def _doubts(regime: str, own: _Reading, costliest: _Reading, context: Context, l
                 f"{short_time(own.host_work_us)} that separates Python's call overhead from the host's own work."
             )
     ends = spread.time_interval(context.timing) or ()
-    others = {own._replace(time=end).regime(limits)[0] for end in ends} - {regime}
+    others = {_at(own, end, context).regime(limits)[0] for end in ends} - {regime}
     if others:
         out.append(f"Within the spread of the timed blocks, it could also be {' or '.join(sorted(others))}.")
     arithmetic, bandwidth = own.working.get("arithmetic", 0.0), own.working.get("bandwidth", 0.0)
     if regime in GPU_REGIMES and abs(arithmetic - bandwidth) <= own.working.get("unknown", 0.0):
         out.append("Work with an unknown limit takes enough time to decide between compute-bound and memory-bound.")
     return out
+
+
+def _at(own: _Reading, time: float, context: Context) -> _Reading:
+    """The same step if it takes this long: it may be longer because it waits longer for its data."""
+    waited, then = context.input_wait_us(), context.input_wait_us(time)
+    more = then - waited if waited is not None and then is not None else 0.0
+    return own._replace(time=time, loading=max(own.loading + more, 0.0))
 
 
 def _remarks(cpu: CpuWork, context: Context, measures: Measures) -> list[str]:
