@@ -42,10 +42,19 @@ def build(
     model = make_model(device, dtype, layers=layers, hidden=hidden, heads=heads, vocab=vocab, longest=tokens + 8)
     prompt = torch.randint(vocab, (batch, tokens), device=device)
     if phase == "train":
-        yield training(model, prompt, compile, capturable=capturable and device.type == "cuda")
+        step = training(model, prompt, compile, capturable=capturable and device.type == "cuda")
+        yield _with_tokens(step, batch * tokens)
         return
     with torch.no_grad():
-        yield prefill(model, prompt, compile) if phase == "prefill" else decode(model, prompt, compile, cache)
+        if phase == "prefill":
+            yield _with_tokens(prefill(model, prompt, compile), batch * tokens)
+        else:
+            yield _with_tokens(decode(model, prompt, compile, cache), batch)
+
+
+def _with_tokens(step: Callable[[], torch.Tensor], tokens: int) -> Callable[[], torch.Tensor]:
+    step.tokens_per_step = tokens  # type: ignore[attr-defined]
+    return step
 
 
 def make_model(

@@ -13,6 +13,7 @@ import pytest
 
 from proftrack import record as records
 from proftrack.record import Rates, Record, RunFacts, Source, SourceFile, Times
+from proftrack.record.counters import Counters
 from proftrack.record.environment import DeviceFacts, Environment, Git
 from proftrack.record.figures import Flag, Idle, Kernel, Op, Step, Totals, Window
 from proftrack.record.timing import Timing
@@ -24,6 +25,30 @@ if TYPE_CHECKING:
 TRACE = "matmul_add.pt.trace.json.gz"
 STARTED_NS = 1_700_000_000_000_000_000
 ENDED_NS = STARTED_NS + 12_000_000_000
+
+
+COUNTERS = Counters(
+    source="gpm",
+    window_s=0.5,
+    shares={
+        "sm_active": 0.38,
+        "occupancy": 0.15,
+        "dram": 0.17,
+        "tensor": 0.0728,
+        "hmma": 0.0728,
+        "imma": 0.0,
+        "dmma": 0.0,
+        "fp64": 0.0,
+        "fp32": 0.076,
+        "fp16": 0.0,
+        "integer": 0.02,
+    },
+    reachable={"dram": 0.85, "tensor": 0.91, "fp32": 0.76},
+    link_bytes_per_s={"pcie_tx": 2e9, "pcie_rx": 1e9, "nvlink_tx": 0.0, "nvlink_rx": 0.0},
+    energy_joules_per_step=0.03,
+    power_watts=300.0,
+)
+"""If the GPU is busy for 0.4 of the time: DRAM 0.5 of reachable, FP32 0.25, tensor cores 0.2; integer 0.05 of peak."""
 
 
 def make_record(**changes: Any) -> Record:
@@ -46,6 +71,7 @@ def make_record(**changes: Any) -> Record:
             started_ns=STARTED_NS,
             ended_ns=ENDED_NS,
             peak_memory_bytes=4096,
+            tokens_per_step=500,
             display_name="matmul_add n=64 bfloat16 eager",
         ),
         timing=Timing(
@@ -57,7 +83,9 @@ def make_record(**changes: Any) -> Record:
             block_step_times_us=[99.0, 100.0, 101.0],
             step_latencies_us=[120.0],
             first_step_time_us=50_000.0,
+            input_wait_us=12.0,
         ),
+        counters=COUNTERS,
         window=Window(steps=3, step_names=["ProfilerStep#2"], duration_us=600.0, device_duration_us=540.0),
         totals=Totals(
             self_cpu_time_total_us=450.0,

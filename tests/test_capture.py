@@ -339,6 +339,12 @@ def test_a_capture_leaves_the_process_as_it_was(run: Any, tmp_path: Path) -> Non
     assert process_state() == before
 
 
+def test_a_capture_has_the_tokens_that_its_step_handles(run: Any, tmp_path: Path) -> None:
+    assert run(ADD).tokens_per_step is None
+    says = ADD.replace("return lambda: x + x", "step = lambda: x + x\n    step.tokens_per_step = 8\n    return step")
+    assert run(says, output=tmp_path / "again").tokens_per_step == 8
+
+
 def test_every_cycle_leaves_its_own_trace(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from proftrack.capture import capture

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,7 +19,10 @@ from proftrack.compare.kernels import library, new_name, tile
 from proftrack.compare.match import match
 from proftrack.compare.parts import PROFILER, Part, parts_of
 from proftrack.record import Record
+from proftrack.record.counters import Counters
 from proftrack.record.figures import Idle
+from proftrack.report import terminal
+from proftrack.report.pages.comparison import page
 
 
 def against(before: Record, after: Record, *across: str) -> Comparison:
@@ -284,6 +289,73 @@ def test_a_cpu_program_is_explained_by_its_operators() -> None:
     assert found.headline.endswith("aten::mm is slower (200 us -> 800 us a step).")
     assert found.busy is None
     assert_adds_up(found)
+
+
+# ---- hardware counters -----------------------------------------------------------------------------------------------
+
+
+def counted(step_time_us: float = 222, us: float = 200, **figures: Any) -> Record:
+    """A run whose GPU is busy all the time, 20 of 220 us of it with the addition.
+
+    DRAM reaches 0.8 and tensor cores 0.9 of their peak on this device.
+    """
+    record = record_of([MM._replace(us=us), ADD], step_time_us)
+    busy = msgspec.structs.replace(record.times, gpu_busy_per_step_us=step_time_us)
+    counters = Counters(source="gpm", window_s=0.5, reachable={"dram": 0.8, "tensor": 0.9}, **figures)
+    return msgspec.structs.replace(record, times=busy, counters=counters)
+
+
+def test_units_energy_and_power_of_both_sides() -> None:
+    """0.672 / 0.8 and 0.488 / 0.8; 0.099 / 0.9 twice; FP64 below 3 % on both sides."""
+    before = counted(shares={"dram": 0.672, "tensor": 0.099, "fp64": 0.01}, energy_joules_per_step=0.03)
+    after = counted(shares={"dram": 0.488, "tensor": 0.099, "fp64": 0.02}, energy_joules_per_step=0.024, power_watts=90)
+    found = against(before, after)
+    assert [(row.name, row.of, row.before, row.after) for row in found.counters] == [
+        ("DRAM", "reachable", pytest.approx(0.84), pytest.approx(0.61)),
+        ("tensor cores", "reachable", pytest.approx(0.11), pytest.approx(0.11)),
+        ("energy per step", "", 0.03, 0.024),
+        ("power", "", None, 90),
+    ]
+    text = terminal.text(page(found))
+    for line in (
+        r"DRAM, of reachable +84.0 % +61.0 % +-23.0 points",
+        r"tensor cores, of reachable +11.0 % +11.0 % +\+0.0 points",
+        r"energy per step +30.0 mJ +24.0 mJ +-20.0 %",
+        r"power +absent +90.0 W +-$",
+    ):
+        assert re.search(line, text, re.M), line
+
+
+def test_the_unit_whose_use_changed_most_is_in_the_first_line() -> None:
+    before, after = counted(shares={"dram": 0.672, "tensor": 0.099}), counted(shares={"dram": 0.488, "tensor": 0.2})
+    assert against(before, after).headline.endswith("DRAM 84.0 % to 61.0 % of reachable.")
+    slower = against(before, counted(282, 260, shares={"dram": 0.488, "tensor": 0.099}))
+    assert slower.headline.endswith(
+        "gemm_256x128 (aten::mm) is slower (202 us -> 262 us a step); DRAM 84.0 % to 61.0 % of reachable."
+    )
+
+
+def test_a_small_change_of_use_is_no_reason() -> None:
+    before, after = counted(shares={"dram": 0.672}), counted(shares={"dram": 0.6})
+    assert "DRAM" not in against(before, after).headline
+
+
+def test_one_side_without_counters() -> None:
+    before = msgspec.structs.replace(counted(), counters=None)
+    found = against(before, counted(shares={"dram": 0.488}, energy_joules_per_step=0.03))
+    assert [(row.name, row.before, row.change) for row in found.counters] == [
+        ("DRAM", None, None),
+        ("energy per step", None, None),
+    ]
+    assert re.search(r"DRAM, of reachable +absent +61.0 % +-$", terminal.text(page(found)), re.M)
+    assert "DRAM" not in found.headline
+    assert against(before, before).counters == []
+
+
+def test_shares_of_different_things_are_not_compared() -> None:
+    after = counted(shares={"dram": 0.7})
+    after = msgspec.structs.replace(after, counters=msgspec.structs.replace(after.counters, reachable={}))
+    assert against(counted(shares={"dram": 0.4}), after).counters == []
 
 
 # ---- bare traces -----------------------------------------------------------------------------------------------------

@@ -147,6 +147,15 @@ def test_decoding_is_at_the_same_position_in_every_step_and_the_cache_does_not_m
     torch.testing.assert_close(static[-1], static[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("phase", "tokens"), [("prefill", 6), ("decode", 2), ("train", 6)])
+def test_a_language_model_says_how_many_tokens_a_step_handles(phase: str, tokens: int) -> None:
+    """Two prompts of three tokens; a decoding step adds one to each."""
+    params = {**SMALL["llm"], "phase": phase, "batch": "2", "tokens": "3"}
+    asked = resolved(experiment.load(str(FOLDER / "llm.yaml"), params), CpuDevice())
+    with workload.open_step(workload.load(asked), CPU, asked.params) as step:
+        assert workload.tokens_of(step) == tokens
+
+
 def test_what_must_not_be_captured_says_so() -> None:
     for name, params in [("data_pipeline", {}), ("llm", {"cache": "dynamic"})]:
         asked = resolved(experiment.load(str(FOLDER / f"{name}.yaml"), {**SMALL[name], **params}), CpuDevice())

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from mlflow_server import SharedServer
 from programs import ADD, DEVICE, MM, TINY, Work, record_of
+from run_folders import COUNTERS
 from stores import call, flat, log
 
 from proftrack.compare import policy
@@ -218,9 +219,35 @@ def test_absolute_limits_and_metrics_that_are_not_there(
     assert code("gpu_busy_fraction: {min: 0.9}") == PASS
     assert code("gpu_busy_fraction: {min: 0.999}") == FAIL
     assert code("mfu: {min: 0.5}") == INCONCLUSIVE
+    assert code("dram_utilization: {min: 0.5}") == INCONCLUSIVE  # the device has no counters
     assert code("mfu: {min: 0.5, required: false}, peak_memory_bytes: {max: 1e6}") == PASS
     assert code("mfu: {min: 0.5, required: false}") == INCONCLUSIVE  # nothing was checked
     assert code("waits_per_step: {max: 0}") == PASS
+
+
+def test_energy_and_use_of_a_unit_have_limits_like_any_metric(
+    logged: Logged, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """DRAM 0.17 of a peak of which 0.85 is reachable, 220 of 222 us: 0.2 / 0.991; 30 mJ, and then 36."""
+
+    def run(joules: float, **facts: Any) -> str:
+        counters = msgspec.structs.replace(COUNTERS, energy_joules_per_step=joules)
+        return logged(msgspec.structs.replace(record_of([MM, ADD], 222, **facts), counters=counters))
+
+    run(0.03, commit=A)
+    candidate = run(0.036, commit=B, started_s=60)
+
+    def checked(limits: str) -> tuple[int, str]:
+        policy = write(tmp_path, f"metrics: {{{limits}}}\nregime: any")
+        code, found = gate(capsys, candidate, "--policy", policy)
+        return code, found["reason"]
+
+    assert checked("dram_utilization: {min: 0.2}")[0] == PASS
+    assert checked("dram_utilization: {min: 0.21}") == (FAIL, "dram_utilization: 0.202 is below 0.21")
+    assert checked("energy_per_step_joules: {max_increase_pct: 25}")[0] == PASS
+    code, reason = checked("energy_per_step_joules: {max_increase_pct: 5}")
+    assert code == FAIL and reason.startswith("energy_per_step_joules: +20.0 %")
+    assert checked("energy_per_step_joules: {max: 0.035}") == (FAIL, "energy_per_step_joules: 36 mJ is above 35 mJ")
 
 
 def test_a_marked_baseline_comes_before_the_branch(logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:

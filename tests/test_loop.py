@@ -121,7 +121,8 @@ def test_a_ten_line_script_leaves_a_whole_run(tmp_path: Path, store_uri: str) ->
 
 
 def test_the_record_holds_the_steps_of_the_schedule_and_their_time(tmp_path: Path) -> None:
-    with proftrack.profile("e", schedule={**SHORT, "repeat": 2}, output=tmp_path / "o", mlflow=False, **QUIET) as p:
+    options: dict[str, Any] = {"output": tmp_path / "o", "mlflow": False, "tokens_per_step": 8, **QUIET}
+    with proftrack.profile("e", schedule={**SHORT, "repeat": 2}, **options) as p:
         steps(p, 40)
     assert isinstance(p, Profile)
     record = p.record
@@ -136,6 +137,7 @@ def test_the_record_holds_the_steps_of_the_schedule_and_their_time(tmp_path: Pat
     assert record.times.step_time_us == record.timing.step_time_us
     assert "fewer_steps" not in {flag.code for flag in record.quality}
     assert record.run.params == {}
+    assert record.run.tokens_per_step == 8
     assert record.run.fingerprint_keys["workload"] == "test_loop.py:loop"
     assert (p.folder, p.run_id) == (tmp_path / "o", None)
     assert sum(1 for _ in (tmp_path / "o" / "trace").iterdir()) == 2
@@ -475,6 +477,7 @@ def test_our_own_failure_is_a_warning_and_the_loop_goes_on(store_uri: str, monke
         ({"timing": "fast"}, "timing.mode=fast is not allowed; it must be one of throughput, latency"),
         ({"device": "tpu"}, "device=tpu is not allowed"),
         ({"variant_params": ["m"]}, "unknown parameter m in variant_params; allowed: none"),
+        ({"tokens_per_step": 0}, "tokens_per_step=0 is not allowed; it must be a number above 0"),
     ],
 )
 def test_arguments_that_cannot_be(arguments: dict[str, Any], words: str) -> None:

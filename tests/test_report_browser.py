@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from browser import Watched, launched
+from run_folders import COUNTERS, make_record
 from traces import TraceBuilder
 
 from proftrack.analysis.pipeline import analyze_trace
@@ -343,3 +345,29 @@ def test_a_run_on_the_cpu_has_a_timeline_without_a_gpu(
     assert page.locator("#split, #launches, #roofline").count() == 0
     page.locator("rect[data-mark].operator").nth(1).hover()
     assert said(page) == ["aten::addmm", "start 10 us after ProfilerStep#1 began", "duration 70 us", "self time 70 us"]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("use", [0.2, 0.99])
+def test_bars_of_counters_have_their_names_and_figures_inside_the_picture(
+    watch: Callable[..., Watched], tmp_path: Path, use: float, dark: bool
+) -> None:
+    """Whether the units are idle or at their limit, no text is cut off or covers another."""
+    shares = dict.fromkeys(COUNTERS.shares, use * 0.4)
+    counters = msgspec.structs.replace(COUNTERS, shares=shares, reachable={"dram": 0.2, "tensor": 0.91, "fp32": 1.0})
+    (tmp_path / "r.html").write_text(render(full.report(make_record(counters=counters), None)), encoding="utf-8")
+    page = watch(dark=dark).show((tmp_path / "r.html").as_uri())
+    chart = page.locator("#counters svg.chart")
+    picture = chart.bounding_box()
+    texts = [each.bounding_box() for each in chart.locator("text").all() if each.text_content()]
+    assert len(texts) == 8 + 3 + 6 + 1  # units, shares of what is reachable, ticks, the axis
+    for at, box in enumerate(texts):
+        assert picture["x"] <= box["x"] and box["x"] + box["width"] <= picture["x"] + picture["width"]
+        for other in texts[:at]:
+            assert not _overlap(box, other)
+    assert "DRAM" in chart.get_attribute("aria-label")
+
+
+def _overlap(a: dict[str, float], b: dict[str, float]) -> bool:
+    beside = a["x"] + a["width"] <= b["x"] or b["x"] + b["width"] <= a["x"]
+    return not beside and a["y"] + a["height"] > b["y"] and b["y"] + b["height"] > a["y"]

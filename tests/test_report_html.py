@@ -215,7 +215,7 @@ def test_pictures_of_a_whole_record(tmp_path: Path) -> None:
     ceilings = Ceilings(device="X $\\frac{", flops_per_s={"bfloat16": 1e14}, bytes_per_s=1e12)
     record = make_record(ceilings=ceilings, kernels=[_kernel("$\\alpha_{", total_us=1.0, flops=10**8, size=10**6)])
     written = artifacts.pictures(record, None, tmp_path)
-    assert sorted(path.name for path in written) == ["roofline.png", "steps.png"]
+    assert sorted(path.name for path in written) == ["counters.png", "roofline.png", "steps.png"]
 
 
 def test_names_are_no_mathematics_and_need_no_font(tmp_path: Path) -> None:

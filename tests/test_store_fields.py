@@ -20,7 +20,9 @@ METRICS = """
     step_latency_us step_time_p95_us step_time_profiled_us first_step_time_us profiler_overhead_ratio gpu_busy_fraction
     gpu_busy_fraction_profiled gpu_busy_per_step_us gpu_idle_per_step_us
     cpu_work_per_step_us cpu_work_fraction kernels_per_step launches_per_step
-    roofline_time_us tflops gbytes_per_s mfu mbu peak_memory_bytes recorded_steps
+    roofline_time_us tflops gbytes_per_s mfu mbu sm_active occupancy dram_utilization tensor_utilization
+    pipe_utilization energy_per_step_joules power_watts tokens_per_s joules_per_token input_wait_us
+    peak_memory_bytes recorded_steps
 """
 TAGS = """
     regime regime.cause regime.confidence regime.basis device.name git.commit git.branch git.dirty
@@ -67,6 +69,60 @@ def test_metric_values(record: Record) -> None:
     assert found["gbytes_per_s"] == [(0, 20.0)]
     assert found["mfu"] == [(0, 0.03)]
     assert found["mbu"] == [(0, 0.05)]
+
+
+def test_counters_are_raw_shares_and_use_of_what_is_reachable(record: Record) -> None:
+    """u is 40 of 100 us: DRAM 0.17 / 0.4 / 0.85; tensor cores 0.0728 / 0.4 / 0.91; FP32 0.076 / 0.4 / 0.76."""
+    found = values(record)
+    assert found["sm_active"] == [(0, 0.38)]
+    assert found["occupancy"] == [(0, 0.15)]
+    assert found["dram_utilization"] == [(0, 0.5)]
+    assert found["tensor_utilization"] == [(0, 0.2)]
+    assert found["pipe_utilization"] == [(0, 0.25)]
+    assert found["energy_per_step_joules"] == [(0, 0.03)]
+    assert found["power_watts"] == [(0, 300.0)]
+    assert found["input_wait_us"] == [(0, 12.0)]
+
+
+def test_tokens_are_those_of_the_step_time_and_its_energy(record: Record) -> None:
+    """500 tokens in 100 us; in latency mode in 120 us. The energy is that of the steps back to back."""
+    found = values(record)
+    assert found["tokens_per_s"] == [(0, 5e6)]
+    assert found["joules_per_token"] == [(0, 6e-5)]
+    timing = msgspec.structs.replace(record.timing, mode="latency")
+    assert values(msgspec.structs.replace(record, timing=timing))["tokens_per_s"] == [(0, 4166670.0)]
+    unsaid = msgspec.structs.replace(record.run, tokens_per_step=None)
+    assert not {"tokens_per_s", "joules_per_token"} & set(values(msgspec.structs.replace(record, run=unsaid)))
+
+
+def test_a_pipe_without_a_reachable_value_counts_with_its_share_of_the_peak(record: Record) -> None:
+    counters = msgspec.structs.replace(record.counters, shares={"dram": 0.1, "integer": 0.328, "imma": 0.4})
+    found = values(msgspec.structs.replace(record, counters=counters))
+    assert found["pipe_utilization"] == [(0, 0.82)]  # 0.328 / 0.4; a part of the tensor cores is no pipe
+    assert not {"tensor_utilization", "sm_active", "occupancy"} & set(found)
+
+
+def test_use_is_that_of_the_steps_back_to_back_and_never_above_one(record: Record) -> None:
+    """In latency mode T is 120 us, but the counters saw steps of 100 us; 0.36 / 0.4 / 0.85 is 1.06."""
+    counters = msgspec.structs.replace(record.counters, shares={"dram": 0.17, "tensor": 0.36})
+    timing = msgspec.structs.replace(record.timing, mode="latency")
+    found = values(msgspec.structs.replace(record, counters=counters, timing=timing))
+    assert found["dram_utilization"] == [(0, 0.5)]
+    assert found["tensor_utilization"] == [(0, 0.989011)]
+    counters = msgspec.structs.replace(counters, shares={"tensor": 0.4})
+    assert values(msgspec.structs.replace(record, counters=counters))["tensor_utilization"] == [(0, 1.0)]
+
+
+def test_energy_alone_and_counters_of_a_gpu_whose_work_was_not_recorded(record: Record) -> None:
+    used = {"dram_utilization", "tensor_utilization", "pipe_utilization"}
+    energy = msgspec.structs.replace(record.counters, source="nvml", shares={}, reachable={})
+    found = values(msgspec.structs.replace(record, counters=energy))
+    assert not {"sm_active", "occupancy", *used} & set(found)
+    assert found["energy_per_step_joules"] == [(0, 0.03)]
+    times = msgspec.structs.replace(record.times, gpu_busy_per_step_us=None)
+    found = values(msgspec.structs.replace(record, times=times))
+    assert not used & set(found)
+    assert found["sm_active"] == [(0, 0.38)]
 
 
 def test_per_step_metrics_carry_the_profiler_step_number(record: Record) -> None:
@@ -131,8 +187,18 @@ def test_what_does_not_exist_is_absent() -> None:
         whole.times, step_time_profiled_us=None, gpu_busy_per_step_us=None, roofline_time_us=None
     )
     verdict = msgspec.structs.replace(whole.verdict, gpu_busy_fraction=None, cause=None)
-    run = msgspec.structs.replace(whole.run, peak_memory_bytes=None)
-    cpu = make_record(totals=totals, per_step=steps, times=times, verdict=verdict, run=run, rates=None)
+    run = msgspec.structs.replace(whole.run, peak_memory_bytes=None, tokens_per_step=None)
+    timing = msgspec.structs.replace(whole.timing, input_wait_us=None)
+    cpu = make_record(
+        totals=totals,
+        per_step=steps,
+        times=times,
+        timing=timing,
+        verdict=verdict,
+        run=run,
+        rates=None,
+        counters=None,
+    )
     assert set(values(cpu)) == {
         "self_cpu_time_total_us",
         "self_cpu_time_per_step_us",

@@ -21,6 +21,7 @@ from proftrack import record as records
 from proftrack.capture.device import CpuDevice
 from proftrack.errors import ProftrackError, UsageError, WorkloadError
 from proftrack.frontends.batch import worker
+from proftrack.frontends.batch.result import fill
 from proftrack.frontends.sweep import crossover, measuring, plan, result, shown, stages
 from proftrack.frontends.sweep.result import Point
 from proftrack.record import Record
@@ -775,6 +776,21 @@ def test_a_table_of_long_values_holds_eighty_columns(
     assert max(map(len, text.splitlines())) <= 80
     for cell in ("4096", "2.65 s", "1.25 s", "47.2 %", "100 ms", "compute-bound", "medium"):
         assert cell in text
+
+
+def test_energy_has_a_column_if_a_point_has_it(capsys: pytest.CaptureFixture[str]) -> None:
+    points = [Point(key=str(n), label=f"n={n}", values={"n": n}, step_time_us=9.0) for n in (1, 2)]
+    sweep = result.Sweep(experiment="e", title="e", device="d", axes={"n": [1, 2]}, fixed={}, points=points)
+    terminal.show(shown.page(sweep))
+    assert "energy" not in capsys.readouterr().out
+    fill(points[0], make_record())
+    terminal.show(shown.page(sweep))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["n", "T", "B", "u", "R", "energy", "regime", "confidence"] in lines
+    assert ["1", "100", "us", "40.0", "us", "40.0", "%", "5.00", "us", "30.0", "mJ", "overhead-bound", "high"] in lines
+    assert ["2", "9.00", "us", "-", "-", "-", "-"] in lines
+    rows = json.loads(shown.table(sweep))
+    assert [row[rows["columns"].index("energy_per_step_joules")] for row in rows["data"]] == [0.03, None]
 
 
 def test_columns_without_room_stand_below_with_all_swept_parameters_again(

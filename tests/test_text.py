@@ -54,6 +54,15 @@ def test_figures_of_sentences() -> None:
     assert [text.short_time(us) for us in (2.65e6, 999.6, 2650.0)] == ["2.65 s", "1 ms", "2.65 ms"]
     assert [text.amount("peak_memory_bytes", n) for n in (6e10, 512, 999_960)] == ["60 GB", "512 B", "1 MB"]
     assert [text.amount(name, 2.65e6) for name in ("step_time_us", "kernels")] == ["2.65 s", "2,650,000"]
+    energies = [text.amount("energy_per_step_joules", j) for j in (6e-5, 0.9996, 31.25, 2500)]
+    assert energies == ["60 uJ", "1 J", "31.2 J", "2.5 kJ"]
+    assert text.amount("power_watts", 700) == "700 W"
+
+
+def test_figures_have_the_unit_that_the_metrics_name_says() -> None:
+    figures = [("power_watts", 612.34), ("joules_per_token", 6e-5), ("energy_per_step_joules", 0.03), ("x_bytes", 6e10)]
+    assert [text.figure(*each) for each in figures] == ["612 W", "60.0 uJ", "30.0 mJ", "60.0 GB"]
+    assert [text.figure(*each) for each in (("dram_utilization", 0.5), ("power_watts", None))] == ["0.5", "-"]
 
 
 @pytest.mark.parametrize(

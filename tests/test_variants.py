@@ -301,13 +301,18 @@ def test_the_table_holds_eighty_columns_and_cuts_no_figure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    facts: dict[str, Any] = {"busy_us": 1.25e6, "launches_per_step": 1547, "first_step_us": 2.1e8}
+    facts: dict[str, Any] = {
+        "busy_us": 1.25e6,
+        "launches_per_step": 1547,
+        "first_step_us": 2.1e8,
+        "energy_joules": 1234,
+    }
     name = "compile-reduce-overhead+cuda-graph+" + "x" * 50
     first = entry("eager", [2.65e6] * 5, regime="communication-bound", **facts)
     terminal.show(shown.page(judged(first, entry(name, [2.5e6] * 5, regime="overhead-bound", **facts))))
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
-    for figure in ("2.65 s", "2.50 s", "1547", "210 s", "50.0 %", "communication-bound", "0.943"):
+    for figure in ("2.65 s", "2.50 s", "1547", "210 s", "50.0 %", "1.23 kJ", "communication-bound", "0.943"):
         assert figure in text
     assert text.count("\neager  ") == 2  # columns that do not fit stand in a table below
 

@@ -14,6 +14,7 @@ from proftrack.record.figures import LOADING_REGION, CpuWork
 from proftrack.record.timing import Timing
 from proftrack.verdict.context import Context
 from proftrack.verdict.judge import Judgement, facts_of, judge
+from proftrack.verdict.rules import StepFacts
 
 WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -51,6 +52,10 @@ def fed_by(loader: float, *, name: str = WORKERS, count: int = 4, launching: flo
 
 def judged(measures: Measures, timing: Timing, **context: Any) -> Judgement:
     return judge(measures, Context(timing=timing, **context))
+
+
+def facts(measures: Measures, step_us: float, wait_us: float | None) -> StepFacts:
+    return facts_of(measures, step_us, Context(timing=timed(step_us, wait_us)))
 
 
 def evidence(outcome: Judgement) -> dict[str, str]:
@@ -123,7 +128,7 @@ def test_a_wait_that_the_gpus_work_hides_delays_nothing() -> None:
     measures = hidden().measures()
     assert measures.loading is not None
     assert (measures.loading.timed_us, measures.loading.over_gpu_us) == (4 * 4900, 4 * 4802)
-    assert facts_of(measures, 10_000, 4900).idle_by_cause_us["input"] == pytest.approx(98)
+    assert facts(measures, 10_000, 4900).idle_by_cause_us["input"] == pytest.approx(98)
     outcome = judged(measures, timed(10_000, 4900))
     assert (outcome.verdict.regime, outcome.verdict.cause) == ("overhead-bound", "dispatch")
     text = "A step waits 4.9 ms for its data without the profiler, and the GPU idles for 98 us of it"
@@ -141,7 +146,7 @@ def test_a_wait_that_the_gpus_work_hides_delays_nothing() -> None:
     ],
 )
 def test_what_was_hidden_grows_no_further(wait: float, idle: float) -> None:
-    found = facts_of(hidden().measures(), 10_000, wait).idle_by_cause_us
+    found = facts(hidden().measures(), 10_000, wait).idle_by_cause_us
     assert found.get("input", 0.0) == pytest.approx(idle)
     assert found.get("dispatch", 0.0) <= 5090 - idle
 
@@ -181,9 +186,8 @@ def test_batches_that_workers_make_come_no_earlier_for_a_host_that_launches_ahea
     """T = 10 ms, 5 ms of them a wait for workers: without the waits for the GPU, the one for data would be longer."""
     measures = reading_back(50).measures()
     assert judged(measures, timed(10_000, 5000)).verdict.regime == "input-bound"
-    facts = facts_of(measures, 10_000, 5000)
-    assert facts.sync_us == pytest.approx(1000)
-    assert facts_of(measures, 10_000).sync_us == pytest.approx(4000, rel=0.01)
+    assert facts(measures, 10_000, 5000).sync_us == pytest.approx(1000)
+    assert facts(measures, 10_000, None).sync_us == pytest.approx(4000, rel=0.01)
 
 
 def test_host_work_beside_a_short_wait() -> None:

@@ -55,6 +55,25 @@ def test_a_plain_callable_can_be_opened(load: Any) -> None:
     assert run(lambda device: lambda: device) == DEVICE
 
 
+def test_a_step_may_say_how_many_tokens_it_handles() -> None:
+    def step() -> None:
+        pass
+
+    assert workload.tokens_of(step) is None
+    step.tokens_per_step = 4 * 512  # type: ignore[attr-defined]
+    assert workload.tokens_of(step) == 2048
+
+
+@pytest.mark.parametrize("tokens", [0, -1, float("nan"), float("inf"), True, "many", [1]])
+def test_tokens_are_a_number_above_zero(tokens: Any) -> None:
+    def step() -> None:
+        pass
+
+    step.tokens_per_step = tokens  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match=r"tokens_per_step=.* is not allowed; it must be a number above 0"):
+        workload.tokens_of(step)
+
+
 def test_a_module_path_is_a_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "somepackage"
     package.mkdir()

@@ -24,6 +24,9 @@ _PARAMETERS = re.compile(r"(?<=\w)\(.*\)$")
 _INF = float("inf")
 _UNITS = ((0.1, 1e-3, "ns"), (1e3, 1, "us"), (1e6, 1e3, "ms"), (_INF, 1e6, "s"))
 _PREFIXES = ((1e3, 1, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M"), (1e12, 1e9, "G"), (1e15, 1e12, "T"), (_INF, 1e15, "P"))
+_BYTES = tuple((limit, divisor, f"{prefix}B") for limit, divisor, prefix in _PREFIXES)
+_JOULES = ((1e-3, 1e-6, "uJ"), (1, 1e-3, "mJ"), (1e3, 1, "J"), (_INF, 1e3, "kJ"))
+_WATTS = ((1, 1e-3, "mW"), (1e3, 1, "W"), (_INF, 1e3, "kW"))
 _VALUE = 80
 """Maximum characters of a value in a sentence."""
 _SHORT_NAME = 80
@@ -98,22 +101,34 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def figure(metric: str, value: float | None) -> str:
-    """A metric's value in a column, in the unit given by its name: 2.65 s, 60.0 GB, 0.5."""
+    """A metric's value in a column, in the unit given by its name: 2.65 s, 60.0 GB, 31.0 mJ, 0.5."""
     if value is None:
         return "-"
     if metric.endswith("_us"):
         return duration(value)
-    return scaled(value, "B") if metric.endswith("_bytes") else number(value, 4)
+    units = _units_of(metric)
+    if units is None:
+        return number(value, 4)
+    size, unit = _scaled(value, units)
+    return f"{_three_digits(size)} {unit}"
 
 
 def amount(metric: str, value: float) -> str:
-    """A metric's value in a sentence: 2.65 s, 60 GB, 0.5."""
+    """A metric's value in a sentence: 2.65 s, 60 GB, 31 mJ, 0.5."""
     if metric.endswith("_us"):
         return short_time(value)
-    if not metric.endswith("_bytes"):
+    units = _units_of(metric)
+    if units is None:
         return number(value)
-    size, prefix = _scaled(value, _PREFIXES)
-    return f"{number(size)} {prefix}B"
+    size, unit = _scaled(value, units)
+    return f"{number(size)} {unit}"
+
+
+def _units_of(metric: str) -> Sequence[tuple[float, float, str]] | None:
+    """The units of a metric that is not a time, by its name; None for counts and ratios."""
+    if "joules" in metric:
+        return _JOULES
+    return {"bytes": _BYTES, "watts": _WATTS}.get(metric.rpartition("_")[2])
 
 
 def moment(epoch_ns: int) -> str:

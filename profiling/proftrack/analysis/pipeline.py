@@ -360,6 +360,7 @@ def _run_facts(capture: Capture, experiment: Experiment, environment: Environmen
         started_ns=capture.started_ns,
         ended_ns=capture.ended_ns,
         peak_memory_bytes=capture.peak_memory_bytes,
+        tokens_per_step=capture.tokens_per_step,
         notes=capture.notes,
         display_name=experiment.display_name,
     )

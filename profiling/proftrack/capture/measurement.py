@@ -80,6 +80,8 @@ class OpenWorkload(Struct):
     """Those of `bench`, and more as they come up."""
     work: StepWork | None = None
     ceilings: Ceilings | None = None
+    tokens_per_step: float | None = None
+    """What the workload says."""
     steps_run: int = 1
     """Number of steps run so far."""
 
@@ -142,6 +144,7 @@ def opened(
             built = stack.enter_context(workload.open_step(build, device.torch_device, experiment.params))
             with workload.failing(f"{experiment.name}: building"):
                 device.synchronize()
+                tokens = workload.tokens_of(built)
             build_us = (time.perf_counter_ns() - begin) / 1e3
         if (slow := emulated(experiment, device)) is not None:
             budget.emulated = slow
@@ -149,7 +152,9 @@ def opened(
         first = _FirstSteps(experiment, device, budget, progress, pace, on_overrun)
         step, first_us = first.run(built, transform)
         plan = first.plan(step, first_us / 1e6)
-        subject = OpenWorkload(experiment, bench, step, build_us, first_us, plan, notes, steps_run=first.steps)
+        subject = OpenWorkload(
+            experiment, bench, step, build_us, first_us, plan, notes, tokens_per_step=tokens, steps_run=first.steps
+        )
         if bench.calibrate:
             _count(built, subject, progress, pace)
         progress.expect(plan.expected_seconds)
@@ -202,6 +207,7 @@ def result(subject: OpenWorkload, timed: TimedSteps, recorded: list[Recorded], s
         ceilings=subject.ceilings,
         work=subject.work,
         gpu=timed.gpu,
+        tokens_per_step=subject.tokens_per_step,
         all_threads=records_all_threads(experiment.profiler),
         notes=notes,
     )

@@ -45,5 +45,7 @@ class Capture(Struct, frozen=True, kw_only=True):
     """Hardware counters and energy of the timed steps; None if the device has none."""
     all_threads: bool = False
     """Whether operators of threads that the user started were recorded."""
+    tokens_per_step: float | None = None
+    """Tokens, or samples, that a step handles; None if the workload does not say."""
     notes: list[str] = []
     """Sentences about what is missing (no GPU, an incomplete cycle, ...)."""

@@ -66,8 +66,16 @@ def compare(
     rows = match(parts_of(before, time.before_us), parts_of(after, time.after_us))
     counts, host = why.counts(before, after), why.host_rows(before, after)
     tried = [*allowed, *(v for v in changed.variants(before, after) if f"params.{v.name}" not in _names(allowed))]
+    used = why.counters(before, after)
     findings = Findings(
-        time=time, rows=rows, counts=counts, host=host, tried=tried, profiled=basis == "profiled", same_data=same
+        time=time,
+        rows=rows,
+        counts=counts,
+        counters=used,
+        host=host,
+        tried=tried,
+        profiled=basis == "profiled",
+        same_data=same,
     )
     return Comparison(
         headline=headline(findings),
@@ -79,6 +87,7 @@ def compare(
         busy=_busy(baseline, candidate, noise.get(BUSY), same=same),
         counts=counts,
         rows=rows,
+        counters=used,
         host=host,
         changed=changed.changed(before, after),
         commits=commits,

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from proftrack.compare.results import Count, Different, HostRow, Row, TimeChange
+from proftrack.compare.results import Count, Counted, Different, HostRow, Row, TimeChange
 from proftrack.compare.why import LAUNCHES, WAITS, reads_back
-from proftrack.text import changes, counted, number, short_name, short_time
+from proftrack.text import changes, counted, number, percent, short_name, short_time
 
 _CAUSES = {
     "input": "waiting for data",
@@ -28,6 +28,8 @@ _CAUSES = {
 NEGLIGIBLE = 0.01
 """A part below this share of the step time is not a cause."""
 SUBSTANTIAL = 0.1
+MOVED = 0.1
+"""A unit of the GPU whose use changed by less is not named: counters repeat within 0.005, but are divided by B / T."""
 
 
 class Cause(Struct, frozen=True, kw_only=True):
@@ -45,6 +47,7 @@ class Findings(Struct, frozen=True, kw_only=True):
     time: TimeChange
     rows: Sequence[Row]
     counts: Sequence[Count]
+    counters: Sequence[Counted]
     host: Sequence[HostRow]
     tried: Sequence[Different]
     """What was changed on purpose: variant parameters and keys allowed by --across."""
@@ -61,6 +64,7 @@ def headline(findings: Findings) -> str:
     if findings.tried:
         tried = ", ".join(f"{fact.name} {fact.before} -> {fact.after}" for fact in findings.tried[:3])
         causes = [tried, *causes]
+    causes += _moved(findings.counters)
     return f"{text}: {'; '.join(causes[:3])}." if causes else f"{text}: no cause stands out in the traces."
 
 
@@ -85,6 +89,15 @@ def _chosen(findings: Findings) -> list[str]:
     pushing = [c for c in found if c.us * time.change_us > 0 and abs(c.us) >= least]
     ordered = sorted(pushing, key=lambda c: -abs(c.us)) + [c for c in found if c.certain and c not in pushing]
     return [c.text for c in ordered[:2]]
+
+
+def _moved(counters: Sequence[Counted]) -> list[str]:
+    """The unit of the GPU whose use changed most; a reason for other kernel times, with no part of its own in T."""
+    moved = [row for row in counters if row.of and abs(row.change or 0.0) >= MOVED]
+    if not moved:
+        return []
+    row = max(moved, key=lambda row: abs(row.change or 0.0))
+    return [f"{row.name} {percent(row.before)} to {percent(row.after)} of {row.of}"]
 
 
 def causes(findings: Findings) -> list[Cause]:

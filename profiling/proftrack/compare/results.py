@@ -5,11 +5,15 @@ These are the sections of `proftrack compare --format json`. A figure that does 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
 
 from msgspec import Struct
 
+from proftrack.record.counters import UNIT_NAMES, Unit
+
 SCHEMA_VERSION = 1
+
+_ENERGY = {"energy_per_step_joules": "energy per step", "power_watts": "power"}
 
 Word = Literal["improved", "regressed", "no difference", "inconclusive"]
 
@@ -112,6 +116,31 @@ class HostRow(Struct, frozen=True, kw_only=True):
     self_after_us: float
 
 
+class Counted(Struct, frozen=True, kw_only=True):
+    """A figure of the hardware counters, in both runs. None if a run lacks it."""
+
+    metric: Unit | Literal["energy_per_step_joules", "power_watts"]
+    before: float | None
+    after: float | None
+    of: Literal["", "reachable", "peak"] = ""
+    """What the use of a unit is a share of, while the GPU is busy (`Record.utilization`); else empty."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return _ENERGY.get(self.metric) or UNIT_NAMES[cast(Unit, self.metric)]
+
+    @property
+    def largest(self) -> float:
+        """The larger of the two."""
+        return max(self.before or 0.0, self.after or 0.0)
+
+    @property
+    def change(self) -> float | None:
+        """after - before; None if a run lacks it."""
+        return None if self.before is None or self.after is None else self.after - self.before
+
+
 class Different(Struct, frozen=True, kw_only=True):
     """A fact that differs between the two runs."""
 
@@ -177,6 +206,8 @@ class Comparison(Struct, frozen=True, kw_only=True):
     counts: list[Count]
     rows: list[Row]
     """Contributions: they add up to the change of the step time, GPU rows alone to the change of B."""
+    counters: list[Counted] = []
+    """Units of the GPU that are used in either run, energy and power; empty if neither run has counters."""
     host: list[HostRow]
     """Operators and calls that were added, are gone, or are called more or less often."""
     changed: list[Different]

@@ -1,19 +1,26 @@
-"""What differs in the traces: how often things happen per step, and what runs on the host."""
+"""What differs: how often things happen per step, how much of the GPU is used, and what runs on the host."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Literal
 
 from proftrack.compare.match import status_of_calls
 from proftrack.compare.parts import host_name
-from proftrack.compare.results import Count, HostRow
+from proftrack.compare.results import Count, Counted, HostRow
 from proftrack.record import Record
+from proftrack.record.counters import LEAST_USE
 from proftrack.trace.categories import is_allocator_call, is_wait
 
 LAUNCHES, KERNELS, WAITS, ALLOCATIONS = "launches", "kernels", "waits for the GPU", "device allocator calls"
 MOST_HOST_ROWS = 40
+_ENERGY: dict[Literal["energy_per_step_joules", "power_watts"], str] = {
+    "energy_per_step_joules": "energy_joules_per_step",
+    "power_watts": "power_watts",
+}
+"""Name of a figure in MLflow and in a comparison -> its field in a record."""
 _READS_BACK = re.compile(r"::(?:item|_local_scalar_dense|is_nonzero|nonzero|masked_select|_?unique\d*|equal|tolist)$")
 
 
@@ -41,6 +48,26 @@ def _each_step(record: Record, belongs: Callable[[str], bool]) -> float:
     """Calls that every step makes, which excludes what the profiler adds once per trace."""
     steps = max(record.window.steps, 1)
     return float(sum(op.calls // steps for op in record.ops if belongs(op.name)))
+
+
+def counters(before: Record, after: Record) -> list[Counted]:
+    """Use of the units of the GPU, the most used one first; then energy and power. What neither run has is left out.
+
+    So is a unit whose use is a share of what is reachable in one run and of its peak in the other.
+    """
+    used, uses = before.utilizations, after.utilizations
+    rows = []
+    for unit in dict.fromkeys([*used, *uses]):
+        of = {side.counters.of(unit) for side in (before, after) if side.counters and unit in side.utilizations}
+        if len(of) == 1:
+            rows.append(Counted(metric=unit, before=used.get(unit), after=uses.get(unit), of=of.pop()))
+    rows = [row for row in rows if row.largest >= LEAST_USE]
+    rows.sort(key=lambda row: -row.largest)
+    for metric, field in _ENERGY.items():
+        a, b = (getattr(side.counters, field, None) for side in (before, after))
+        if a is not None or b is not None:
+            rows.append(Counted(metric=metric, before=a, after=b))
+    return rows
 
 
 def host_rows(before: Record, after: Record) -> list[HostRow]:

@@ -11,6 +11,8 @@ parameter: the user then sees that message instead of a traceback.
             raise ValueError(f"n must be 1 or more, not {n}")
         x = torch.randn(n, n, device=device)
         yield lambda: x @ x
+
+A step may say how many tokens (or samples) it handles, by an attribute: `step.tokens_per_step = batch * length`.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import math
+import numbers
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -32,9 +36,11 @@ from msgspec import Struct
 from proftrack import experiment
 from proftrack.errors import ProftrackError, UsageError, WorkloadError
 from proftrack.experiment import Experiment
-from proftrack.text import meant
+from proftrack.text import meant, show
 
 Step = Callable[[], Any]
+TOKENS = "tokens_per_step"
+"""Attribute of a step: see `tokens_of`."""
 _MESSAGE_LIMIT = 400
 
 
@@ -139,6 +145,24 @@ def failing(what: str) -> Iterator[None]:
         raise WorkloadError(f"{what} ended the process with sys.exit({error.code or ''})", "return instead") from error
     except Exception as error:
         raise WorkloadError(f"{what} raised {type(error).__name__}: {first_line(error)}") from error
+
+
+def tokens_of(step: Step) -> float | None:
+    """Tokens, or samples, that one step handles, if the workload says so: `step.tokens_per_step = batch * length`.
+
+    Raises UsageError if that is not a number above 0.
+    """
+    return checked_tokens(getattr(step, TOKENS, None))
+
+
+def checked_tokens(tokens: object) -> float | None:
+    """The number of tokens of a step, None if there is none. Raises UsageError if it is not a number above 0."""
+    if tokens is None:
+        return None
+    number = float(tokens) if isinstance(tokens, numbers.Real) and not isinstance(tokens, bool) else 0.0
+    if not 0 < number < math.inf:
+        raise UsageError(f"{TOKENS}={show(tokens)} is not allowed", "it must be a number above 0")
+    return number
 
 
 def first_line(error: BaseException) -> str:

@@ -96,6 +96,7 @@ class Profile:
         parent_run_id: str | None = None,
         unstepped: tuple[str, str] = _UNSTEPPED,
         warn: Callable[[str], None] | None = None,
+        tokens_per_step: float | None = None,
     ) -> None:
         """The arguments of `profile`; `unstepped` is the problem and the remedy to report if step() is never called,
         `warn` reports what goes wrong.
@@ -107,6 +108,7 @@ class Profile:
         self.error: ProftrackError | None = None
         self._output, self._mlflow, self._parent_run_id = output, mlflow, parent_run_id
         self._calibrate, self._quiet, self._unstepped = calibrate, quiet, unstepped
+        self._tokens_per_step = tokens_per_step
         self._warn = warn or _warn
         self._begun = False
         self._last_value = getattr(sys, "last_value", None)
@@ -264,10 +266,13 @@ class Profile:
         )
 
     def _keep(self, captured: Capture, steps: int) -> None:
+        from msgspec.structs import replace
+
         from proftrack.recorder import analysed
 
         recording = self._recording
         assert recording is not None
+        captured = replace(captured, tokens_per_step=self._tokens_per_step)
         flags = _fewer_steps(self.experiment, captured, steps)
         if flags:
             self._warn(f"{self.experiment.name}: {flags[0].message}")
@@ -318,6 +323,7 @@ def profile(
     calibrate: bool = True,
     quiet: bool = False,
     enabled: bool = True,
+    tokens_per_step: float | None = None,
 ) -> Profile | Off:
     """Profile a loop: `with proftrack.profile("train") as p:`, and `p.step()` at the end of every step.
 
@@ -341,11 +347,14 @@ def profile(
     calibrate       False: do not measure the device's ceilings (takes seconds, once per machine)
     quiet           print nothing at the end
     enabled         False: return an object that does nothing
+    tokens_per_step tokens, or samples, that a step handles: for the metrics tokens_per_s and joules_per_token
 
     Raises UsageError for invalid arguments. Entering raises CaptureError while another profile is open.
     """
     if not enabled or _is_mute():
         return Off()
+    from proftrack.experiment.workload import checked_tokens
+
     code = caller(sys._getframe(1))
     experiment = described(
         name, code, params or {}, variant_params, schedule, profiler=profiler, mode=timing, device=device
@@ -357,6 +366,7 @@ def profile(
         calibrate=calibrate,
         quiet=quiet,
         parent_run_id=parent_run_id,
+        tokens_per_step=checked_tokens(tokens_per_step),
     )
 
 

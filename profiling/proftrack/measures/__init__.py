@@ -17,6 +17,7 @@ kernels      the kind of a kernel, by its name
 identifiers  the function in a kernel's name, and its words
 limits       what limits GPU work, and how busy time divides among the limits
 work, costs  arithmetic and memory traffic, from operators' input shapes
+counted      the counted work's FLOPs per byte, against the device's ridge
 sites        which operator caused which GPU work
 evaluation   steps that hold evaluation
 single       time of the typical steps that only one of them shows

@@ -59,6 +59,7 @@ def combine(parts: list[Measures]) -> Measures:
         memory_sets=sum(p.memory_sets for p in parts),
         unseen_queue_us=sum(p.unseen_queue_us for p in parts),
         busy_by_limit_us=_sum_by_key(p.busy_by_limit_us for p in parts),
+        counted=_added([p.counted for p in parts]),
         waits_over_gpu_us=sum(p.waits_over_gpu_us for p in parts),
         waits=_combined_waits(parts),
         loading=_combined_loading(parts),

@@ -21,6 +21,8 @@ FAR_FROM_ROOFLINE = 0.25
 """A kernel with a small grid that still reaches this share of its roofline is not limited by latency."""
 STREAMING_INTENSITY = 8.0
 """FLOPs per byte: below this every GPU since 2016 waits for its memory (their float32 ridges begin at about 14)."""
+EXPOSED: tuple[Limit, ...] = ("communication", "transfer")
+"""What counts only where no kernel hides it."""
 
 
 def classes_of(seen: View, owner: Ints, costs: GpuCosts) -> dict[Limit, Bools]:
@@ -61,14 +63,13 @@ def _by_name(seen: View, owner: Ints) -> Ints:
 def by_limit(seen: View, windows: Windows, classes: dict[Limit, Bools]) -> dict[Limit, float]:
     """The typical steps' busy time by limit: kernels first, then exposed collectives, then exposed copies."""
     out: dict[Limit, float] = {}
-    compute = [c for c in classes if c not in ("communication", "transfer")]
+    compute = [c for c in classes if c not in EXPOSED]
     covered = _clip(seen, classes, compute, windows)
-    sums = {c: _clip_sum(seen, classes[c], windows) for c in compute}
+    sums = {c: clip_sum(seen, classes[c], windows) for c in compute}
     total = sum(sums.values())
     for name in compute:  # overlapping kernels share the time of their overlap
         out[name] = covered.length / 1000 * (sums[name] / total) if total else 0.0
-    exposed: tuple[Limit, ...] = ("communication", "transfer")
-    for name in exposed:
+    for name in EXPOSED:
         if name in classes:
             both = _joined(covered, _clip(seen, classes, [name], windows))
             out[name] = (both.length - covered.length) / 1000
@@ -83,7 +84,8 @@ def _clip(seen: View, classes: dict[Limit, Bools], names: Iterable[Limit], windo
     return windows.during_steps(seen.on_device, mask)
 
 
-def _clip_sum(seen: View, mask: Bools, windows: Windows) -> int:
+def clip_sum(seen: View, mask: Bools, windows: Windows) -> int:
+    """Nanoseconds of this work in the typical steps; what overlaps counts twice."""
     keep = mask & seen.on_device.usable
     return int(windows.typical.covered_within(seen.on_device.start[keep], seen.on_device.end[keep]).sum())
 

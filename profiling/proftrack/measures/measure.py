@@ -12,6 +12,7 @@ from proftrack.measures import idle, limits, quality, tables, work
 from proftrack.measures import sites as launch_sites
 from proftrack.measures.collectives import collectives
 from proftrack.measures.compiling import compiling_steps
+from proftrack.measures.counted import Counted, counted
 from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.loading import Loading, loading
 from proftrack.measures.single import Single, single
@@ -65,6 +66,8 @@ class Measures:
     """Union of GPU work in it: B times the number of typical steps."""
     busy_by_limit_us: dict[Limit, float]
     """The same by what limits the work; kernels hide copies and collectives that run at the same time."""
+    counted: Counted = field(default_factory=Counted)
+    """The part of that in work whose FLOPs and bytes are known."""
     impossible_us: float = 0.0
     """Time cut off that device's work because its stream rules it out (`serial.possible_ends`)."""
     memory_sets: int = 0
@@ -189,6 +192,9 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         host_rows=_host_rows(seen, windows),
         impossible_us=_impossible_ns(seen) / 1000,
         memory_sets=int(seen.links.set_calls.sum()),
+        counted=counted(seen, windows, classes, gpu["busy_by_limit_us"], owned, ceilings)
+        if windows and placed
+        else Counted(),
         unseen_queue_us=windows.unseen / 1000 if windows else 0.0,
         other_us=_others(table),
         collectives=collectives(seen),

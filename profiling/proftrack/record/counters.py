@@ -11,6 +11,22 @@ Unit = Literal["sm_active", "occupancy", "dram", "tensor", "hmma", "imma", "dmma
 and narrower floats, for integers, and for float64."""
 PIPES: tuple[Unit, ...] = ("tensor", "fp64", "fp32", "fp16", "integer")
 """The units that compute; `tensor` stands for its three parts."""
+UNIT_NAMES: dict[Unit, str] = {
+    "sm_active": "SM active",
+    "occupancy": "occupancy",
+    "dram": "DRAM",
+    "tensor": "tensor cores",
+    "hmma": "HMMA",
+    "imma": "IMMA",
+    "dmma": "DMMA",
+    "fp64": "FP64",
+    "fp32": "FP32",
+    "fp16": "FP16",
+    "integer": "integer",
+}
+"""What people call a unit."""
+LEAST_USE = 0.03
+"""A unit whose use is below this is not named where only the few that matter are."""
 
 
 class Counters(Struct, frozen=True, kw_only=True):
@@ -30,6 +46,10 @@ class Counters(Struct, frozen=True, kw_only=True):
     energy_joules_per_step: float | None = None
     power_watts: float | None = None
     """Energy over time, in the same windows."""
+
+    def of(self, unit: Unit) -> Literal["reachable", "peak"]:
+        """What `utilization` is a share of."""
+        return "reachable" if unit in self.reachable else "peak"
 
     def utilization(self, unit: Unit, busy_fraction: float) -> float | None:
         """Use of a unit while the GPU is busy, as a share of what is reachable on this device, at most 1.

@@ -4,7 +4,7 @@ Format history
     1   first
     2   steps left out of T and B (`per_step[].outlier`, `per_step[].device_us`, `window.outlier_steps`,
         `times.step_time_all_steps_us`); `launches` may be null; `joint.findings` are objects with a code; hardware
-        counters and energy (`counters`), `timing.input_wait_us` and the waits of its samples
+        counters and energy (`counters`), `timing.input_wait_us` and the waits of its samples, `run.tokens_per_step`
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from proftrack.record.ceilings import Ceilings, StepWork
-from proftrack.record.counters import Counters
+from proftrack.record.counters import PIPES, Counters, Unit
 from proftrack.record.environment import Environment, GpuState
 from proftrack.record.figures import (
     CpuWork,
@@ -73,6 +73,8 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     started_ns: int
     ended_ns: int
     peak_memory_bytes: int | None = None
+    tokens_per_step: float | None = None
+    """Tokens, or samples, that a step handles; None if the workload does not say."""
     notes: list[str] = []
     display_name: str = ""
     """Name and parameters on one line."""
@@ -167,3 +169,41 @@ class Record(Struct, frozen=True, kw_only=True):
     def unprofiled_step_time_us(self) -> float | None:
         """T if it was measured without the profiler, else None."""
         return self.step_time_us if self.verdict.basis == "unprofiled" else None
+
+    @property
+    def counted_busy_fraction(self) -> float | None:
+        """u of the steps that were counted: B over the step time back to back, at most 1; None if either is missing.
+
+        `verdict.gpu_busy_fraction` may be that of steps which are each waited for.
+        """
+        busy = self.times.gpu_busy_per_step_us
+        if busy is None or self.timing is None or not self.timing.step_time_us:
+            return None
+        return min(busy / self.timing.step_time_us, 1.0)
+
+    def utilization(self, unit: Unit) -> float | None:
+        """Use of a unit while the GPU is busy, as a share of what is reachable; None if it is unknown.
+
+        See `Counters.utilization`.
+        """
+        busy = self.counted_busy_fraction
+        return self.counters.utilization(unit, busy) if self.counters is not None and busy is not None else None
+
+    @property
+    def utilizations(self) -> dict[Unit, float]:
+        """The same of memory and all pipes that were counted, largest first."""
+        found = {unit: share for unit in ("dram", *PIPES) if (share := self.utilization(unit)) is not None}
+        return dict(sorted(found.items(), key=lambda each: -each[1]))
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens per second, from T without the profiler; None if the workload does not say how many a step handles."""
+        step, tokens = self.unprofiled_step_time_us, self.run.tokens_per_step if self.run is not None else None
+        return tokens / step * 1e6 if tokens is not None and step else None
+
+    @property
+    def joules_per_token(self) -> float | None:
+        """Energy of a step divided by its tokens."""
+        energy = self.counters.energy_joules_per_step if self.counters is not None else None
+        tokens = self.run.tokens_per_step if self.run is not None else None
+        return energy / tokens if energy is not None and tokens else None

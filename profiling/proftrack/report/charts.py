@@ -25,6 +25,8 @@ class Axis(Struct, frozen=True, kw_only=True):
     high: float
     ticks: list[Tick]
     log: bool = False
+    grid: bool = True
+    """Whether there is a line at each tick; of the y axis only."""
 
     def share(self, value: float) -> float:
         """Position of a value between low (0) and high (1)."""

@@ -1,10 +1,11 @@
-"""The charts of a record: launches over the window, the roofline, the steps, the split of the window."""
+"""The charts of a record: launches over the window, counters, the roofline, the steps, the split of the window."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from proftrack.record import Record
+from proftrack.record.counters import UNIT_NAMES, Counters, Unit
 from proftrack.record.figures import Kernel, Step
 from proftrack.report.charts import (
     HEIGHT,
@@ -33,6 +34,10 @@ MOST_STEPS = 60
 _STEP_LABELS = 12
 _CUT_AT = 0.9
 """Share of the height at which the bars of a step that T and B leave out end, so that there is room above them."""
+_ROW = 24.0
+"""Height of the row of a unit."""
+_LABEL = 28
+"""Room for words beyond a bar of 100 %, in its unit."""
 _READABLE = 14
 """Share of the width, in per cent, that a part needs to have its name inside it."""
 _PERCENT = [Tick(at, str(at)) for at in range(0, 101, 20)]
@@ -81,6 +86,68 @@ def _durations(label: str, high_us: float) -> Axis:
     """An axis from 0 to a round number of microseconds."""
     ticks = round_ticks(high_us)
     return Axis(label=label, low=0, high=ticks[-1], ticks=[Tick(v, duration(v)) for v in ticks])
+
+
+# ---- counters --------------------------------------------------------------------------------------------------------
+
+
+def units_of(record: Record) -> list[Unit]:
+    """The units that were counted: what is active first, then the others by use, parts of the tensor cores last."""
+    shares = record.counters.shares if record.counters is not None else {}
+    units = [unit for unit in UNIT_NAMES if unit in shares]
+    return sorted(units, key=lambda unit: (_GROUP.get(unit, 1), -shares[unit] if unit not in _GROUP else 0.0))
+
+
+_GROUP: dict[Unit, int] = {"sm_active": 0, "occupancy": 0, "hmma": 2, "imma": 2, "dmma": 2}
+
+
+def counters_chart(record: Record) -> Chart | None:
+    """A bar for each unit, as counted and while the GPU is busy, with a line at what is reachable. None without any."""
+    counters = record.counters
+    units = [unit for unit in units_of(record) if _GROUP.get(unit) != 2]
+    if counters is None or not units:
+        return None
+    busy = record.counted_busy_fraction
+    top = len(units)
+    rows = list(zip(units, (top - i - 0.5 for i in range(top)), strict=True))
+    marks = [mark for unit, middle in rows for mark in _use(counters, unit, busy, middle)]
+    styles = {mark.style for mark in marks if not isinstance(mark, Words)}
+    keys = [
+        Key("counted", "over all of the time"),
+        Key("while-busy", f"while the GPU is busy (u = {percent(busy)})"),
+        Key("reachable", "reachable on this device"),
+    ]
+    return Chart(
+        summary=f"Use of units of the GPU: {', '.join(_said(counters, unit) for unit in units)}",
+        title="hardware counters",
+        x=Axis(label="share of the peak (%)", low=0, high=100 + _LABEL, ticks=_PERCENT),
+        y=Axis(label="", low=0, high=top, ticks=[Tick(middle, UNIT_NAMES[unit]) for unit, middle in rows], grid=False),
+        marks=marks,
+        key=[key for key in keys if key.style in styles],
+        height=_ROW * top + 50,
+    )
+
+
+def _use(counters: Counters, unit: Unit, busy: float | None, middle: float) -> list[Mark]:
+    share, most = 100 * counters.shares[unit], 100 * counters.reachable.get(unit, 0.0)
+    while_busy = min(share / busy, 100.0) if busy else share
+    low, high, hint = middle - 0.32, middle + 0.32, _said(counters, unit)
+    marks: list[Mark] = [Box(style="counted", left=0, right=share, low=low, high=high, hint=hint)]
+    if percent(while_busy / 100) != percent(share / 100):
+        marks.append(Box(style="while-busy", left=share, right=while_busy, low=low, high=high, hint=hint))
+    if most:
+        line = [(most, middle - 0.42), (most, middle + 0.42)]
+        marks.append(Line(style="reachable", points=line, hint=f"{percent(most / 100)} is reachable"))
+    use = counters.utilization(unit, busy) if busy and most else None
+    if use is not None:
+        marks.append(Words(text=f"{percent(use)} of reachable", x=max(while_busy, most), y=middle, dx=6, dy=4))
+    return marks
+
+
+def _said(counters: Counters, unit: Unit) -> str:
+    most = counters.reachable.get(unit)
+    reach = f" ({percent(most)} reachable)" if most else ""
+    return f"{UNIT_NAMES[unit]} {percent(counters.shares[unit])}{reach}"
 
 
 # ---- roofline --------------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def _engine() -> Environment:
         drawing=svg.Drawing,
         lanes_data=_lanes_data,
     )
-    engine.globals["SUB"] = SUB
+    engine.globals.update(SUB=SUB, STROKES=palette.STROKES)
     return engine
 
 

@@ -65,6 +65,8 @@ FILLS = {
     "typical": "blue",
     "largest": "sky",
     "one-run": "blue",
+    "counted": "blue",
+    "while-busy": "sky",
     "crossing": "orange",
     **{f"point-{i}": color for i, color in enumerate(CURVES)},
 }
@@ -87,6 +89,7 @@ STROKES = {
     "host-line": Stroke("sky"),
     "gpu-line": Stroke("blue"),
     "level": Stroke("green", 2),
+    "reachable": Stroke("text", 2.5),
     "change": Stroke("red", 2, (4, 3)),
     "threshold": Stroke("grey", 1, (1, 2)),
     **{f"curve-{i}": Stroke(color) for i, color in enumerate(CURVES)},

@@ -128,7 +128,8 @@ def _axes(axes: Axes, chart: Chart) -> None:
     axes.set_xlabel(plain(chart.x.label, 60), fontsize=_LABELS)
     axes.set_ylabel(plain(chart.y.label, 60), fontsize=_LABELS)
     axes.tick_params(labelsize=_WORDS, length=3)
-    axes.grid(axis="y", color=palette.GRID, linewidth=0.6)
+    if chart.y.grid:
+        axes.grid(axis="y", color=palette.GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     entitle(axes, chart.title)

@@ -12,6 +12,8 @@ from proftrack.report.charts import Band, Box, Chart, Dot, Line, Mark, Stairs, W
 WIDTH = 640.0
 LEFT, RIGHT, TOP, BOTTOM = 64.0, WIDTH - 24.0, 10.0, 40.0
 _POINT, _LINE_HEIGHT = 2.5, 12.0
+_CHAR, _GAP = 6.2, 10.0
+"""Room for a character of a tick's label, and beside it."""
 
 
 class Shape(Struct, frozen=True, kw_only=True):
@@ -32,15 +34,16 @@ class Shape(Struct, frozen=True, kw_only=True):
 class Drawing:
     """A chart with its values as positions, rounded to what a screen can show."""
 
-    width, left, right, top = WIDTH, LEFT, RIGHT, TOP
+    width, right, top = WIDTH, RIGHT, TOP
 
     def __init__(self, chart: Chart) -> None:
         self.chart = chart
+        self.left = max([LEFT, *(_GAP + _CHAR * len(tick.label) for tick in chart.y.ticks)])
         self.bottom = chart.height - BOTTOM
 
     def x(self, value: float) -> float:
         """The position of a value of the x axis."""
-        return round(LEFT + self.chart.x.share(value) * (RIGHT - LEFT), 1)
+        return round(self.left + self.chart.x.share(value) * (RIGHT - self.left), 1)
 
     def y(self, value: float) -> float:
         """The position of a value of the y axis."""

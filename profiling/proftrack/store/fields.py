@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from proftrack.record import Record
+from proftrack.record.counters import PIPES
 from proftrack.record.figures import FlagCode, launches_per_step
 from proftrack.redact import scrub
 from proftrack.store import keys
@@ -53,8 +54,8 @@ def as_params(values: Mapping[str, Any]) -> dict[str, str]:
 
 def metrics(record: Record) -> list[Point]:
     """Every figure that exists, in the order of keys.METRICS."""
-    parts = (_totals(record), _times(record), _derived(record), _cpu_work(record), _means(record), _rates(record))
-    figures = {name: value for part in parts for name, value in part.items()}
+    parts = (_totals, _times, _derived, _cpu_work, _means, _rates, _counted)
+    figures = {name: value for part in parts for name, value in part(record).items()}
     points = [Point(name, float(value)) for name, value in figures.items() if value is not None]
     points += _series(record)
     order = {name: index for index, name in enumerate(keys.METRICS)}
@@ -148,6 +149,7 @@ def _times(record: Record) -> dict[str, float | None]:
         keys.STEP_TIME_PROFILED_US: times.step_time_profiled_us,
         keys.GPU_BUSY_PER_STEP_US: times.gpu_busy_per_step_us,
         keys.ROOFLINE_TIME_US: times.roofline_time_us,
+        keys.TOKENS_PER_S: record.tokens_per_s,
     }
     if timing is not None:
         figures |= {
@@ -155,6 +157,7 @@ def _times(record: Record) -> dict[str, float | None]:
             keys.STEP_LATENCY_US: timing.step_latency_us,
             keys.STEP_TIME_P95_US: timing.step_time_p95_us,
             keys.FIRST_STEP_TIME_US: timing.first_step_time_us,
+            keys.INPUT_WAIT_US: timing.input_wait_us,
         }
     return figures
 
@@ -198,6 +201,24 @@ def _rates(record: Record) -> dict[str, float | None]:
     if rates is None:
         return {}
     return {keys.TFLOPS: rates.tflops, keys.GBYTES_PER_S: rates.gbytes_per_s, keys.MFU: rates.mfu, keys.MBU: rates.mbu}
+
+
+def _counted(record: Record) -> dict[str, float | None]:
+    """Hardware counters and energy. Shares of the peak as counted, use of what is reachable while the GPU is busy."""
+    counters = record.counters
+    if counters is None:
+        return {}
+    pipes = [use for unit, use in record.utilizations.items() if unit in PIPES]
+    return {
+        keys.SM_ACTIVE: counters.shares.get("sm_active"),
+        keys.OCCUPANCY: counters.shares.get("occupancy"),
+        keys.DRAM_UTILIZATION: record.utilization("dram"),
+        keys.TENSOR_UTILIZATION: record.utilization("tensor"),
+        keys.PIPE_UTILIZATION: max(pipes, default=None),
+        keys.ENERGY_PER_STEP_JOULES: counters.energy_joules_per_step,
+        keys.POWER_WATTS: counters.power_watts,
+        keys.JOULES_PER_TOKEN: record.joules_per_token,
+    }
 
 
 def _series(record: Record) -> Iterator[Point]:

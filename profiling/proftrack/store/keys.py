@@ -126,6 +126,16 @@ TFLOPS = "tflops"
 GBYTES_PER_S = "gbytes_per_s"
 MFU = "mfu"
 MBU = "mbu"
+SM_ACTIVE = "sm_active"
+OCCUPANCY = "occupancy"
+DRAM_UTILIZATION = "dram_utilization"
+TENSOR_UTILIZATION = "tensor_utilization"
+PIPE_UTILIZATION = "pipe_utilization"
+ENERGY_PER_STEP_JOULES = "energy_per_step_joules"
+POWER_WATTS = "power_watts"
+TOKENS_PER_S = "tokens_per_s"
+JOULES_PER_TOKEN = "joules_per_token"
+INPUT_WAIT_US = "input_wait_us"
 PEAK_MEMORY_BYTES = "peak_memory_bytes"
 RECORDED_STEPS = "recorded_steps"
 
@@ -153,6 +163,16 @@ METRICS = (
     GBYTES_PER_S,
     MFU,
     MBU,
+    SM_ACTIVE,
+    OCCUPANCY,
+    DRAM_UTILIZATION,
+    TENSOR_UTILIZATION,
+    PIPE_UTILIZATION,
+    ENERGY_PER_STEP_JOULES,
+    POWER_WATTS,
+    TOKENS_PER_S,
+    JOULES_PER_TOKEN,
+    INPUT_WAIT_US,
     PEAK_MEMORY_BYTES,
     RECORDED_STEPS,
 )

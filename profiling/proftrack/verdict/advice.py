@@ -15,9 +15,11 @@ from proftrack.measures.waits import Wait
 from proftrack.record.figures import IdleCause, Site
 from proftrack.record.verdict import GPU_REGIMES, Cause, Regime
 from proftrack.text import counted, factor, how_often, plain, short_time
+from proftrack.verdict.by_unit import words_for
 from proftrack.verdict.context import Context
-from proftrack.verdict.rules import StepFacts
+from proftrack.verdict.rules import Ruling, StepFacts, ruling
 from proftrack.verdict.thresholds import Thresholds
+from proftrack.verdict.unfilled import look_at
 
 _MANY_LAUNCHES = 20
 _SHARE = 0.3
@@ -60,9 +62,17 @@ class Step(NamedTuple):
         return min(self.facts.idle_by_cause_us.get(cause, 0.0), self.facts.gap_us)
 
     @property
-    def moving_us(self) -> float:
-        """Copies and collectives that no kernel hides."""
-        return sum(us for limit, us in self.facts.busy_by_limit_us.items() if limit in ("transfer", "communication"))
+    def notable_us(self) -> float:
+        """What following an advice must save to be given."""
+        return self.limits.notable * self.facts.step_time_us
+
+    @property
+    def ruled(self) -> Ruling | None:
+        """What counters say of a busy GPU; None if they do not judge it."""
+        if self.facts.busy_fraction < self.limits.gpu_bound_from:
+            return None
+        ruled = ruling(self.facts, self.limits)
+        return ruled if ruled.use is not None else None
 
     def of_step(self, us: float) -> str:
         """`12 us of a 51 us step`."""
@@ -80,8 +90,8 @@ class Advice(NamedTuple):
 
 def advise(name: Regime, cause: Cause | None, step: Step) -> list[str]:
     """Sentences in the order to try them; the last one says what would not help."""
-    notable = step.limits.notable * step.facts.step_time_us
-    found = [advice for source in _SOURCES.get(name, ()) for advice in source(step) if advice.saves_us >= notable]
+    found = [advice for source in _SOURCES.get(name, ()) for advice in source(step)]
+    found = [advice for advice in found if advice.saves_us >= step.notable_us]
     found.sort(key=lambda advice: -advice.saves_us)
     rest = list(_general(name, cause, step))
     if name in GPU_REGIMES and step.roofline_us is not None:
@@ -267,6 +277,9 @@ def about_exposed(advice: str) -> bool:
 
 
 def _computing(step: Step) -> Iterator[Advice]:
+    ruled = step.ruled
+    if ruled is not None and ruled.use is not None and ruled.at_limit and ruled.use.unit in ("dram", "fp32"):
+        return  # they wait for memory, or by_unit says it of the whole step
     slow = [site for site in step.measures.sites if re.search(r"sgemm|f32f32_f32f32|_simt_s|ffma", site.kernel)]
     saves = _kernels_us(step, slow)
     yield Advice(
@@ -312,16 +325,34 @@ def _general(name: Regime, cause: Cause | None, step: Step) -> tuple[str, ...]:
         return _both_sides(step)
     if name == "host-bound" and cause == "allocator":
         return (_NOT_THE_ALLOCATOR,)
-    notable = step.limits.notable * step.facts.step_time_us
     if name == "compute-bound":
-        saves = _launching_us(step)
-        gains = f"gains at most {step.of_step(saves)}" if saves else "gains nothing"
-        kernels = _GENERAL[name] if step.moving_us < notable else (_BEYOND_MOVING,)
-        return (*kernels, f"Launching less (CUDA graphs, fusion to save launch overhead) {gains}.")
+        return (*_limited(name, step), *_launching_less(step))
+    if name in ("memory-bound", "latency-bound"):
+        return _limited(name, step)
     few = step.measures.launches_per_step == 1 or step.measures.replays_graphs
-    if name == "overhead-bound" and (few or _launching_us(step) < notable):
+    if name == "overhead-bound" and (few or _launching_us(step) < step.notable_us):
         return _GENERAL[name][1:]
     return _GENERAL[name]
+
+
+def _limited(name: Regime, step: Step) -> tuple[str, ...]:
+    """For a busy GPU: by the unit near its limit; if none is, with what else to look at; else what holds for all."""
+    ruled, general = step.ruled, _GENERAL[name]
+    if name == "compute-bound" and step.facts.moving_us >= step.notable_us:
+        general = (_BEYOND_MOVING,)
+    if ruled is None or ruled.use is None:
+        return general
+    if ruled.at_limit:
+        words = words_for(ruled.use, step.measures, only_less=step.limits.unit_at_limit)
+        return (*words.tries, *(general if name == "memory-bound" else ()), *words.useless)
+    others = look_at(step.measures, step.facts)
+    return (*others, _NO_UNIT) if name == "latency-bound" else (general[0], *others, *general[1:])
+
+
+def _launching_less(step: Step) -> tuple[str, ...]:
+    saves = _launching_us(step)
+    gains = f"gains at most {step.of_step(saves)}" if saves else "gains nothing"
+    return (f"Launching less (CUDA graphs, fusion to save launch overhead) {gains}.",)
 
 
 def _both_sides(step: Step) -> tuple[str, ...]:
@@ -338,6 +369,10 @@ def _both_sides(step: Step) -> tuple[str, ...]:
 _BEYOND_MOVING = (
     "Beyond copies and collectives, only better kernels, lower precision or less arithmetic helps: the GPU is busy "
     "nearly all the time."
+)
+_NO_UNIT = (
+    "Fewer bytes or less arithmetic alone may not help, nor does launching less: the GPU is busy, but no unit of it is "
+    "near its limit."
 )
 BETTER_DATA = "Address the caveats: a verdict needs better data."
 _NOT_THE_ALLOCATOR = (

@@ -65,6 +65,12 @@ class Context(Struct, frozen=True, kw_only=True):
             return statistics.median(hosts)
         return (sum(hosts) - (part.timed_us if part is not None else 0.0)) / len(hosts) + wait
 
+    def counted_step_us(self, step_time_us: float) -> float:
+        """The time of the steps during which counters ran, if T is this: they ran back to back."""
+        if self.timing is not None and self.timing.chosen.noun == "step":
+            return self.timing.back_to_back.us
+        return step_time_us
+
     @property
     def threads_are_known(self) -> bool:
         """Whether threads that the program starts were recorded, or at least their use of the processors was."""

@@ -7,7 +7,7 @@ from proftrack.record.figures import IdleCause, Limit
 from proftrack.record.verdict import Basis, Evidence, Regime
 from proftrack.text import factor, short_time
 from proftrack.verdict.context import Context
-from proftrack.verdict.rules import StepFacts, regime, without_inflation
+from proftrack.verdict.rules import Ruling, StepFacts, regime, without_inflation
 from proftrack.verdict.thresholds import Thresholds
 
 CAUSE_TEXT: dict[IdleCause, str] = {
@@ -44,17 +44,30 @@ _REGIME_TEXT: dict[Regime, str] = {
     "communication-bound": "most of it in collectives",
     "inconclusive": "but the data does not support a verdict",
 }
+_NONE_NEAR = "no unit of the GPU is near its limit"
 _ALLOCATING = "the host allocated or freed device memory"
 _SEVERAL = "the host launches late, for several reasons"
 
 
-def summary(name: Regime, facts: StepFacts, *, what: str = "step") -> str:
-    """The verdict in one plain sentence; `what` is what the times are of (see `timed`)."""
+def summary(name: Regime, facts: StepFacts, *, what: str = "step", ruled: Ruling | None = None) -> str:
+    """The verdict in one plain sentence; `what` is what the times are of (see `timed`), `ruled` why the GPU is busy."""
     times = f"{short_time(facts.gpu_busy_us)} of a {short_time(facts.step_time_us)} {what}"
     allocating = name == "host-bound" and facts.host_cause == "allocator"
     several = name == "overhead-bound" and 2 * facts.idle_by_cause_us.get("dispatch", 0.0) < facts.late_us
-    why = _ALLOCATING if allocating else _SEVERAL if several else _REGIME_TEXT[name]
+    why = _ALLOCATING if allocating else _SEVERAL if several else _limited(name, ruled)
     return f"{name.capitalize()}: the GPU is busy {times} ({facts.busy_fraction:.0%}); {why}."
+
+
+def _limited(name: Regime, ruled: Ruling | None) -> str:
+    """Why the step is in this regime; `ruled` has what counters say of a busy GPU."""
+    if ruled is None or ruled.use is None or name == "inconclusive":
+        return _REGIME_TEXT[name]
+    use = ruled.use
+    if ruled.at_limit:
+        return use.at(use.unit)
+    if name == ruled.by_kernels:
+        return f"{_REGIME_TEXT[name]}, and no unit is near its limit"
+    return _NONE_NEAR if name == "latency-bound" else f"{_NONE_NEAR}, {use.at(use.unit)} is the nearest"
 
 
 def timed(measures: Measures, basis: Basis) -> str:
@@ -75,9 +88,15 @@ def headroom(recorded: float, without_inflation: float | None = None) -> str:
 
 
 def collect(
-    measures: Measures, facts: StepFacts, context: Context, roofline: float | None, limits: Thresholds
+    measures: Measures,
+    facts: StepFacts,
+    context: Context,
+    roofline: float | None,
+    limits: Thresholds,
+    *,
+    ruled: Ruling | None = None,
 ) -> list[Evidence]:
-    """All figures for or against the verdict, the three times first."""
+    """All figures for or against the verdict, the three times first; `ruled` says why the GPU is busy, if it is."""
     basis: Basis = "profiled" if context.unprofiled_us is None else "unprofiled"
     what = f"{'A' if measures.steps else 'The'} {timed(measures, basis)}"
     kind = "without the profiler" if basis == "unprofiled" else "in the trace"
@@ -87,7 +106,8 @@ def collect(
         item("gpu_busy_per_step_us", facts.gpu_busy_us, "us", f"The GPU is busy for {busy} of it."),
         *_headrooms(facts, context, measures, roofline, limits),
         *_idle(measures, facts, context, limits),
-        *_busy(facts),
+        *(_units(ruled, facts, limits) if ruled is not None else []),
+        *_busy(facts, "By shapes and names " if ruled is not None and ruled.use is not None else ""),
     ]
     if context.unprofiled_us is None:
         other = without_inflation(facts, limits).busy_fraction
@@ -180,11 +200,39 @@ def input_wait(
     return [item("input_wait_us", waited, "us", f"{text}.")]
 
 
-def _busy(facts: StepFacts) -> list[Evidence]:
+def _units(ruled: Ruling, facts: StepFacts, limits: Thresholds) -> list[Evidence]:
+    """The use of the GPU's units while it is busy, and what that says of shapes and names."""
+    use = ruled.use
+    if use is None:
+        if facts.use is None:
+            return []
+        moving = facts.moving_us / facts.gpu_busy_us
+        text = f"Counters do not judge the kernels: {moving:.0%} of the busy time is in copies and collectives."
+        return [item("busy_moving_fraction", moving, "", text)]
+    pipe = use.at(use.pipe)
+    out = [
+        item("dram_utilization", use.memory, "", f"{use.at('dram')}."),
+        item("pipe_utilization", use.pipe_share, "", f"{pipe[0].upper()}{pipe[1:]}; no pipe is used more."),
+    ]
+    if not ruled.at_limit:
+        text = f"No unit is near its limit: that begins at {limits.unit_limits:.0%} of what is reachable."
+        out.append(item("largest_utilization", use.largest, "", text))
+    if ruled.overruled:
+        text = (
+            f"The kernels' shapes and names say {ruled.by_kernels}; counters say {ruled.regime}, and they are measured."
+        )
+        out.append(item("kernels_against_counters", None, "", text))
+    elif ruled.by_kernels == "inconclusive":
+        text = "The kernels' names do not tell what limits them: counters do."
+        out.append(item("kernels_against_counters", None, "", text))
+    return out
+
+
+def _busy(facts: StepFacts, judged_by: str) -> list[Evidence]:
     busy = sorted(facts.busy_by_limit_us.items(), key=lambda kv: -kv[1])
     total = sum(time for _, time in busy)
     return [
-        item(f"busy_{limit}_us", time, "us", f"{time / total:.0%} of the busy time: {LIMIT_TEXT[limit]}.")
+        item(f"busy_{limit}_us", time, "us", f"{judged_by}{time / total:.0%} of the busy time: {LIMIT_TEXT[limit]}.")
         for limit, time in busy[:3]
         if time >= _SHOWN * total
     ]

@@ -7,15 +7,17 @@ from typing import NamedTuple
 from msgspec import structs
 
 from proftrack.measures import Measures
+from proftrack.measures.loading import Loading
 from proftrack.measures.quality import flag
 from proftrack.measures.typical import EVALUATION
-from proftrack.record.figures import Flag, FlagCode, IdleCause, KernelKind
+from proftrack.record.figures import Flag, FlagCode, IdleCause, KernelKind, Limit
 from proftrack.record.verdict import Basis, Cause, Confidence, HostRegime, Regime, Verdict
 from proftrack.text import number, short_time
 from proftrack.verdict import cpu, evidence, spread
 from proftrack.verdict.advice import Step, advise
+from proftrack.verdict.by_work import doubt_of_work
 from proftrack.verdict.context import Context
-from proftrack.verdict.rules import StepFacts, close_calls, regime, without_inflation
+from proftrack.verdict.rules import Ruling, StepFacts, close_calls, regime, ruling, without_inflation
 from proftrack.verdict.thresholds import THRESHOLDS, Thresholds
 
 
@@ -41,7 +43,7 @@ def judge(measures: Measures, context: Context | None = None, *, limits: Thresho
     if not measures.gpu_busy_per_step_us or not time:
         verdict = cpu.verdict(measures, context, time, basis=basis, limits=limits)
         return Judgement(verdict, time, roofline, _thread_flags(context, limits))
-    facts = facts_of(measures, time, context.input_wait_us())
+    facts = facts_of(measures, time, context)
     flags = _flags(measures, facts, context, roofline, limits)
     if roofline is not None and roofline > limits.roofline_slack * facts.gpu_busy_us:
         roofline = None
@@ -56,8 +58,11 @@ def _traced_step_us(measures: Measures) -> float | None:
     return traced and max(traced - delayed, measures.gpu_busy_per_step_us or 0.0)
 
 
-def facts_of(measures: Measures, step_time_us: float, input_wait_us: float | None = None) -> StepFacts:
-    """The figures that the rules use, for a trace with GPU work.
+def facts_of(
+    measures: Measures, step_time_us: float, context: Context, *, input_wait_us: float | None = None
+) -> StepFacts:
+    """The figures that the rules use, for a trace with GPU work, if T is this. `input_wait_us`: how long such a step
+    waits for data, if that is not to be the context's.
 
     Recording takes time: the excess of the traced step over the unprofiled one is spread over the host rows, and
     subtracted from each cause by the rows recorded in its gaps. Work that records nothing (numpy, sleep, I/O) keeps
@@ -66,16 +71,15 @@ def facts_of(measures: Measures, step_time_us: float, input_wait_us: float | Non
     If it is known how long a step waits for data without the profiler, both steps count with that: the trace may have
     found a full queue, or an empty one.
     """
-    steps, idle, busy = measures.window.typical_steps, measures.idle, measures.gpu_busy_per_step_us or 0.0
-    waited = _idle_for_data(measures, input_wait_us or 0.0, max(step_time_us - busy, 0.0))
-    beyond, part = 0.0, measures.loading
-    if input_wait_us is not None and part is not None:
-        idle = part.other_idle
-        beyond = waited - (part.timed_us - part.over_gpu_us) / steps
-    elif input_wait_us is not None:
-        beyond = waited
+    steps, busy, part = measures.window.typical_steps, measures.gpu_busy_per_step_us or 0.0, measures.loading
+    wait_us = context.input_wait_us(step_time_us) if input_wait_us is None else input_wait_us
+    waited = 0.0 if wait_us is None else _idle_for_data(part, wait_us, steps, max(step_time_us - busy, 0.0))
+    if wait_us is None or part is None:
+        idle, shown = measures.idle, 0.0
+    else:
+        idle, shown = part.other_idle, (part.timed_us - part.over_gpu_us) / steps
     rows = idle.rows_by_cause_per_step
-    added = max((_traced_step_us(measures) or step_time_us) + beyond - step_time_us, 0.0)
+    added = max((_traced_step_us(measures) or step_time_us) - shown + waited - step_time_us, 0.0)
     a_row = added * steps / measures.host_rows if measures.host_rows else 0.0
     facts = StepFacts(
         step_time_us=step_time_us,
@@ -87,20 +91,22 @@ def facts_of(measures: Measures, step_time_us: float, input_wait_us: float | Non
         },
         busy_by_limit_us={k: v / steps for k, v in measures.busy_by_limit_us.items()},
         waits_over_gpu_us=measures.waits_over_gpu_us / steps,
-        waits_for_workers=input_wait_us is not None and part is not None and part.workers,
+        waits_for_workers=wait_us is not None and part is not None and part.workers,
+        counters=context.counters,
+        counted_step_us=context.counted_step_us(step_time_us),
     )
-    if input_wait_us is None:
+    if wait_us is None:
         return facts
     return facts.with_input(waited + facts.idle_by_cause_us.get("input", 0.0))
 
 
-def _idle_for_data(measures: Measures, wait_us: float, most_us: float) -> float:
-    """How long the GPU idles for data in a step that waits for it so long.
+def _idle_for_data(part: Loading | None, wait_us: float, steps: int, most_us: float) -> float:
+    """How long the GPU idles for data in a step that waits for it so long; `part` is what so many steps of the trace
+    show.
 
     A wait that the trace shows while the GPU works delays nothing; without the profiler that part is no longer, and as
     a share of the wait no larger.
     """
-    part, steps = measures.loading, measures.window.typical_steps
     hidden = 0.0
     if part is not None and part.timed_us:
         hidden = part.over_gpu_us / steps * min(wait_us * steps / part.timed_us, 1.0)
@@ -158,10 +164,11 @@ class _Outcome:
         self.flags = {f.code: f for f in flags}
         self.limits = limits
         self.regime = regime(facts, limits)
+        self.ruling = ruling(facts, limits) if facts.busy_fraction >= limits.gpu_bound_from else None
 
     def verdict(self, basis: Basis) -> Verdict:
         blockers = self._blocking_reasons(basis)
-        doubts = self._doubts(basis)
+        doubts = self._doubts(basis) if blockers else [*self._doubts(basis), *self._not_counted()]
         name = "inconclusive" if blockers else self.regime
         if name == "inconclusive" and not blockers:
             blockers = ["Most GPU time is in kernels with names that do not reveal their kind."]
@@ -174,8 +181,10 @@ class _Outcome:
             confidence=confidence,
             basis=basis,
             gpu_busy_fraction=self.facts.busy_fraction,
-            summary=evidence.summary(name, self.facts, what=evidence.timed(self.measures, basis)),
-            evidence=evidence.collect(self.measures, self.facts, self.context, self.roofline, self.limits),
+            summary=evidence.summary(name, self.facts, what=evidence.timed(self.measures, basis), ruled=self.ruling),
+            evidence=evidence.collect(
+                self.measures, self.facts, self.context, self.roofline, self.limits, ruled=self.ruling
+            ),
             advice=advise(name, cause, self._step(basis)),
             reasons=[*blockers, *(text for _, text in doubts if text not in blockers)],
             thresholds=self.limits.as_dict(),
@@ -322,9 +331,36 @@ class _Outcome:
         for code in _LOWERING:
             if code in self.flags and not self._left_out(code):
                 doubts.append(("low" if code == "no_steps" else "medium", self.flags[code].message))
-        if self.facts.busy_fraction >= self.limits.gpu_bound_from:
-            doubts += self._kind_doubts()
+        if self.ruling is not None:
+            doubts += self._limit_doubts(self.ruling)
         return doubts
+
+    def _limit_doubts(self, ruled: Ruling) -> list[tuple[Confidence, str]]:
+        """What leaves the limit of a busy GPU uncertain. Where a unit is near its limit, names and shapes do not."""
+        use, limits = ruled.use, self.limits
+        if use is None:
+            return self._kind_doubts()
+        both = f"{use.at('dram')} and {use.at(use.pipe)}"
+        if ruled.at_limit:
+            close = use.lead < limits.unit_lead
+            return [("medium", f"{both}: they are too close for one alone to be the limit.")] if close else []
+        if not ruled.overruled and ruled.by_kernels != "inconclusive":
+            doubts = self._kind_doubts()
+            rests = "what limits the kernels rests on their shapes and names"
+        else:
+            doubts = []
+            rests = "what limits the kernels was not measured"
+        unsure = ruled.by_kernels == "inconclusive" and limits.unit_bears <= min(use.memory, use.pipe_share)
+        level: Confidence = "low" if unsure and use.lead < limits.unit_lead else "medium"
+        return [*doubts, (level, f"No unit is near its limit ({both}): {rests}.")]
+
+    def _not_counted(self) -> list[tuple[Confidence, str]]:
+        """Whether names tell compute-bound from memory-bound, because neither counters nor counted work do."""
+        if self.ruling is None or self.ruling.use is not None:
+            return []
+        context = self.context if self.roofline is not None else structs.replace(self.context, ceilings=None)
+        text = doubt_of_work(self.regime, self.facts, self.measures, context, self.limits)
+        return [("medium", text)] if text is not None else []
 
     def _one_step_decides(self) -> list[tuple[Confidence, str]]:
         """The regime would be another without what only one step shows: the longest, or the end of the only one."""
@@ -356,7 +392,7 @@ class _Outcome:
         if timing is None or not timing.chosen.input_waits_us:
             return []
         step, wait = (sum(each) / len(each) for each in (timing.chosen.samples_us, timing.chosen.input_waits_us))
-        other = regime(facts_of(self.measures, step, wait), self.limits)
+        other = regime(facts_of(self.measures, step, self.context, input_wait_us=wait), self.limits)
         if wait - (timing.input_wait_us or 0.0) < self.limits.notable * self.facts.step_time_us or other == self.regime:
             return []
         return [
@@ -424,13 +460,16 @@ class _Outcome:
         error, moves = spread.busy_error(self.measures.per_step), self.context.unprofiled_us is None
         regimes = {
             regime(facts.scaled(step_time_us=facts.step_time_us + (b - busy) * moves, gpu_busy_us=b), self.limits)
-            for facts in (self.facts, *(facts_of(self.measures, t, self.context.input_wait_us(t)) for t in ends))
+            for facts in (self.facts, *(facts_of(self.measures, t, self.context) for t in ends))
             for b in (busy, busy * max(1 - error, 0.01), busy * (1 + error))
         }
         return sorted(regimes - {self.regime})
 
     def _cause(self) -> Cause | None:
-        """The largest cause of T - B if the host is the limit, else the kind of GPU work with the most time."""
+        """The largest cause of T - B if the host is the limit, else the kind of GPU work with the most time.
+
+        Of work of unknown kind, what counters say of it.
+        """
         if self.facts.busy_fraction < self.limits.gpu_bound_from:
             causes = self.facts.idle_by_cause_us
             if self.regime == "sync-bound":
@@ -441,7 +480,10 @@ class _Outcome:
         kinds: dict[KernelKind, float] = {}
         for site in self.measures.sites:
             kinds[site.kind] = kinds.get(site.kind, 0.0) + site.busy_us
-        return max(kinds.items(), key=lambda each: each[1])[0] if kinds else None
+        largest = max(kinds.items(), key=lambda each: each[1])[0] if kinds else None
+        if largest == "unknown" and self.ruling is not None and self.ruling.use is not None:
+            return _LIMIT_OF.get(self.regime, largest)
+        return largest
 
 
 def _beyond(other: Regime, here: Regime) -> str:
@@ -449,6 +491,11 @@ def _beyond(other: Regime, here: Regime) -> str:
     return f" (beyond it: {other})" if other != here else ""
 
 
+_LIMIT_OF: dict[Regime, Limit] = {
+    "compute-bound": "arithmetic",
+    "memory-bound": "bandwidth",
+    "latency-bound": "latency",
+}
 _NOT_THE_STEPS: tuple[IdleCause, ...] = ("profiler", "startup")
 """Causes of idle time that later steps, or steps without the profiler, do not have."""
 _LOWERING: tuple[FlagCode, ...] = (

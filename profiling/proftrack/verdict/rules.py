@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from msgspec import Struct, structs
 
+from proftrack.record.counters import Counters
 from proftrack.record.figures import IdleCause, Limit
 from proftrack.record.verdict import GpuRegime, HostRegime, Regime
 from proftrack.verdict.thresholds import Thresholds
+from proftrack.verdict.units import Use, use_of
 
 _LATE: tuple[IdleCause, ...] = ("dispatch", "host", "input", "synchronization", "allocator")
 """The host launched late; the other causes are the device's, or unknown."""
@@ -27,6 +31,25 @@ class StepFacts(Struct, frozen=True, kw_only=True):
     waits_for_workers: bool = False
     """The time idle for data was measured, and other processes make the data: it comes no earlier for a host that asks
     earlier."""
+    counters: Counters | None = None
+    """What the hardware counted while steps ran back to back."""
+    counted_step_us: float | None = None
+    """The time of those steps; None if it is T."""
+
+    @property
+    def use(self) -> Use | None:
+        """The use of the GPU's units while it is busy; None if they were not counted."""
+        return use_of(self.counters, self.counted_busy_fraction) if self.counters is not None else None
+
+    @property
+    def counted_busy_fraction(self) -> float:
+        """u of the steps that were counted."""
+        return self.gpu_busy_us / (self.counted_step_us or self.step_time_us)
+
+    @property
+    def moving_us(self) -> float:
+        """Copies and collectives that no kernel hides."""
+        return self.busy_by_limit_us.get("communication", 0.0) + self.busy_by_limit_us.get("transfer", 0.0)
 
     @property
     def busy_fraction(self) -> float:
@@ -75,8 +98,7 @@ class StepFacts(Struct, frozen=True, kw_only=True):
 
         Exposed copies and collectives stay as they are, so B is at least R plus these.
         """
-        others = self.busy_by_limit_us.get("communication", 0.0) + self.busy_by_limit_us.get("transfer", 0.0)
-        return self.gpu_busy_us / (roofline_us + others)
+        return self.gpu_busy_us / (roofline_us + self.moving_us)
 
     def explained_us(self) -> dict[HostRegime, float]:
         """Causes of T - B that have a regime of their own; of several that explain enough, the largest gives it."""
@@ -136,7 +158,7 @@ class StepFacts(Struct, frozen=True, kw_only=True):
 def regime(facts: StepFacts, limits: Thresholds) -> Regime:
     """The regime by the rules in docs/verdict.md, regardless of data quality."""
     if facts.busy_fraction >= limits.gpu_bound_from:
-        return gpu_regime(facts.busy_by_limit_us, limits)
+        return ruling(facts, limits).regime
     if facts.mostly(limits) is not None:
         return "inconclusive"
     name, explained = max(facts.explained_us().items(), key=lambda each: each[1])  # of equals the first
@@ -145,6 +167,43 @@ def regime(facts: StepFacts, limits: Thresholds) -> Regime:
     if facts.late_us < limits.cause_share * facts.gap_us:
         return "inconclusive"
     return "overhead-bound" if facts.busy_fraction <= limits.overhead_bound_to else "mixed"
+
+
+class Ruling(NamedTuple):
+    """What limits a busy GPU, and what says so."""
+
+    regime: Regime
+    by_kernels: Regime
+    """The limit by the kernels' shapes and names."""
+    use: Use | None = None
+    """None if counters do not judge."""
+    at_limit: bool = False
+    """Whether a unit is near its limit: then counters alone decide. If not, they only rule limits out."""
+
+    @property
+    def overruled(self) -> bool:
+        """Whether counters contradict the kernels' shapes and names."""
+        return self.regime != self.by_kernels != "inconclusive"
+
+
+def ruling(facts: StepFacts, limits: Thresholds) -> Ruling:
+    """What limits a step whose GPU is busy: by counters if there are any and kernels take nearly all of B."""
+    by_kernels = gpu_regime(facts.busy_by_limit_us, limits)
+    use = facts.use if facts.moving_us < limits.counters_moving * facts.gpu_busy_us else None
+    if use is None:
+        return Ruling(by_kernels, by_kernels)
+    if use.largest >= limits.unit_limits:
+        return Ruling(use.regime, by_kernels, use, at_limit=True)
+    return Ruling(_borne_out(by_kernels, use, limits), by_kernels, use)
+
+
+def _borne_out(by_kernels: Regime, use: Use, limits: Thresholds) -> Regime:
+    """The limit by the kernels if counters bear it out, else the one that they do; latency if that is none."""
+    shares: dict[Regime, float] = {"compute-bound": use.pipe_share, "memory-bound": use.memory}
+    borne = {name: share for name, share in shares.items() if share >= limits.unit_bears}
+    if by_kernels in borne or by_kernels == "latency-bound":
+        return by_kernels
+    return max(borne, key=lambda name: borne[name], default="latency-bound")
 
 
 _NAMED_FOR: tuple[tuple[Limit, GpuRegime], ...] = (

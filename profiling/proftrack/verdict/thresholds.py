@@ -17,6 +17,25 @@ class Thresholds(Struct, frozen=True, kw_only=True):
     """Share of T - B that one cause must explain."""
     kernel_share: float = 0.5
     """Share of B that one limit must take."""
+
+    # What limits a busy GPU (verdict/rules.py: ruling). The limits for counters were set looking at 22 GPU-bound
+    # workloads on one H200, all of which they judge as labelled: that is no proof.
+    counters_moving: float = 0.1
+    """Share of B in exposed copies and collectives from which on counters do not judge: they count the whole step."""
+    unit_limits: float = 0.6
+    """Use of a unit, as a share of what is reachable, from which on it is the limit."""
+    unit_lead: float = 0.2
+    """How far that unit must be ahead of the other for high confidence."""
+    unit_bears: float = 0.3
+    """Below `unit_limits`: the use of a unit without which kernels are not limited by it, whatever their names say."""
+    unit_at_limit: float = 0.9
+    """Use of a unit above which only less work for it helps: what is left, at most a ninth, is within what the load
+    that reaches the most varies by from size to size. A judgement call."""
+    counted_share: float = 0.8
+    """Without counters: share of B that must be in work whose FLOPs and bytes are known for high confidence. From the
+    definition of the verdict, like the next one: what is left could not turn the regime."""
+    off_ridge: float = 2.0
+    """Without counters: how far that work's FLOPs a byte must be from the ridge, where both limits are equal."""
     slow_under_profiler: float = 1.05
     """B / T above which the kernels ran slower under the profiler."""
     not_the_same_work: float = 1.25

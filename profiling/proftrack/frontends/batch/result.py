@@ -22,6 +22,8 @@ class Figures(Struct, kw_only=True):
     """Whether `busy_us` is the time that operators work."""
     roofline_us: float | None = None
     """R."""
+    energy_joules: float | None = None
+    """Of a step."""
     regime: str = ""
     confidence: str = ""
     doubts: list[str] = []
@@ -54,6 +56,7 @@ def fill(figures: Figures, record: Record) -> None:
     figures.busy_us = _busy_us(record)
     figures.on_cpu = record.times.gpu_busy_per_step_us is None and figures.busy_us is not None
     figures.roofline_us = record.times.roofline_time_us
+    figures.energy_joules = record.counters.energy_joules_per_step if record.counters is not None else None
     figures.regime, figures.confidence = verdict.regime, verdict.confidence
     figures.doubts = list(verdict.reasons) if figures.is_inconclusive else []
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from proftrack.frontends.batch.result import Figures
 from proftrack.report import document
 from proftrack.report.document import Block, Document, Items, Lead, Paragraph, Table
-from proftrack.text import duration, percent
+from proftrack.text import duration, figure, percent
 
 P = TypeVar("P", bound=Figures)
 
@@ -25,6 +25,8 @@ class Column(Struct, Generic[P], frozen=True):
     """If the table is too wide, text is shortened, numbers and words never are."""
     meaning: str = ""
     """What a one-letter head stands for; the legend explains it."""
+    optional: bool = False
+    """Whether it is left out if no part has the figure."""
 
 
 class Outcome(NamedTuple):
@@ -41,6 +43,7 @@ STEP_TIME = Column[Any]("T", lambda part: duration(part.step_time_us), meaning="
 BUSY = Column[Any]("B", lambda part: duration(part.busy_us), meaning="busy time per step")
 FRACTION = Column[Any]("u", lambda part: percent(part.busy_fraction), meaning="B / T")
 ROOFLINE = Column[Any]("R", lambda part: duration(part.roofline_us), meaning="roofline time per step, at least")
+ENERGY = Column[Any]("energy", lambda part: figure("joules", part.energy_joules), optional=True)
 REGIME = Column[Any]("regime", lambda part: part.regime, "word")
 CONFIDENCE = Column[Any]("confidence", lambda part: part.confidence, "word")
 
@@ -59,6 +62,7 @@ def page(
     `lead` is the result in one line, `caption` says what was measured, where and how. `names` are the columns that
     identify a part, `columns` all others. A part without figures has the reason in its regime column.
     """
+    columns = [each for each in columns if not each.optional or any(each.cell(part) != "-" for part in parts)]
     heads = [document.Column(label=column.head, kind=column.kind) for column in (*names, *columns)]
     rows = [_row(part, names, columns) for part in parts]
     blocks: list[Block] = [Lead(lead)] if lead else []
@@ -84,6 +88,7 @@ def figures(part: Figures) -> dict[str, Any]:
         "busy_us": part.busy_us,
         "busy_fraction": part.busy_fraction,
         "roofline_time_us": part.roofline_us,
+        "energy_per_step_joules": part.energy_joules,
         "regime": part.regime,
         "confidence": part.confidence,
         "run_id": part.run_id,

@@ -16,7 +16,15 @@ from proftrack.report.curves import Curve
 from proftrack.report.document import Document
 from proftrack.text import counted, plain
 
-_COLUMNS = (shown.STEP_TIME, shown.BUSY, shown.FRACTION, shown.ROOFLINE, shown.REGIME, shown.CONFIDENCE)
+_COLUMNS = (
+    shown.STEP_TIME,
+    shown.BUSY,
+    shown.FRACTION,
+    shown.ROOFLINE,
+    shown.ENERGY,
+    shown.REGIME,
+    shown.CONFIDENCE,
+)
 _MOST_TICKS = 16
 _MOST_FAILURES = 10
 

@@ -54,6 +54,7 @@ _COLUMNS: tuple[Column[Entry], ...] = (
     Column("/ first", _versus),
     shown.BUSY,
     shown.FRACTION,
+    shown.ENERGY,
     Column("launches", _launches),
     Column("set-up", lambda entry: duration(entry.set_up_us)),
     Column("pays off", _payoff),

@@ -7,6 +7,7 @@ ranks        several ranks together
 comparison   two records compared, and a candidate checked against limits
 history      an experiment's runs over its commits, also as plots and CSV
 environment  the machine, software and settings of a run
+counters     hardware counters and energy
 times        the times of a step, what each step was used for, and where the window's time went
 tables       operators, kernels, steps and regions as tables
 """

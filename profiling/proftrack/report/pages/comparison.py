@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from proftrack.compare.gate import NOISE, Check, Gate
-from proftrack.compare.results import CommitRange, Comparison, Count, Different, Row, Side, TimeChange
+from proftrack.compare.results import CommitRange, Comparison, Count, Counted, Different, Row, Side, TimeChange
 from proftrack.report.document import Block, Document, Items, Lead, Table, Tone
 from proftrack.report.pages.times import legend
-from proftrack.text import brief, changes, counted, difference, duration, figure, moment, number
+from proftrack.text import brief, changes, counted, difference, duration, figure, moment, number, percent
 
 _TONES: dict[str, Tone] = {"improved": "good", "regressed": "bad", "inconclusive": "unclear", "no difference": "plain"}
 _OUTCOMES: dict[str, Tone] = {"pass": "good", "fail": "bad", "inconclusive": "unclear"}
@@ -28,6 +28,7 @@ def page(comparison: Comparison) -> Document:
         Items("Why", [comparison.step_time.reason]),
         _counts(comparison.counts),
         _rows(comparison),
+        _counters(comparison.counters),
         _host(comparison),
         _changed(comparison.changed),
         *_commits(comparison.commits),
@@ -156,6 +157,23 @@ def _calls(row: Row) -> str:
 def _sum(name: str, rows: list[Row]) -> tuple[str, ...]:
     before, after = sum(row.before_us for row in rows), sum(row.after_us for row in rows)
     return ("", name, duration(before), duration(after), _signed(after - before), "")
+
+
+def _counters(counters: list[Counted]) -> Table:
+    rows = [(f"{row.name}, of {row.of}" if row.of else row.name, *_both(row)) for row in counters]
+    note = "Use of a unit is counted without the profiler, and is that while the GPU is busy."
+    return Table("Hardware counters", ("counter", "before", "after", "change"), rows, note=note, folded=False)
+
+
+def _both(row: Counted) -> tuple[str, str, str]:
+    sides = [
+        "absent" if value is None else percent(value) if row.of else figure(row.metric, value)
+        for value in (row.before, row.after)
+    ]
+    if row.change is None:
+        return sides[0], sides[1], "-"
+    relative = changes(row.after / row.before)[0] if row.before and row.after is not None else "-"
+    return sides[0], sides[1], f"{100 * row.change:+.1f} points" if row.of else relative
 
 
 def _host(comparison: Comparison) -> Table:

@@ -27,7 +27,7 @@ from proftrack.report.document import (
     code,
 )
 from proftrack.report.events import EventDetails
-from proftrack.report.pages import tables
+from proftrack.report.pages import counters, tables
 from proftrack.report.pages.environment import environment, origin, title
 from proftrack.report.pages.run import chips
 from proftrack.report.pages.times import bars, idle_parts, legend_of, remarks, schedule, split_parts, window_steps
@@ -44,6 +44,7 @@ def report(record: Record, details: EventDetails | None) -> Document:
     sections = [
         _verdict_section(record),
         _times_section(record),
+        counters.section(record),
         Section("What each step was used for", [Strip(schedule(record))], "schedule"),
         _timeline_section(record, details),
         _split_section(record),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from proftrack.record import Record
 from proftrack.report import markdown
 from proftrack.report.document import Block, Column, Document, Items, Lead, Paragraph, Table
+from proftrack.report.pages import counters
 from proftrack.report.pages.times import is_part, legend_of
 from proftrack.text import duration, percent, plain
 
@@ -23,6 +24,7 @@ def note(record: Record) -> str:
         Lead(text, label=verdict.regime),
         Items("Caveats", [_cut(reason) for reason in verdict.reasons[:_REASONS]]),
         _times(record),
+        *counters.block(record),
         Paragraph(REPORT),
         _kernels(record),
         Items("Data quality", [f"{flag.code}: {_cut(flag.message)}" for flag in record.quality[:_FLAGS]]),

@@ -22,10 +22,10 @@ from proftrack.report.document import (
     Table,
     Tone,
 )
-from proftrack.report.pages import tables
+from proftrack.report.pages import counters, tables
 from proftrack.report.pages.environment import environment, origin, title
 from proftrack.report.pages.times import bars, idle_parts, legend_of, split_parts, window_steps
-from proftrack.text import counted, duration, percent
+from proftrack.text import counted, duration, percent, scaled
 
 TOP, SUMMARY_ROWS = 5, 10
 _GAPS, _DEVICES = 3, 8
@@ -37,7 +37,9 @@ _OP_COLUMNS = ("operator, region or call", "share", "self CPU", "calls", "self C
 
 def result(record: Record) -> Document:
     """What `proftrack run` prints at its end: verdict, times, the largest kernels."""
-    return Document(title(record), [*_verdict(record), _times(record), _largest_kernels(record)])
+    return Document(
+        title(record), [*_verdict(record), _times(record), *counters.block(record), _largest_kernels(record)]
+    )
 
 
 def overview(record: Record) -> Document:
@@ -45,6 +47,7 @@ def overview(record: Record) -> Document:
     blocks = [
         *_verdict(record),
         _times(record),
+        *counters.block(record),
         Shares(f"Window of {window_steps(record)}", split_parts(record)),
         Shares(f"GPU idle{' per step' if record.window.steps else ''}, by cause (profiled)", idle_parts(record)),
         _gaps(record),
@@ -64,6 +67,7 @@ def summary(record: Record) -> Document:
         Lead(verdict.summary),
         Chips([("", verdict.regime), *chips(record)]),
         Bars("Per step", bars(record), note=legend_of(record)),
+        *counters.block(record),
         *_grounds(record),
         Shares(f"Window of {window_steps(record)}", split_parts(record)),
         Shares("GPU idle per step, by cause", idle_parts(record)),
@@ -116,6 +120,8 @@ def _times(record: Record) -> Bars:
     if other is not None:
         label = "step, synchronised" if other.noun == "step" else "step, back to back"
         shown.append(Bar(key="", label=label, value=duration(other.us)))
+    if record.tokens_per_s is not None:
+        shown.append(Bar(key="", label="tokens per second", value=scaled(record.tokens_per_s, "").strip()))
     if record.times.step_time_all_steps_us:
         shown.append(Bar(key="", label="all steps, profiled", value=duration(record.times.step_time_all_steps_us)))
     if busy is not None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from proftrack.record import Record
 from proftrack.record.figures import Step
 from proftrack.report.document import Bar, Share, Span
-from proftrack.text import counted, duration, factor, percent, scaled
+from proftrack.text import counted, duration, factor, number, percent, scaled
 from proftrack.verdict.evidence import CAUSE_TEXT, headroom
 
 
@@ -105,6 +105,8 @@ def remarks(record: Record) -> list[str]:
     if everything:
         left_out = counted(outliers, "outlier")
         out.append(f"Over all recorded steps, {left_out} included, the mean in the trace is {duration(everything)}.")
+    if record.tokens_per_s is not None:
+        out.append(f"That is {number(record.tokens_per_s)} tokens per second.")
     rates = record.rates
     if rates is not None and rates.tflops:
         share = f" ({percent(rates.mfu)} of attainable)" if rates.mfu else ""

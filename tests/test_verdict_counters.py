@@ -1,0 +1,622 @@
+"""What limits a busy GPU by hardware counters, and by counted work where there are none."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from traces import TraceBuilder
+
+from proftrack.measures import Measures, combine, measure
+from proftrack.record.ceilings import Ceilings, StepWork
+from proftrack.record.counters import PIPES, Counters, Unit
+from proftrack.record.timing import Timing
+from proftrack.record.verdict import Regime, Verdict
+from proftrack.verdict.context import Context
+from proftrack.verdict.judge import judge
+from proftrack.verdict.rules import StepFacts, gpu_regime, regime, ruling
+from proftrack.verdict.thresholds import THRESHOLDS
+from proftrack.verdict.units import use_of
+
+REACHABLE: dict[Unit, float] = {"tensor": 0.91, "dram": 0.85, "fp32": 0.76}
+"""What a product, a copy and a float32 product reach on an H200."""
+
+
+def counters(**shares: float) -> Counters:
+    """Shares in percent of the peak, as counted."""
+    return Counters(
+        source="gpm",
+        window_s=0.4,
+        shares={unit: share / 100 for unit, share in shares.items()},  # type: ignore[misc]
+        reachable=REACHABLE,
+    )
+
+
+def facts(time: float = 100, busy: float = 100, *, counted: Counters | None = None, **limits: float) -> StepFacts:
+    return StepFacts(
+        step_time_us=time,
+        gpu_busy_us=busy,
+        idle_by_cause_us={"dispatch": time - busy} if time > busy else {},
+        busy_by_limit_us=limits or {"arithmetic": busy},  # type: ignore[arg-type]
+        waits_over_gpu_us=0.0,
+        counters=counted,
+    )
+
+
+def timing(time: float, *, latency: float | None = None, mode: str = "throughput", blocks: int = 5) -> Timing:
+    return Timing(
+        mode=mode,  # type: ignore[arg-type]
+        step_time_us=time,
+        step_latency_us=latency or time,
+        step_time_p95_us=None,
+        steps_per_block=10,
+        block_step_times_us=[time] * blocks,
+        step_latencies_us=[latency or time] * blocks,
+    )
+
+
+def kernels(*names: tuple[str, float], dur: float = 1000, count: int = 3, **args: Any) -> TraceBuilder:
+    """Steps of `dur` us in which these kernels run one after the other for so many us each."""
+    trace, number = TraceBuilder(), itertools.count(1)
+    for i in range(count):
+        at = i * dur
+        trace.step(i, at=at, dur=dur).region("train", at=at, dur=dur)
+        start = at + 1
+        for name, busy in names:
+            trace.work(next(number), launch=at, at=start, dur=busy, name=name, **args)
+            start += busy
+    return trace
+
+
+def judged(trace: TraceBuilder, counted: Counters | None, *, time: float = 1000, **more: Any) -> Verdict:
+    context = Context(timing=more.pop("timing", None) or timing(time), counters=counted, **more)
+    return judge(trace.measures(), context).verdict
+
+
+# ---- the rule --------------------------------------------------------------------------------------------------------
+
+
+# The table that the rule was made with: percent of the peak. What names say; regime, confidence, unit, its share.
+SEEN = [
+    ("8192 product", {"tensor": 91, "dram": 16, "fp32": 0, "integer": 1}, "gemm", "compute-bound", "high", "tensor", 1),
+    (
+        "copy",
+        {"tensor": 0, "dram": 85, "fp32": 2, "integer": 4},
+        "vectorized_elementwise_kernel",
+        "memory-bound",
+        "high",
+        "dram",
+        1,
+    ),
+    (
+        "attention over 64k",
+        {"tensor": 11, "dram": 91, "fp32": 4, "integer": 11},
+        "flash_fwd_splitkv",
+        "memory-bound",
+        "high",
+        "dram",
+        1,  # 91 of 85: capped
+    ),
+    (
+        "decode as a graph",
+        {"tensor": 2, "dram": 54, "fp32": 0, "integer": 3},
+        "gemm",
+        "memory-bound",
+        "high",
+        "dram",
+        0.54 / 0.85,  # 64 % against 3
+    ),
+    (
+        "Triton polynomial",
+        {"tensor": 0, "dram": 1, "fp32": 87, "integer": 11},
+        "zorp",
+        "compute-bound",
+        "high",
+        "fp32",
+        1,  # 87 of 76: capped
+    ),
+    (
+        "EmbeddingBag",
+        {"tensor": 0, "dram": 23, "fp32": 2, "integer": 82},
+        "EmbeddingBag_updateOutputKernel_sum_mean",
+        "compute-bound",
+        "high",
+        "integer",
+        0.82,  # of its peak: nothing measures what it reaches
+    ),
+    (
+        "200,000 products of 32 x 32",
+        {"tensor": 8, "dram": 38, "fp32": 0, "integer": 11},
+        "gemm",
+        "memory-bound",  # 45 % bears bandwidth out, 11 % no arithmetic
+        "medium",
+        "dram",
+        0.38 / 0.85,
+    ),
+]
+
+
+@pytest.mark.parametrize(("what", "shares", "name", "expected", "confidence", "unit", "share"), SEEN)
+def test_the_workloads_of_the_table(
+    what: str, shares: dict[str, float], name: str, expected: str, confidence: str, unit: Unit, share: float
+) -> None:
+    verdict = judged(kernels((name, 1000)), counters(**shares))
+    assert (verdict.regime, verdict.confidence) == (expected, confidence), (what, verdict.reasons)
+    assert verdict.figure("dram_utilization") == pytest.approx(min(shares["dram"] / 85, 1), abs=1e-6)
+    assert max(verdict.figure("dram_utilization") or 0, verdict.figure("pipe_utilization") or 0) == pytest.approx(
+        share, abs=1e-6
+    )
+    use = use_of(counters(**shares), 1.0)
+    assert use is not None
+    assert use.unit == unit
+
+
+def test_training_a_vit_alternates_and_stands_by_its_names_at_medium() -> None:
+    """DRAM 39 of 85 is 0.46, the tensor cores 33 of 91 are 0.36: each bears its class out, neither is a limit."""
+    counted = counters(tensor=33, dram=39, fp32=5, integer=28)
+    mostly_products = judged(kernels(("gemm", 650), ("softmax_warp", 350)), counted)
+    assert (mostly_products.regime, mostly_products.confidence) == ("compute-bound", "medium")
+    mostly_moving = judged(kernels(("gemm", 350), ("softmax_warp", 650)), counted)
+    assert (mostly_moving.regime, mostly_moving.confidence) == ("memory-bound", "medium")
+    for verdict in (mostly_products, mostly_moving):
+        assert "and no unit is near its limit" in verdict.summary
+        (reason,) = verdict.reasons
+        assert "DRAM at 46% of what a copy reaches" in reason
+        assert "tensor cores at 36% of what a large product reaches" in reason
+        assert any("take turns: each may be at its limit" in text for text in verdict.advice)
+
+
+# memory and pipe (percent of reachable), the kernels' class, and what comes out.
+RULE: list[tuple[float, float, dict[str, float], str, str]] = [
+    (60, 40, {"arithmetic": 100}, "memory-bound", "high"),
+    (60, 40.1, {"arithmetic": 100}, "memory-bound", "medium"),
+    (40, 60, {"bandwidth": 100}, "compute-bound", "high"),
+    (80, 60.1, {"unknown": 100}, "memory-bound", "medium"),
+    (100, 100, {"bandwidth": 100}, "compute-bound", "medium"),
+    (0, 60, {"latency": 100}, "compute-bound", "high"),
+    # under 60 the class stands where it is borne out
+    (59.9, 0, {"arithmetic": 100}, "memory-bound", "medium"),
+    (59.9, 30, {"arithmetic": 100}, "compute-bound", "medium"),
+    (59.9, 29.9, {"arithmetic": 100}, "memory-bound", "medium"),
+    (30, 59.9, {"bandwidth": 100}, "memory-bound", "medium"),
+    (29.9, 59.9, {"bandwidth": 100}, "compute-bound", "medium"),
+    (29.9, 29.9, {"bandwidth": 100}, "latency-bound", "medium"),
+    (29.9, 29.9, {"unknown": 100}, "latency-bound", "medium"),
+    (0.1, 0.1, {"arithmetic": 100}, "latency-bound", "medium"),
+    (45, 10, {"latency": 100}, "latency-bound", "medium"),
+    # names that tell nothing: what is borne out, and of two the larger, which says little unless it leads
+    (50, 10, {"unknown": 100}, "memory-bound", "medium"),
+    (10, 50, {"unknown": 100}, "compute-bound", "medium"),
+    (35, 55, {"unknown": 100}, "compute-bound", "medium"),
+    (36, 55, {"unknown": 100}, "compute-bound", "low"),
+]
+
+
+@pytest.mark.parametrize(("memory", "pipe", "limits", "expected", "confidence"), RULE)
+def test_both_sides_of_each_limit(
+    memory: float, pipe: float, limits: dict[str, float], expected: str, confidence: str
+) -> None:
+    counted = counters(dram=memory * 0.85, tensor=pipe * 0.91)
+    given = facts(counted=counted, **limits)
+    assert ruling(given, THRESHOLDS).regime == regime(given, THRESHOLDS) == expected
+    names = {
+        "arithmetic": "gemm",
+        "bandwidth": "softmax_warp",
+        "unknown": "zorp",
+        "latency": "gemm",
+    }
+    ((limit, _),) = limits.items()
+    small = {"grid": [8, 1, 1]} if limit == "latency" else {}
+    verdict = judged(kernels((names[limit], 1000), **small), counted)
+    assert (verdict.regime, verdict.confidence) == (expected, confidence), verdict.reasons
+
+
+def test_from_a_tenth_of_copies_and_collectives_on_counters_do_not_judge() -> None:
+    """They count the whole step: a tenth of it in which nothing else happens dilutes them."""
+    counted = counters(dram=80, tensor=5)
+    for transfer, communication, expected in ((5, 4.9, "memory-bound"), (5, 5, "compute-bound")):
+        given = facts(
+            counted=counted,
+            arithmetic=100 - transfer - communication,
+            transfer=transfer,
+            communication=communication,
+        )
+        assert regime(given, THRESHOLDS) == expected
+    trace = kernels(("gemm", 800), ("ncclDevKernel_AllReduce_Sum", 200))
+    verdict = judged(trace, counted)
+    assert verdict.regime == "compute-bound"
+    assert "Counters do not judge the kernels: 20% of the busy time is in copies and collectives." in [
+        e.text for e in verdict.evidence
+    ]
+
+
+def test_they_judge_only_where_the_gpu_is_busy() -> None:
+    counted = counters(dram=85, tensor=1)
+    assert regime(facts(100, 80, counted=counted), THRESHOLDS) == "memory-bound"
+    assert regime(facts(100, 79.9, counted=counted), THRESHOLDS) == "mixed"
+    assert regime(facts(100, 50, counted=counted), THRESHOLDS) == "overhead-bound"
+
+
+def test_shares_are_of_the_time_in_which_the_gpu_is_busy() -> None:
+    """DRAM at 43.2 of 85 while the GPU is busy 0.9 of the time: 0.508 / 0.9 = 0.565, and 0.635 at 0.8."""
+    counted = counters(dram=43.2, tensor=1)
+    for u, use in ((0.9, 0.564706), (0.8, 0.635294), (1.0, 0.508235), (1.2, 0.508235)):
+        found = use_of(counted, u)
+        assert found is not None
+        assert found.memory == pytest.approx(use, abs=1e-6)
+    assert not ruling(facts(100, 90, counted=counted), THRESHOLDS).at_limit
+    assert ruling(facts(100, 80, counted=counted), THRESHOLDS).at_limit
+
+
+def test_a_latency_is_not_the_time_of_the_steps_that_were_counted() -> None:
+    """T = 1100 with a wait after each step, 1000 back to back: B = 900 is 0.82 of one, 0.9 of the other."""
+    counted = counters(dram=46, tensor=1)  # 0.541 / 0.9 = 0.601, but 0.541 / 0.818 = 0.661
+    trace = kernels(("gemm", 900), dur=1100)
+    slow = judged(trace, counted, timing=timing(1000, latency=1100, mode="latency"))
+    assert slow.gpu_busy_fraction == pytest.approx(0.818, abs=1e-3)
+    assert slow.figure("dram_utilization") == pytest.approx(0.46 / 0.85 / 0.9, abs=1e-6)
+    fast = judged(trace, counted, timing=timing(1000, latency=1100))
+    assert fast.figure("dram_utilization") == pytest.approx(0.46 / 0.85 / 0.9, abs=1e-6)
+
+
+def test_what_was_not_counted_judges_nothing() -> None:
+    """Energy alone, no DRAM, no pipe, or zeros from a GPU that was busy: as without counters."""
+    without = judged(kernels(("gemm", 1000)), None)
+    zeros = counters(**dict.fromkeys(("dram", "tensor", "fp32", "sm_active"), 0.0))
+    for counted in (
+        Counters(source="nvml", window_s=1.0, energy_joules_per_step=0.2),
+        counters(dram=80),
+        counters(tensor=80),
+        counters(sm_active=90, occupancy=40, dram=80),
+        zeros,
+    ):
+        verdict = judged(kernels(("gemm", 1000)), counted)
+        assert verdict == without
+    assert without.figure("dram_utilization") is None
+
+
+def test_a_missing_pipe_is_no_zero_and_the_parts_of_the_tensor_pipe_do_not_count_twice() -> None:
+    use = use_of(counters(dram=10, integer=70, hmma=90), 1.0)
+    assert use is not None
+    assert (use.pipe, use.pipe_share) == ("integer", 0.7)
+
+
+# ---- properties ------------------------------------------------------------------------------------------------------
+
+_SHARES = st.fixed_dictionaries({unit: st.floats(0, 1) for unit in ("dram", *PIPES)})
+_LIMITS = st.dictionaries(
+    st.sampled_from(["arithmetic", "bandwidth", "latency", "unknown", "transfer", "communication"]),
+    st.floats(1, 100),
+    min_size=1,
+)
+
+
+def _facts(shares: dict[str, float], limits: dict[str, float], u: float) -> StepFacts:
+    busy = sum(limits.values())
+    counted = Counters(source="gpm", window_s=1.0, shares=shares, reachable=REACHABLE)  # type: ignore[arg-type]
+    return facts(busy / u, busy, counted=counted, **limits)
+
+
+@given(_SHARES, _LIMITS, st.floats(0.8, 1.2), st.randoms())
+def test_the_order_in_which_units_are_listed_does_not_matter(
+    shares: dict[str, float], limits: dict[str, float], u: float, order: Any
+) -> None:
+    items = list(shares.items())
+    order.shuffle(items)
+    assert ruling(_facts(shares, limits, u), THRESHOLDS) == ruling(_facts(dict(items), limits, u), THRESHOLDS)
+
+
+@given(_SHARES, _LIMITS, st.floats(0.8, 1.2))
+def test_a_use_is_capped_and_the_result_a_regime(shares: dict[str, float], limits: dict[str, float], u: float) -> None:
+    given = _facts(shares, limits, u)
+    use = given.use
+    assert ruling(given, THRESHOLDS).regime in get_args(Regime)
+    if use is not None:
+        assert 0 <= use.memory <= 1
+        assert 0 <= use.pipe_share <= 1
+        assert use.pipe in PIPES
+
+
+@given(_SHARES, _LIMITS, st.floats(0.8, 1.2), st.floats(0, 1))
+def test_more_use_of_dram_never_ends_memory_bound(
+    shares: dict[str, float], limits: dict[str, float], u: float, more: float
+) -> None:
+    before, after = (
+        _facts({**shares, "dram": share}, limits, u) for share in (shares["dram"], max(shares["dram"], more))
+    )
+    if before.use is not None and regime(before, THRESHOLDS) == "memory-bound":
+        assert regime(after, THRESHOLDS) == "memory-bound"
+
+
+@given(_SHARES, _LIMITS, st.floats(0.8, 1.2), st.sampled_from(PIPES), st.floats(0, 1))
+def test_more_use_of_a_pipe_never_ends_compute_bound(
+    shares: dict[str, float], limits: dict[str, float], u: float, pipe: Unit, more: float
+) -> None:
+    before, after = (_facts({**shares, pipe: share}, limits, u) for share in (shares[pipe], max(shares[pipe], more)))
+    if before.use is not None and regime(before, THRESHOLDS) == "compute-bound":
+        assert regime(after, THRESHOLDS) == "compute-bound"
+
+
+@given(_SHARES, _LIMITS, st.floats(0.8, 1.2))
+def test_counters_touch_only_kernels(shares: dict[str, float], limits: dict[str, float], u: float) -> None:
+    """Copies and collectives that take a tenth of B or more are judged first, and as without counters."""
+    given = _facts(shares, limits, u)
+    moving = limits.get("transfer", 0.0) + limits.get("communication", 0.0)
+    if moving >= 0.1 * sum(limits.values()):
+        assert ruling(given, THRESHOLDS).regime == gpu_regime(given.busy_by_limit_us, THRESHOLDS)
+
+
+# ---- what it says ----------------------------------------------------------------------------------------------------
+
+
+def texts(verdict: Verdict) -> str:
+    return "\n".join([verdict.summary, *(e.text for e in verdict.evidence), *verdict.advice])
+
+
+def test_both_shares_are_said_and_counters_win_over_names() -> None:
+    verdict = judged(kernels(("flash_fwd_splitkv", 1000)), counters(tensor=10, dram=81.6, fp32=4, integer=8))
+    said = texts(verdict)
+    assert verdict.summary.endswith("; DRAM at 96% of what a copy reaches.")
+    assert "DRAM at 96% of what a copy reaches." in said
+    assert "Tensor cores at 11% of what a large product reaches; no pipe is used more." in said
+    assert "shapes and names say compute-bound; counters say memory-bound" in said
+    assert "DRAM at 96% of what a copy reaches: only fewer bytes help." in verdict.advice
+    assert verdict.advice[-1] == "Faster arithmetic does not help here: the kernels wait for memory."
+    assert verdict.reasons == []
+
+
+def test_a_memory_not_quite_at_its_limit_has_a_bound_on_what_better_accesses_gain() -> None:
+    verdict = judged(kernels(("gemm", 1000)), counters(tensor=2, dram=54))
+    assert any("gain at most 1.6x; beyond that only fewer bytes help" in a for a in verdict.advice)
+
+
+def test_integer_arithmetic_is_named_and_narrower_types_do_not_help() -> None:
+    verdict = judged(
+        kernels(("EmbeddingBag_updateOutputKernel_sum_mean", 1000)), counters(tensor=0, dram=23, integer=82)
+    )
+    assert verdict.summary.endswith("; integer pipe at 82% of its peak.")
+    assert any(a.startswith("It is integer arithmetic") for a in verdict.advice)
+    assert any(a.startswith("A narrower floating type or tensor cores do not help") for a in verdict.advice)
+    assert not any("lower precision" in a for a in verdict.advice)
+
+
+def test_kernels_of_unknown_kind_are_judged_and_say_why() -> None:
+    verdict = judged(kernels(("zorp", 1000)), counters(tensor=0, dram=1, fp32=70, integer=11))
+    assert (verdict.regime, verdict.cause, verdict.confidence) == ("compute-bound", "arithmetic", "high")
+    assert "The kernels' names do not tell what limits them: counters do." in texts(verdict)
+    assert any("float32 arithmetic on single values" in a for a in verdict.advice)
+    assert any("If the kernels compute products" in a and "TF32" in a for a in verdict.advice)
+    assert judged(kernels(("zorp", 1000)), None).regime == "inconclusive"
+
+
+def test_float32_products_belong_on_the_tensor_cores_elementwise_arithmetic_does_not() -> None:
+    counted = counters(tensor=0, dram=5, fp32=74)
+    products = judged(kernels(("gemm", 1000)), counted)
+    assert any("The products run in float32 without tensor cores" in a and "TF32" in a for a in products.advice)
+    values = judged(kernels(("vectorized_elementwise_kernel", 1000)), counted)
+    assert not any("TF32" in a for a in values.advice)
+    assert "Tensor cores do not help: they only do products." in values.advice
+
+
+def test_where_no_unit_is_near_its_limit_it_says_what_to_look_at() -> None:
+    """30 kernels of 33 us on 60 of 100 multiprocessors: neither bytes nor arithmetic; few of the warps that fit."""
+    counted = counters(tensor=1, dram=5, integer=9, sm_active=58, occupancy=7)
+    verdict = judged(kernels(*[("zorp", 33.3)] * 30, grid=[60, 1, 1]), counted)
+    assert (verdict.regime, verdict.cause, verdict.confidence) == ("latency-bound", "latency", "medium")
+    assert verdict.summary.endswith("; no unit of the GPU is near its limit.")
+    assert "too small to fill" not in verdict.summary
+    said = texts(verdict)
+    assert "No unit is near its limit: that begins at 60% of what is reachable." in said
+    assert "58% of the multiprocessors are at work on average" in said
+    assert "hold 12% of the warps that fit" in said
+    assert "grids leave over half" not in said  # 60 of 100 is over half
+    assert "kernels per step take" not in said  # 33 us each
+    assert "--counters ncu" in said
+
+
+def test_small_grids_and_short_kernels_have_their_own_sentences() -> None:
+    """200 kernels of 4.9 us with 8 blocks each."""
+    verdict = judged(kernels(*[("zorp", 4.9)] * 200, grid=[8, 1, 1]), counters(tensor=0, dram=1, sm_active=8))
+    said = texts(verdict)
+    assert verdict.regime == "latency-bound"
+    assert (
+        "100% of the GPU's time is in launches whose grids leave over half of it empty, most of all zorp (8 blocks)"
+        in said
+    )
+    assert "200 kernels per step take 4.9 us each" in said
+    assert "multiprocessors are at work" not in said  # the warps on them were not counted
+    assert "most of it in kernels too small to fill the GPU, and no unit is near its limit" in verdict.summary
+
+
+def test_doubts_about_names_are_none_where_counters_decide_and_stay_where_names_do() -> None:
+    """45 % products, 45 % moving, 10 % unknown: unknown kernels could turn it."""
+    trace = kernels(("gemm", 450), ("softmax_warp", 440), ("zorp", 110))
+    decided = judged(trace, counters(dram=80, tensor=10))
+    assert (decided.regime, decided.confidence, decided.reasons) == ("memory-bound", "high", [])
+    by_names = judged(trace, counters(dram=40, tensor=40))
+    assert (by_names.regime, by_names.confidence) == ("compute-bound", "low")
+    assert len(by_names.reasons) > 1
+
+
+def test_noisy_times_still_lower_it() -> None:
+    """DRAM at 0.61 of reachable with u = 0.95, but T may be 4 % shorter: 0.59, where names (compute) decide."""
+    counted = counters(dram=0.61 * 85 * 0.95, tensor=32)
+    noisy = Timing(
+        mode="throughput",
+        step_time_us=1000,
+        step_latency_us=None,
+        step_time_p95_us=None,
+        steps_per_block=10,
+        block_step_times_us=[960, 960, 1000, 1000, 1000, 1040, 1040],
+        step_latencies_us=[],
+    )
+    verdict = judged(kernels(("gemm", 950)), counted, timing=noisy)
+    assert (verdict.regime, verdict.confidence) == ("memory-bound", "low")
+    assert any("it could also be compute-bound" in reason for reason in verdict.reasons)
+
+
+def test_limits_are_stamped() -> None:
+    stamped = judged(kernels(("gemm", 1000)), None).thresholds
+    names = ("counters_moving", "unit_limits", "unit_lead", "unit_bears", "counted_share", "off_ridge")
+    assert [stamped[name] for name in names] == [0.1, 0.6, 0.2, 0.3, 0.8, 2.0]
+
+
+# ---- without counters: counted work ----------------------------------------------------------------------------------
+
+CEILINGS = Ceilings(device="test", flops_per_s={"bfloat16": 600e12, "float32": 50e12}, bytes_per_s=4e12, measured_ns=1)
+"""Ridges: 150 FLOPs per byte in bfloat16, 12.5 in float32."""
+
+
+def products(*, n: int = 4096, busy: float = 950, rest: float = 0, dtype: str = "c10::BFloat16") -> TraceBuilder:
+    """Steps of a square product, counted, and of `rest` us of elementwise work, not counted."""
+    trace, number = TraceBuilder(), itertools.count(1)
+    for i in range(3):
+        at = i * 1000
+        trace.step(i, at=at, dur=1000).region("train", at=at, dur=1000)
+        trace.op("aten::mm", at=at, dur=10, Input_Dims=[[n, n], [n, n]], Input_type=[dtype, dtype])
+        trace.work(next(number), launch=at + 1, at=at + 5, dur=busy, name="nvjet_tst")
+        if rest:
+            trace.op("mine::act", at=at + 12, dur=5)
+            trace.work(next(number), launch=at + 13, at=at + 5 + busy, dur=rest, name="vectorized_elementwise_kernel")
+    return trace
+
+
+def by_work(trace: TraceBuilder, ceilings: Ceilings | None = CEILINGS) -> Verdict:
+    return judge(measure(trace.table(), ceilings), Context(timing=timing(1000), ceilings=ceilings)).verdict
+
+
+def test_counted_work_far_off_the_ridge_is_sure() -> None:
+    """4096: 2 n^3 / (3 n^2 x 2 bytes) = 1365 FLOPs a byte, nine times the ridge."""
+    verdict = by_work(products())
+    assert (verdict.regime, verdict.confidence, verdict.reasons) == ("compute-bound", "high", [])
+
+
+@pytest.mark.parametrize(
+    ("n", "expected", "confidence"),
+    [
+        (899, "compute-bound", "medium"),  # 299.7 a byte: within twofold of 150
+        (903, "compute-bound", "high"),  # 301
+        (226, "memory-bound", "medium"),  # 75.3
+        (222, "memory-bound", "high"),  # 74
+    ],
+)
+def test_within_twofold_of_the_ridge_it_is_medium(n: int, expected: str, confidence: str) -> None:
+    verdict = by_work(products(n=n))
+    assert (verdict.regime, verdict.confidence) == (expected, confidence)
+    assert all("within 2x of the ridge" in reason for reason in verdict.reasons)
+
+
+@pytest.mark.parametrize(("rest", "confidence"), [(180, "high"), (200, "medium")])
+def test_over_a_fifth_of_uncounted_work_is_judged_by_names(rest: float, confidence: str) -> None:
+    """770 of 950 counted are 81 %, 750 are 79 %."""
+    verdict = by_work(products(busy=950 - rest, rest=rest))
+    assert (verdict.regime, verdict.confidence) == ("compute-bound", confidence)
+    expected = (
+        [] if confidence == "high" else ["21% of the busy time is in kernels whose FLOPs and bytes are not known"]
+    )
+    assert [reason.split(":")[0] for reason in verdict.reasons] == expected
+
+
+def test_without_ceilings_only_an_intensity_beyond_every_ridge_is_sure() -> None:
+    """In 16 bits no ridge is over 430: 4096 does 1365 a byte, 2048 does 683. In float32 7 and less is streaming."""
+    assert by_work(products(), None).confidence == "high"
+    near = by_work(products(n=2048), None)
+    assert (near.regime, near.confidence) == ("compute-bound", "medium")
+    # float8: twice the rate; 4096 does 2 n^3 / 3 n^2 = 2731 a byte, 2048 does 1365, under 2 x 860
+    assert by_work(products(dtype="c10::Float8_e4m3fn"), None).confidence == "high"
+    assert by_work(products(n=2048, dtype="c10::Float8_e4m3fn"), None).confidence == "medium"
+
+
+def test_work_whose_sum_points_the_other_way_is_doubted() -> None:
+    """A product at a tenth of its rate takes most of the time, a copy most of the work: 12.5 to one in bytes."""
+    trace, number = TraceBuilder(), itertools.count(1)
+    for i in range(3):
+        at = i * 1000
+        trace.step(i, at=at, dur=1000).region("train", at=at, dur=1000)
+        half = ["c10::BFloat16"] * 2
+        # 2 x 1000^3 FLOPs are 3.3 us of arithmetic, 6 MB are 1.5 us.
+        trace.op("aten::mm", at=at, dur=10, Input_Dims=[[1000, 1000]] * 2, Input_type=half)
+        trace.work(next(number), launch=at + 1, at=at + 5, dur=600, name="nvjet_tst")
+        # 2 x 10^8 values of 2 bytes, read and written: 200 us.
+        trace.op("aten::neg", at=at + 12, dur=5, Input_Dims=[[200_000_000]], Input_type=["c10::BFloat16"])
+        trace.work(next(number), launch=at + 13, at=at + 605, dur=350, name="vectorized_elementwise_kernel")
+    verdict = by_work(trace)
+    assert (verdict.regime, verdict.confidence) == ("compute-bound", "medium")
+    assert any("all counted work together is limited by bandwidth" in reason for reason in verdict.reasons)
+
+
+@pytest.mark.parametrize(
+    ("flops", "size", "confidence"),
+    [
+        (285e9 * 1.01, 0, "high"),  # over half of 950 us at 600 TFLOP/s
+        (285e9 * 0.99, 0, "medium"),
+        (285e9 * 1.01, 1.0e9, "medium"),  # 480 us against 250 us for the bytes
+        (285e9 * 1.01, 0.95e9, "high"),  # 238 us
+        (600e9, 1.8e9, "high"),  # R is over B: 1000 us, within the slack of 5 %
+        (700e9, 0, "medium"),  # R is impossible
+    ],
+)
+def test_a_step_whose_arithmetic_alone_fills_most_of_it_is_sure(flops: float, size: float, confidence: str) -> None:
+    """A graph's kernels belong to no operator, but what the step computes was counted."""
+    work = StepWork(flops_by_dtype={"bfloat16": flops}, bytes=size, source="counted")
+    context = Context(timing=timing(1000), ceilings=CEILINGS, work=work)
+    busy = 960 if flops == 600e9 else 950
+    verdict = judge(kernels(("gemm", busy)).measures(), context).verdict
+    assert (verdict.regime, verdict.confidence) == ("compute-bound", confidence), verdict.reasons
+
+
+def test_a_step_whose_bytes_alone_fill_most_of_it_is_sure() -> None:
+    """2.4 GB at 4 TB/s are 600 of 950 us; products by name are no reason to call that compute-bound at high."""
+    work = StepWork(flops_by_dtype={"bfloat16": 1e9}, bytes=2.4e9, source="counted")
+    context = Context(timing=timing(1000), ceilings=CEILINGS, work=work)
+    moving = judge(kernels(("softmax_warp", 950)).measures(), context).verdict
+    assert (moving.regime, moving.confidence) == ("memory-bound", "high")
+    named = judge(kernels(("gemm", 950)).measures(), context).verdict
+    assert (named.regime, named.confidence) == ("compute-bound", "medium")
+    assert any("over half of the busy time is needed for the bytes" in reason for reason in named.reasons)
+
+
+def test_copies_within_the_device_are_counted_by_what_they_move() -> None:
+    trace = TraceBuilder()
+    for i in range(3):
+        at = i * 1000
+        trace.step(i, at=at, dur=1000).region("train", at=at, dur=1000)
+        trace.op("aten::mm", at=at, dur=10, Input_Dims=[[4096, 4096]] * 2, Input_type=["c10::BFloat16"] * 2)
+        trace.work(2 * i + 1, launch=at + 1, at=at + 5, dur=700, name="nvjet_tst")
+        trace.launch(at=at + 12, correlation=2 * i + 2, name="cudaMemcpyAsync")
+        trace.memcpy("Memcpy DtoD (Device -> Device)", at=at + 705, dur=250, correlation=2 * i + 2)
+    measures = measure(trace.table(), CEILINGS)
+    assert measures.counted.busy_us == pytest.approx(3 * 950)
+    assert by_work(trace).confidence == "high"
+
+
+def test_cycles_add_their_counted_work() -> None:
+    one = measure(products().table(), CEILINGS)
+    both: Measures = combine([one, one])
+    assert both.counted.busy_us == 2 * one.counted.busy_us == pytest.approx(2 * 3 * 950)
+    assert both.counted.bytes == 2 * 3 * 3 * 4096**2 * 2
+    # Of 150 FLOPs the device does in the time of a byte, a product does 2 n^3.
+    assert both.counted.least == both.counted.most == pytest.approx(2 * 3 * 2 * 4096**3 / 150)
+
+
+def test_counters_need_no_counted_work() -> None:
+    verdict = judged(kernels(("gemm", 950)), counters(tensor=80, dram=10))
+    assert (verdict.confidence, verdict.reasons) == ("high", [])
+
+
+def test_copies_collectives_and_small_kernels_are_no_matter_of_names() -> None:
+    """A copy's row, a collective's library and a grid say so themselves."""
+    small = judged(kernels(("gemm", 1000), grid=[8, 1, 1]), None)
+    assert (small.regime, small.confidence) == ("latency-bound", "high")
+    spread = judged(kernels(("ncclDevKernel_AllReduce_Sum", 1000)), None)
+    assert (spread.regime, spread.confidence) == ("communication-bound", "high")
+
+
+def test_the_cpu_is_judged_as_before() -> None:
+    """Counters of a GPU that a CPU run may have beside it change nothing."""
+    trace = TraceBuilder().step(0, at=0, dur=100).op("aten::mm", at=0, dur=90)
+    given = Context(timing=timing(100), counters=counters(dram=80, tensor=1))
+    assert judge(trace.measures(), given).verdict == judge(trace.measures(), Context(timing=timing(100))).verdict
