@@ -192,3 +192,14 @@ def test_without_iterators_of_that_name_starting_them_is_wrapped(monkeypatch: py
     with compat.around_each_batch(functools.partial):
         assert DataLoader.__iter__ is not before
     assert DataLoader.__iter__ is before
+
+
+def test_how_many_batches_a_loader_may_have_ready() -> None:
+    from torch.utils.data import DataLoader
+
+    ready = DataLoader([1], num_workers=2, prefetch_factor=3, multiprocessing_context="fork")  # type: ignore[arg-type]
+    batches: Any = iter(ready)
+    batches._shutdown_workers()
+    assert compat.batches_ahead(batches) == 6
+    assert compat.batches_ahead(iter(DataLoader([1]))) == 0  # type: ignore[arg-type]
+    assert compat.batches_ahead(object()) == 0

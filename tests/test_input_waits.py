@@ -238,6 +238,8 @@ def test_steps_wait_at_least_as_long_as_their_items_sleep() -> None:
     batches = iter(DataLoader(Slow(), batch_size=2))
     found, _ = timing.time_steps(stopwatch(lambda: next(batches)), QUICK, step_seconds=0.01)
     assert found.input_wait_us is not None and found.input_wait_us >= 2 * SLEEP_US
+    assert found.batches_ahead == 0
+    assert found.steps == len(found.block_step_times_us) * found.steps_per_block + len(found.step_latencies_us)
     for times, waits in (
         (found.block_step_times_us, found.block_input_waits_us),
         (found.step_latencies_us, found.latency_input_waits_us),
@@ -257,6 +259,7 @@ def test_the_wait_is_that_of_the_steps_that_t_is_of() -> None:
 def test_steps_without_a_loader_have_no_wait() -> None:
     found, _ = timing.time_steps(stopwatch(lambda: None), QUICK, step_seconds=0.001)
     assert (found.input_wait_us, found.block_input_waits_us, found.latency_input_waits_us) == (None, [], [])
+    assert found.batches_ahead is None
 
 
 @pytest.mark.parametrize("data", [Slow, Endless])
@@ -270,6 +273,7 @@ def test_worker_processes(data: type[Any], more: dict[str, Any]) -> None:
         batches._shutdown_workers()  # type: ignore[attr-defined]
     assert found.input_wait_us is not None
     assert 0 < found.input_wait_us <= max(found.block_step_times_us)
+    assert found.batches_ahead == 2 * more.get("prefetch_factor", 2)
 
 
 def test_variants_have_waits_of_their_own() -> None:

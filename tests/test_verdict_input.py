@@ -201,6 +201,13 @@ def test_host_work_beside_a_short_wait() -> None:
     assert (outcome.verdict.regime, outcome.verdict.cause) == ("host-bound", "host")
 
 
+@pytest.mark.parametrize(("name", "wait", "said"), [(WORKERS, 500, True), (SINGLE, 500, False), (WORKERS, 100, False)])
+def test_workers_that_are_too_slow_for_a_faster_step(name: str, wait: float, said: bool) -> None:
+    verdict = judged(fed_by(100, name=name).measures(), timed(3000 + wait, wait)).verdict
+    assert (verdict.regime, verdict.confidence) == ("overhead-bound", "medium" if said else "high")
+    assert any("only waits longer" in reason for reason in verdict.reasons) == said
+
+
 # ---- T is a median -------------------------------------------------------------------------------------------------
 
 
@@ -239,6 +246,27 @@ def test_the_other_step_time_is_judged_by_its_own_wait() -> None:
     outcome = judged(fed_by(100).measures(), other)
     assert outcome.verdict.regime == "input-bound"
     assert evidence(outcome)["other_step_time_us"].endswith("overhead-bound.")
+
+
+@pytest.mark.parametrize(
+    ("ahead", "wait", "raised"),
+    [
+        (64, 20, True),  # 3 steps to warm up, 5 blocks of ten, 5 one by one: 58
+        (58, 20, True),
+        (57, 20, False),
+        (64, 4000, False),  # they wait: no queue hides that
+        (0, 20, False),
+        (None, None, False),
+    ],
+)
+def test_a_queue_that_lasted_until_the_timing_was_over(ahead: int | None, wait: float | None, raised: bool) -> None:
+    timing = timed(3000 + (wait or 0), wait, batches_ahead=ahead, warmup_steps=3)
+    outcome = judged(fed_by(100).measures(), timing)
+    assert [flag.code for flag in outcome.flags] == ["batches_ready"] * raised
+    if raised:
+        assert outcome.flags[0].message.endswith("58 steps ran, and its workers hold up to 64 batches.") or ahead == 58
+        assert (outcome.verdict.regime, outcome.verdict.confidence) == ("overhead-bound", "medium")
+    assert timing.steps == 58
 
 
 # ---- words ---------------------------------------------------------------------------------------------------------

@@ -120,6 +120,11 @@ def around_each_batch(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) 
                 setattr(owner, name, before)
 
 
+def batches_ahead(iterator: Any) -> int:
+    """How many batches a DataLoader's iterator may have ready; 0 without worker processes, or if that is not known."""
+    return (getattr(iterator, "_num_workers", 0) or 0) * (getattr(iterator, "_prefetch_factor", 0) or 0)
+
+
 # ---- torch.compile ---------------------------------------------------------------------------------------------------
 
 

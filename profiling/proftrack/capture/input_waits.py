@@ -31,11 +31,14 @@ class InputWaits:
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self.calls = 0
         """Number of waits so far."""
+        self.batches_ahead = 0
+        """How many batches the loaders that were waited for may have had ready, the most."""
         self._clock = clock
         self._thread = threading.get_ident()
         self._inside = False
         self._waited_ns = self._told_ns = 0
         self._open = contextlib.ExitStack()
+        self._last: Any = None
 
     def __enter__(self) -> InputWaits:
         from proftrack.capture import compat
@@ -46,6 +49,7 @@ class InputWaits:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._last = None
         self._open.close()
 
     def lap_us(self) -> float:
@@ -84,17 +88,25 @@ class InputWaits:
         self.calls += 1
         self._inside = False
 
+    def _look_at(self, loader: Any) -> None:
+        from proftrack.capture import compat
+
+        self._last = loader
+        self.batches_ahead = max(self.batches_ahead, compat.batches_ahead(loader))
+
     def _around(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The same call, timed. Without `waiting`, which would triple its cost."""
+        """The same method, timed. Without `waiting`, which would triple its cost."""
 
         @functools.wraps(call)
-        def timed(*arguments: Any, **named: Any) -> Any:
+        def timed(loader: Any) -> Any:
             if not self._counts:
-                return call(*arguments, **named)
+                return call(loader)
+            if loader is not self._last:
+                self._look_at(loader)
             self._inside = True
             begin = self._clock()
             try:
-                return call(*arguments, **named)
+                return call(loader)
             finally:
                 self._add(begin)
 

@@ -62,5 +62,6 @@ class PacedStopwatch(Stopwatch):
             agreed.steps_per_block,
             Samples(times_us[first_single:], agreed.latency_input_waits_us[:singles]),
             load=agreed.load,
+            batches_ahead=agreed.batches_ahead,
         )
         return msgspec.structs.replace(timing, warmup_steps=agreed.warmup_steps)

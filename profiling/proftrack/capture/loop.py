@@ -237,6 +237,7 @@ class LoopCapture:
             per_block,
             self._samples(slice(first_single, None), 1),
             load=load_between(*self._loads) if len(self._loads) == 2 else None,
+            batches_ahead=self._waits.batches_ahead,
         )
         first = self._stretches[0][0] if self._first_is_timed else None
         return msgspec.structs.replace(timing, first_step_time_us=first, warmup_steps=self._plan.warm)

@@ -151,11 +151,19 @@ def time_steps(
         per_block, blocks = _throughput(watch, options, step_seconds, waits)
         load = load_between(before, read_load())
         singles = _latencies(watch, options, waits) if per_block > 1 else Samples([], [])
-    timing = timing_of(options.mode, blocks, per_block, singles, load=load)
+    timing = timing_of(options.mode, blocks, per_block, singles, load=load, batches_ahead=waits.batches_ahead)
     return timing, _notes(timing, options, "timing.max_seconds" if options is original else "timing.budget_seconds")
 
 
-def timing_of(mode: Mode, blocks: Samples, per_block: int, singles: Samples, *, load: Load | None = None) -> Timing:
+def timing_of(
+    mode: Mode,
+    blocks: Samples,
+    per_block: int,
+    singles: Samples,
+    *,
+    load: Load | None = None,
+    batches_ahead: int | None = None,
+) -> Timing:
     """Build a timing from samples: `blocks` are means of several steps, `singles` are synchronised steps.
 
     A block of one step is also a synchronised step: slow steps are not run again for the same figure.
@@ -170,6 +178,7 @@ def timing_of(mode: Mode, blocks: Samples, per_block: int, singles: Samples, *, 
         block_step_times_us=list(blocks.times_us),
         step_latencies_us=list(latencies.times_us),
         load=load,
+        batches_ahead=batches_ahead if blocks.waits_us else None,
         block_input_waits_us=list(blocks.waits_us),
         latency_input_waits_us=list(latencies.waits_us),
     )

@@ -73,6 +73,7 @@ FlagCode = Literal[
     "gpu_shared",
     "work_not_counted",
     "other_threads",
+    "batches_ready",
     "evaluation_in_steps",
     "no_region",
     "outlier_steps",

@@ -100,6 +100,15 @@ class Timing(Struct, frozen=True, kw_only=True):
     latency_input_waits_us: list[float] = []
     """The same for `step_latencies_us`."""
 
+    batches_ahead: int | None = None
+    """How many batches the data loaders' workers may have had ready before the steps; None if no loader was called."""
+
+    @property
+    def steps(self) -> int:
+        """How many steps ran until the timing was over: warm-up, blocks, and synchronised ones."""
+        singles = len(self.step_latencies_us) if self.steps_per_block > 1 else 0
+        return self.warmup_steps + len(self.block_step_times_us) * self.steps_per_block + singles
+
     @property
     def back_to_back(self) -> StepTime:
         """Step time of steps that run without waiting for the device."""

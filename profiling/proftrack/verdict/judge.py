@@ -12,7 +12,7 @@ from proftrack.measures.quality import flag
 from proftrack.measures.typical import EVALUATION
 from proftrack.record.figures import Flag, FlagCode, IdleCause, KernelKind, Limit
 from proftrack.record.verdict import Basis, Cause, Confidence, HostRegime, Regime, Verdict
-from proftrack.text import number, short_time
+from proftrack.text import counted, number, short_time
 from proftrack.verdict import cpu, evidence, spread
 from proftrack.verdict.advice import Step, advise
 from proftrack.verdict.by_work import doubt_of_work
@@ -42,7 +42,7 @@ def judge(measures: Measures, context: Context | None = None, *, limits: Thresho
     roofline = context.roofline_us(measures)
     if not measures.gpu_busy_per_step_us or not time:
         verdict = cpu.verdict(measures, context, time, basis=basis, limits=limits)
-        return Judgement(verdict, time, roofline, _thread_flags(context, limits))
+        return Judgement(verdict, time, roofline, _timing_flags(context, time, limits))
     facts = facts_of(measures, time, context)
     flags = _flags(measures, facts, context, roofline, limits)
     if roofline is not None and roofline > limits.roofline_slack * facts.gpu_busy_us:
@@ -117,7 +117,7 @@ def _flags(
     measures: Measures, facts: StepFacts, context: Context, roofline: float | None, limits: Thresholds
 ) -> list[Flag]:
     """Flags that need more than the trace."""
-    raised = _thread_flags(context, limits)
+    raised = _timing_flags(context, facts.step_time_us, limits)
     u, gpu = facts.busy_fraction, context.gpu
     if context.unprofiled_us is not None and limits.slow_under_profiler < u <= limits.not_the_same_work:
         raised.append(flag("slow_under_profiler", 1, f"B / T = {u:.2f}."))
@@ -139,9 +139,18 @@ def _flags(
     return raised
 
 
-def _thread_flags(context: Context, limits: Thresholds) -> list[Flag]:
+def _timing_flags(context: Context, step_time_us: float | None, limits: Thresholds) -> list[Flag]:
+    """Flags about how T was measured."""
+    raised = []
     share = context.unrecorded_threads(limits)
-    return [flag("other_threads", 1, f"They used {share:.0%} of a core.")] if share is not None else []
+    if share is not None:
+        raised.append(flag("other_threads", 1, f"They used {share:.0%} of a core."))
+    timing, few = context.timing, limits.notable * (step_time_us or 0.0)
+    ahead = timing.batches_ahead if timing is not None else None
+    if timing is not None and ahead and timing.steps <= ahead and (timing.input_wait_us or 0.0) < few:
+        steps = counted(timing.steps, "step")
+        raised.append(flag("batches_ready", 1, f"{steps} ran, and its workers hold up to {ahead} batches."))
+    return raised
 
 
 class _Outcome:
@@ -327,7 +336,7 @@ class _Outcome:
             named = " or ".join(name for name in others if name != "inconclusive")
             could = f"it could also be {named}" if named else "there may be no clear regime"
             doubts.append(("low", f"Within the spread of the measurements, {could}."))
-        doubts += [*self._waits_in_bursts(), *self._near_a_limit()]
+        doubts += [*self._waits_in_bursts(), *self._workers_keep_no_pace(), *self._near_a_limit()]
         for code in _LOWERING:
             if code in self.flags and not self._left_out(code):
                 doubts.append(("low" if code == "no_steps" else "medium", self.flags[code].message))
@@ -400,6 +409,24 @@ class _Outcome:
                 "low",
                 f"Waits for data come in bursts: on average, a timed step takes {short_time(step)} and waits "
                 f"{short_time(wait)} of it, which is {other}; most take {short_time(self.facts.step_time_us)}.",
+            )
+        ]
+
+    def _workers_keep_no_pace(self) -> list[tuple[Confidence, str]]:
+        """Steps that wait for workers take as long as these take for a batch, whatever else is removed from them."""
+        facts, limits = self.facts, self.limits
+        idle = facts.idle_by_cause_us.get("input", 0.0) if facts.waits_for_workers else 0.0
+        if (
+            self.regime in ("input-bound", "inconclusive")
+            or facts.busy_fraction >= limits.gpu_bound_from
+            or idle < limits.notable * facts.step_time_us
+        ):
+            return []
+        return [
+            (
+                "medium",
+                f"Steps wait {short_time(idle)} for the data loader's workers: unless these make more batches, a step "
+                "that does the rest faster only waits longer.",
             )
         ]
 
@@ -508,6 +535,7 @@ _LOWERING: tuple[FlagCode, ...] = (
     "clocks_low",
     "gpu_shared",
     "other_threads",
+    "batches_ready",
     "evaluation_in_steps",
 )
 """Flags that lower confidence, in the order in which they are listed."""
