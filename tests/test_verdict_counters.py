@@ -460,8 +460,16 @@ def test_noisy_times_still_lower_it() -> None:
 
 def test_limits_are_stamped() -> None:
     stamped = judged(kernels(("gemm", 1000)), None).thresholds
-    names = ("counters_moving", "unit_limits", "unit_lead", "unit_bears", "counted_share", "off_ridge")
-    assert [stamped[name] for name in names] == [0.1, 0.6, 0.2, 0.3, 0.8, 2.0]
+    names = (
+        "counters_moving",
+        "unit_limits",
+        "unit_lead",
+        "unit_bears",
+        "counted_share",
+        "off_ridge",
+        "far_from_roofline",
+    )
+    assert [stamped[name] for name in names] == [0.1, 0.6, 0.2, 0.3, 0.8, 2.0, 3.0]
 
 
 # ---- without counters: counted work ----------------------------------------------------------------------------------
@@ -484,14 +492,29 @@ def products(*, n: int = 4096, busy: float = 950, rest: float = 0, dtype: str = 
     return trace
 
 
+def needing(us: float, *, n: int = 4096) -> Ceilings:
+    """Ceilings with the same ridges, by which a square product in bfloat16 needs `us`."""
+    scale = max(2 * n**3 / 600e12, 6 * n**2 / 4e12) * 1e6 / us
+    rates = {dtype: rate * scale for dtype, rate in CEILINGS.flops_per_s.items()}
+    return Ceilings(device="test", flops_per_s=rates, bytes_per_s=4e12 * scale, measured_ns=1)
+
+
 def by_work(trace: TraceBuilder, ceilings: Ceilings | None = CEILINGS) -> Verdict:
     return judge(measure(trace.table(), ceilings), Context(timing=timing(1000), ceilings=ceilings)).verdict
 
 
 def test_counted_work_far_off_the_ridge_is_sure() -> None:
     """4096: 2 n^3 / (3 n^2 x 2 bytes) = 1365 FLOPs a byte, nine times the ridge."""
-    verdict = by_work(products())
+    verdict = by_work(products(), needing(400))
     assert (verdict.regime, verdict.confidence, verdict.reasons) == ("compute-bound", "high", [])
+
+
+@pytest.mark.parametrize(("needs", "confidence"), [(318, "high"), (315, "medium")])
+def test_work_far_from_the_roofline_may_be_limited_by_something_else(needs: float, confidence: str) -> None:
+    """950 us are 2.99 and 3.02 times as long as the products need."""
+    verdict = by_work(products(), needing(needs))
+    assert (verdict.regime, verdict.confidence) == ("compute-bound", confidence)
+    assert all("3x as long as their FLOPs and bytes need" in reason for reason in verdict.reasons)
 
 
 @pytest.mark.parametrize(
@@ -504,7 +527,7 @@ def test_counted_work_far_off_the_ridge_is_sure() -> None:
     ],
 )
 def test_within_twofold_of_the_ridge_it_is_medium(n: int, expected: str, confidence: str) -> None:
-    verdict = by_work(products(n=n))
+    verdict = by_work(products(n=n), needing(400, n=n))
     assert (verdict.regime, verdict.confidence) == (expected, confidence)
     assert all("within 2x of the ridge" in reason for reason in verdict.reasons)
 
@@ -512,7 +535,7 @@ def test_within_twofold_of_the_ridge_it_is_medium(n: int, expected: str, confide
 @pytest.mark.parametrize(("rest", "confidence"), [(180, "high"), (200, "medium")])
 def test_over_a_fifth_of_uncounted_work_is_judged_by_names(rest: float, confidence: str) -> None:
     """770 of 950 counted are 81 %, 750 are 79 %."""
-    verdict = by_work(products(busy=950 - rest, rest=rest))
+    verdict = by_work(products(busy=950 - rest, rest=rest), needing(400))
     assert (verdict.regime, verdict.confidence) == ("compute-bound", confidence)
     expected = (
         [] if confidence == "high" else ["21% of the busy time is in kernels whose FLOPs and bytes are not known"]
@@ -590,7 +613,8 @@ def test_copies_within_the_device_are_counted_by_what_they_move() -> None:
         trace.memcpy("Memcpy DtoD (Device -> Device)", at=at + 705, dur=250, correlation=2 * i + 2)
     measures = measure(trace.table(), CEILINGS)
     assert measures.counted.busy_us == pytest.approx(3 * 950)
-    assert by_work(trace).confidence == "high"
+    assert measures.counted.copied_us == pytest.approx(3 * 250)
+    assert by_work(trace, needing(240)).confidence == "high"  # 700 us of products are 2.9 times that
 
 
 def test_cycles_add_their_counted_work() -> None:

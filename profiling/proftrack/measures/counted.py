@@ -33,7 +33,10 @@ class Counted(Struct, frozen=True, kw_only=True):
 
     busy_us: float = 0.0
     """Their part of `Measures.busy_us`. Copies within the device belong to them: what they move is known."""
+    copied_us: float = 0.0
+    """The copies' part of that."""
     bytes: float = 0.0
+    """Moved by kernels."""
     least: float = 0.0
     """Bytes that take at least as long to move as the FLOPs take to do."""
     most: float = 0.0
@@ -44,6 +47,10 @@ class Counted(Struct, frozen=True, kw_only=True):
         if self.least >= factor * self.bytes and self.least:
             return "arithmetic"
         return "bandwidth" if self.bytes >= factor * self.most and self.bytes else None
+
+    def roofline_us(self, ceilings: Ceilings) -> float:
+        """The least time that this device needs for the work, where the ridge was measured."""
+        return max(self.bytes, self.least) / ceilings.bytes_per_s * 1e6
 
 
 def counted(
@@ -66,9 +73,14 @@ def counted(
             kernels |= rows
     copies = kernels & (seen.table.kind[gpu] != Kind.KERNEL)
     total = clip_sum(seen, kernels, windows)
-    share = clip_sum(seen, kernels & (costs.known | copies), windows) / total if total else 0.0
+    busy_us = sum(us for limit, us in busy_by_limit_us.items() if limit not in EXPOSED)
+    copied_us, known_us = (
+        clip_sum(seen, rows, windows) / total * busy_us if total else 0.0
+        for rows in (copies, kernels & (costs.known | copies))
+    )
     return Counted(
-        busy_us=share * sum(us for limit, us in busy_by_limit_us.items() if limit not in EXPOSED),
+        busy_us=known_us,
+        copied_us=copied_us,
         bytes=float(costs.bytes[known].sum()),
         least=float((flops / high[dtype]).sum()),
         most=float((flops / low[dtype]).sum()),

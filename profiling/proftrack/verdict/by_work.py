@@ -38,12 +38,23 @@ def doubt_of_work(
         )
     limit = counted.limit(limits.off_ridge)
     if limit == wanted:
-        return None
+        return _distance(measures, context, limits)
     if limit is None:
         near = f"within {limits.off_ridge:g}x of the ridge, where arithmetic and memory traffic take equally long"
         return f"The counted work's FLOPs per byte are {near}."
     other = "The kernels that take most of the time are not most of the work"
     return f"{other}: all counted work together is limited by {limit}."
+
+
+def _distance(measures: Measures, context: Context, limits: Thresholds) -> str | None:
+    """That the counted kernels are too far from the roofline for either of its limits to hold them back."""
+    if context.ceilings is None:
+        return None
+    counted = measures.counted
+    times = (counted.busy_us - counted.copied_us) / max(counted.roofline_us(context.ceilings), 1e-9)
+    if times <= limits.far_from_roofline:
+        return None
+    return f"The kernels take {times:.0f}x as long as their FLOPs and bytes need: something else may limit them."
 
 
 def _fills(facts: StepFacts, measures: Measures, context: Context, limits: Thresholds) -> Limit | None:

@@ -36,6 +36,9 @@ class Thresholds(Struct, frozen=True, kw_only=True):
     definition of the verdict, like the next one: what is left could not turn the regime."""
     off_ridge: float = 2.0
     """Without counters: how far that work's FLOPs a byte must be from the ridge, where both limits are equal."""
+    far_from_roofline: float = 3.0
+    """Without counters: how many times as long as its FLOPs and bytes need that work may take for its limit to be sure.
+    The inverse of `unit_bears`: a unit that is used less is not the limit."""
     slow_under_profiler: float = 1.05
     """B / T above which the kernels ran slower under the profiler."""
     not_the_same_work: float = 1.25
