@@ -228,13 +228,10 @@ class _Outcome:
         beyond = self.context.waits_beyond_trace_us(self.measures)
         without = self.facts.step_time_us - beyond
         if basis == "unprofiled" and traced and without > limits.longer_than_traced * traced:
-            longer, what = (
-                number(without / traced),
-                "step time less its waits for data" if beyond else "given step time",
-            )
+            what = "step time less its waits for data" if beyond else "given step time"
             reasons.append(
-                f"The {what} is {longer} times that of the trace, but profiling only lengthens a step: the "
-                "two are not of the same work (or the unit is not microseconds)."
+                f"The {what} is {number(without / traced)} times that of the trace, but profiling only lengthens a "
+                "step: the two are not of the same work (or the unit is not microseconds)."
             )
         if u < limits.gpu_bound_from:
             reasons += self._gpu_partly_measured()
