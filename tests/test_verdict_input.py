@@ -297,6 +297,9 @@ def test_advice_knows_the_workers() -> None:
     assert advice[0].startswith("The DataLoader's workers make batches more slowly than steps use them")
     advice = judged(fed_by(4000, name=SINGLE).measures(), timed(7000, 4000)).verdict.advice
     assert advice[0].startswith("The DataLoader runs in the training process (num_workers=0)")
+    trace = fed_by(4000, name=LOADING_REGION).region(SINGLE, at=600, dur=3000, thread=77)  # fills a queue
+    advice = judged(trace.measures(), timed(7000, 4000)).verdict.advice
+    assert advice[0].startswith("The GPU waits for data: load it ahead")
 
 
 # ---- the trace's own figure ----------------------------------------------------------------------------------------
@@ -314,7 +317,7 @@ def test_only_the_threads_that_run_steps_get_data() -> None:
 def test_cycles_are_added() -> None:
     both = combine([fed_by(100).measures(), fed_by(4000, name=SINGLE).measures()]).loading
     assert both is not None
-    assert (both.timed_us, both.over_gpu_us, both.workers) == (16_400, 0, True)
+    assert (both.timed_us, both.over_gpu_us, both.workers, both.in_process) == (16_400, 0, True, True)
     assert both.other_idle.by_cause_us_per_step["dispatch"] == 2500
     mixed = combine([fed_by(100).measures(), fed_by(100, name="x").measures()]).loading
     assert mixed is not None and mixed.timed_us == 400

@@ -190,7 +190,12 @@ def _combined_waits(parts: list[Measures]) -> list[Wait]:
 def _combined_loading(parts: list[Measures]) -> Loading | None:
     found = [p.loading for p in parts if p.loading is not None]
     others = [(p.loading.other_idle if p.loading is not None else p.idle, p.window.typical_steps) for p in parts]
-    return _added_if_any(found, workers=any(each.workers for each in found), other_idle=_combined_idle(others))
+    return _added_if_any(
+        found,
+        workers=any(each.workers for each in found),
+        in_process=any(each.in_process for each in found),
+        other_idle=_combined_idle(others),
+    )
 
 
 def _combined_idle(cycles: list[tuple[Idle, int]]) -> Idle:

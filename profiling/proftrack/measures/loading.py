@@ -27,6 +27,8 @@ class Loading(Struct, frozen=True, kw_only=True):
     """The part of it in which the GPU worked: it delays nothing."""
     workers: bool
     """Whether worker processes made the data."""
+    in_process: bool
+    """Whether a DataLoader without workers made it, in the thread that runs the steps."""
     other_idle: Idle
     """The GPU's idle time outside these calls, by cause. A gap that is mostly a wait for data has the cause `input` as
     a whole; here it has the cause of its rest."""
@@ -49,6 +51,7 @@ def loading(view: View, windows: Windows, gpu_busy: Intervals | None = None) -> 
         timed_us=within.length / 1000,
         over_gpu_us=intersection(within, gpu_busy).length / 1000 if gpu_busy is not None else 0.0,
         workers=bool((rows & table.named(lambda name: "MultiProcessing" in name)).any()),
+        in_process=bool((rows & table.named(lambda name: "SingleProcess" in name)).any()),
         other_idle=_idle_outside(calls, view, windows) if gpu_busy is not None else NO_IDLE,
     )
 
