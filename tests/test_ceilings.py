@@ -137,6 +137,25 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch:
     assert ceilings.ceilings_of(CpuDevice()) == known
 
 
+def test_int8_has_a_rate_where_there_is_such_a_product(cache: Path, small: None) -> None:
+    found = ceilings.ceilings_of(CpuDevice(), ceilings.DTYPES)
+    assert {"float32", "int8"} <= set(found.flops_per_s)
+    assert not {"float8_e4m3fn", "tfloat32"} & set(found.flops_per_s)  # a CPU at best emulates them
+    assert ceilings._product(CpuDevice(), "int8", 32)().dtype == torch.int32
+    assert ceilings._product(CpuDevice(), "float8_e4m3fn", 32)().dtype == torch.bfloat16
+
+
+def test_what_a_device_does_not_have_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch, "_int_mm")
+    assert ceilings._matmul_rate(CpuDevice(), "int8", 1.0) is None
+
+
+def test_a_program_that_chooses_tf32_by_the_new_setting_is_another_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ceilings.compat, "float32_products", lambda: "tf32")
+    with ceilings.compat.products_in_tf32():  # nothing to change, nothing to restore
+        assert torch.get_float32_matmul_precision() == "highest"
+
+
 @pytest.mark.gpu
 def test_a_gpu_has_ceilings() -> None:
     torch = pytest.importorskip("torch")
@@ -145,5 +164,6 @@ def test_a_gpu_has_ceilings() -> None:
     from proftrack.capture.device import CudaDevice
 
     found = ceilings.measure(CudaDevice(), ceilings.DTYPES)
-    assert found.flops_per_s["bfloat16"] > found.flops_per_s["float32"] > 0
+    assert found.flops_per_s["bfloat16"] > found.flops_per_s["tfloat32"] > found.flops_per_s["float32"] > 0
+    assert found.flops_per_s["float8_e4m3fn"] > found.flops_per_s["bfloat16"]  # on Hopper
     assert found.bytes_per_s > 1e10

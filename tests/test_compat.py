@@ -114,6 +114,93 @@ def test_tensors_in_a_tree_and_their_storages() -> None:
     assert storages[0] == storages[1] != storages[2]
 
 
+def test_a_composite_operator_is_one_that_the_device_has_no_kernel_of_its_own_for() -> None:
+    aten = torch.ops.aten
+    assert compat.is_composite(aten.linear.default, "cuda")
+    assert compat.is_composite(aten.scaled_dot_product_attention.default, "cpu")
+    assert not compat.is_composite(aten.mm.default, "cpu")
+    assert not compat.is_composite(aten.sum.default, "cpu", strided=False)
+    assert not compat.is_higher_order(aten.mm.default)
+
+
+def test_the_parts_of_a_composite_operator_are_those_that_autograd_leaves() -> None:
+    import torch._decomp  # has versions in Python of some of them, an LSTM's among them
+
+    seen: list[str] = []
+
+    class Mode(compat.dispatch_mode()):  # type: ignore[misc]  # torch is not followed
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if compat.is_composite(func, "cpu"):
+                with self:
+                    return compat.in_parts(func, args, kwargs or {})
+            seen.append(str(compat.operator_of(func)))
+            return func(*args, **(kwargs or {}))
+
+    lstm, x = torch.nn.LSTM(8, 16), torch.ones(5, 3, 8)
+    with torch.no_grad(), Mode():
+        lstm(x)
+    whole = [name for name in seen if name not in ("aten.detach", "aten.alias")]
+    seen.clear()
+    with torch.inference_mode(), Mode():
+        lstm(x)
+    assert [name for name in seen if name not in ("aten.detach", "aten.alias")] == whole
+    assert torch._decomp is not None
+
+
+def test_arguments_by_name_come_in_the_schemas_order() -> None:
+    call = compat.bound(torch.ops.aten.embedding.default, ("w", "i"), {"sparse": True})
+    assert list(call.items()) == [
+        ("weight", "w"),
+        ("indices", "i"),
+        ("padding_idx", -1),
+        ("scale_grad_by_freq", False),
+        ("sparse", True),
+    ]
+
+
+def test_a_sparse_tensor_is_what_it_consists_of() -> None:
+    coo = torch.eye(4).to_sparse()
+    assert [tuple(part.shape) for part in compat.tensors_in([coo])] == [(2, 4), (4,)]
+    assert not compat.all_strided([coo, torch.ones(1)])
+    assert compat.all_strided([torch.ones(1), 2])
+
+
+def test_a_storage_keeps_its_identifier_while_it_is_known() -> None:
+    x = torch.ones(4)
+    known, first = compat.weak_storage(x), compat.storage_of(x)
+    del x
+    others = [torch.ones(4) for _ in range(20)]
+    assert first not in [compat.storage_of(other) for other in others]
+    assert known is not None
+
+
+def test_classes_that_wrap_tensors() -> None:
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    assert compat.is_wrapped([TwoTensor])
+    assert not compat.is_wrapped([torch.Tensor, torch.nn.Parameter])
+
+
+def test_how_float32_is_multiplied_is_restored() -> None:
+    matmul = torch.backends.cuda.matmul
+    before = compat.float32_products()
+    assert before == "ieee"
+    with compat.products_in_tf32():
+        assert compat.float32_products() == "tf32"
+        assert matmul.allow_tf32
+    assert (compat.float32_products(), matmul.allow_tf32) == (before, False)
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert compat.convolutions_in_tf32()
+
+
+def test_narrow_products() -> None:
+    x = torch.ones(16, 32, dtype=torch.int8)
+    assert compat.int8_product(x, x.t())().tolist() == [[32] * 16] * 16
+    narrow = torch.ones(16, 32).to(torch.float8_e4m3fn)
+    assert compat.float8_product(narrow, narrow.t())().tolist() == [[32] * 16] * 16
+    assert not compat.capturing()
+
+
 # ---- torch.compile ---------------------------------------------------------------------------------------------------
 
 
@@ -152,6 +239,37 @@ def test_whoever_captures_a_graph_is_told_first() -> None:
     with compat.before_each_graph_capture(refuse), pytest.raises(ValueError, match="no GPU"):
         graph.capture_begin(None)
     assert (calls, graph.capture_begin) == ([True], begin)
+
+
+def test_whoever_captures_or_replays_a_graph_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    class Graph:
+        def capture_begin(self) -> None:
+            calls.append("begin")
+
+        def capture_end(self) -> None:
+            calls.append("end")
+
+        def replay(self) -> None:
+            calls.append("replay")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    graph = Graph()
+
+    def told(what: str) -> Any:
+        return lambda *_: calls.append(what)
+
+    with compat.around_each_graph_capture(told("begun"), told("ending")), compat.before_each_graph_replay(told("seen")):
+        graph.capture_begin()
+        graph.capture_end()
+        graph.replay()
+    graph.replay()
+    assert calls == ["begin", "begun", "ending", "end", "seen", "replay", "replay"]
+
+
+def test_torchs_graph_has_the_methods_that_are_watched() -> None:
+    assert all(hasattr(torch.cuda.CUDAGraph, name) for name in ("capture_begin", "capture_end", "replay"))
 
 
 # ---- data loaders ----------------------------------------------------------------------------------------------------

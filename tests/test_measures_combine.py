@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from traces import TraceBuilder, clean, flags
 
-from proftrack.measures import combine
+from proftrack.measures import Measures, combine
 from proftrack.measures.combine import combine as combine_directly
 
 
@@ -98,3 +98,14 @@ def test_queues_and_delays() -> None:
     assert both.launch is not None
     assert both.launch.queue_depth_max == 1
     assert both.launch.launch_call_mean_us == 1
+
+
+def test_time_outside_of_operators_adds_up() -> None:
+    def cycle(us: float) -> Measures:
+        trace = TraceBuilder().step(0, at=0, dur=100).op("aten::mm", at=0, dur=5).work(1, launch=1, at=5, dur=us)
+        trace.launch(at=10, correlation=2).kernel("poly", at=30, dur=us, correlation=2)
+        trace.launch(name="cudaGraphLaunch", at=20, correlation=3).kernel("replayed", at=60, dur=us, correlation=3)
+        return trace.measures()
+
+    both = combine([cycle(10), cycle(20)])
+    assert (both.whole_us, both.launched_us, both.replayed_us) == ({"aten::mm": 30}, {"poly": 30}, 30)

@@ -205,3 +205,12 @@ def test_waits_over_gpu_work_are_what_a_host_without_waits_would_save() -> None:
     trace = TraceBuilder().step(0, at=0, dur=200).work(1, launch=5, at=10, dur=100).sync(at=20, dur=92)
     trace.sync(at=0, dur=300, thread=BACKWARD)
     assert trace.measures().waits_over_gpu_us == 90
+
+
+def test_a_sparse_product_is_not_told_by_its_shapes() -> None:
+    """aten::addmm of a sparse matrix has the shapes of a dense one, and launches cuSPARSE."""
+    for name, flops in (("sgemm", 2 * 8**3), ("void cusparse::csrmm_alg2_kernel<float>", None)):
+        trace = TraceBuilder().step(0, at=0, dur=100).op("aten::addmm", at=0, dur=10)
+        trace.events[-1]["args"] |= {"Input Dims": [[8, 8]] * 3, "Input type": ["float"] * 3}
+        [kernel] = trace.work(1, launch=1, at=5, dur=50, name=name).measures().kernels
+        assert kernel.flops == flops

@@ -15,6 +15,7 @@ from traces import TraceBuilder
 from proftrack import text as units
 from proftrack.analysis.pipeline import analyze_trace
 from proftrack.record import Record
+from proftrack.record.ceilings import StepWork
 from proftrack.record.figures import Flag, Kernel, Op
 from proftrack.record.verdict import Evidence, Verdict
 from proftrack.report import figures, html, markdown, terminal
@@ -221,12 +222,15 @@ def test_from_a_profiled_step_the_gain_is_a_bound_in_both_readings() -> None:
 
 
 def test_a_roofline_that_leaves_work_out_is_a_lower_bound_and_promises_nothing() -> None:
-    record = make_record(verdict=with_evidence(roofline_time_us=5))
+    part = StepWork(flops_by_dtype={"bfloat16": 1e6}, bytes=1e6, source="counted", uncounted_share=0.42)
+    record = make_record(verdict=with_evidence(roofline_time_us=5), work=part)
     t, b, r = time_bars(record)
     assert (t.text, b.text) == ("If everything but the GPU's work vanished: at most 2.5x faster", "")
-    assert r.label == "roofline: the least this device could need for the counted part"
+    left_out = "without 42.0 % of the GPU's time that was not counted"
+    assert r.label == f"roofline (a lower bound): the least this device could need, {left_out}"
     assert "| roofline R (a lower bound) | 5.00 us |" in note(record)
     assert any("attains at least 1.50 TFLOP/s" in text for text in remarks(record))
+    assert time_bars(make_record(verdict=with_evidence(roofline_time_us=5)))[1].text == ""  # kept before the share was
     whole = make_record(verdict=with_evidence(roofline_time_us=5, kernel_headroom=8))
     assert time_bars(whole)[1].text == "If every kernel reached the roofline: at most 8.0x faster"
     assert "| roofline R | 5.00 us |" in note(whole)

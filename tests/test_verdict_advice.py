@@ -10,7 +10,7 @@ from traces import TraceBuilder, flags
 
 from proftrack.measures import Measures, combine
 from proftrack.measures.waits import Wait
-from proftrack.record.ceilings import Ceilings, StepWork
+from proftrack.record.ceilings import REPLAYED_GRAPH, Ceilings, StepWork
 from proftrack.record.figures import IdleCause, IdleGap
 from proftrack.record.verdict import Cause, Regime, Verdict
 from proftrack.verdict.advice import Step, advise
@@ -441,8 +441,8 @@ def custom(custom_us: float) -> TraceBuilder:
 
 @pytest.mark.parametrize(("custom_us", "known"), [(80, True), (100, False), (600, False)])
 def test_no_kernel_headroom_from_a_part_of_the_work(custom_us: float, known: bool) -> None:
-    """A tenth of B = 900 us is 90 us. torch's own operators without FLOPs move data, which is counted."""
-    context = Context(step_time_us=1000, ceilings=CEILINGS, work=work(1e8, "aten.add", "flash_attn._forward"))
+    """A tenth of B = 900 us is 90 us."""
+    context = Context(step_time_us=1000, ceilings=CEILINGS, work=work(1e8, "flash_attn._forward"))
     verdict = judge(custom(custom_us).measures(), context).verdict
     assert (verdict.figure("kernel_headroom") is not None) is known
     assert verdict.figure("roofline_time_us") == 100
@@ -478,3 +478,96 @@ def test_arithmetic_alone_says_nothing_about_kernels_that_move_data(name: str, k
     verdict = judge(shaped(name).measures(), Context(step_time_us=1000, ceilings=CEILINGS)).verdict
     assert (verdict.figure("kernel_headroom") is not None) is known
     assert verdict.figure("roofline_time_us") == 2
+
+
+# ---- what is not counted ---------------------------------------------------------------------------------------------
+
+
+def mixed(*, replayed: str = "", direct: str = "", operator: str = "aten::mm") -> TraceBuilder:
+    """Steps of 1000 us: 600 us of a kernel of `operator`, 200 us of one of a graph, 100 us of one without either."""
+    trace = TraceBuilder()
+    for i in range(3):
+        at = i * 1000
+        trace.step(i, at=at, dur=1000).region("train", at=at, dur=1000)
+        trace.op("MyFunctionBackward", at=at, dur=40)
+        trace.op(operator, at=at, dur=5).work(10 * i + 1, launch=at + 1, at=at + 3, dur=600)
+        if replayed:
+            trace.call("cudaGraphLaunch", at=at + 10, dur=2, correlation=10 * i + 2)
+            trace.kernel(replayed, at=at + 610, dur=200, correlation=10 * i + 2)
+        if direct:
+            trace.launch(at=at + 20, correlation=10 * i + 3).kernel(
+                direct, at=at + 820, dur=100, correlation=10 * i + 3
+            )
+    return trace
+
+
+def share(trace: TraceBuilder, *uncounted: str, launched: tuple[str, ...] = ()) -> float:
+    counted = StepWork(
+        flops_by_dtype={"float32": 1e8},
+        bytes=1e6,
+        source="counted",
+        uncounted_ops=list(uncounted),
+        launched_kernels=list(launched),
+    )
+    return Context(step_time_us=1000, ceilings=CEILINGS, work=counted).uncounted_share(trace.measures())
+
+
+def test_kernels_without_an_operator_are_not_counted() -> None:
+    """A launch inside an autograd node, but in no operator: of Triton, or of an extension that bypasses torch."""
+    assert share(mixed(direct="flash_fwd_kernel")) == pytest.approx(100 / 700)
+    assert share(mixed(direct="triton_poi_fused_add_0")) == 0  # torch.compile's: the operators were counted
+    assert share(mixed(direct="triton_mine"), launched=("triton_mine",)) == pytest.approx(100 / 700)
+    assert share(mixed(direct="ncclDevKernel_AllReduce_Sum_f32_RING_LL")) == 0
+
+
+def test_a_replayed_graph_was_counted_at_its_capture() -> None:
+    assert share(mixed(replayed="nvjet_tst_128x64")) == 0
+    assert share(mixed(replayed="nvjet_tst_128x64"), REPLAYED_GRAPH) == pytest.approx(200 / 800)
+    assert share(mixed(replayed="poly_kernel"), launched=("poly_kernel",)) == pytest.approx(200 / 800)
+
+
+def test_an_operator_inside_a_graph_is_found_by_its_kernels() -> None:
+    sort = "at_cuda_detail::cub::DeviceRadixSortOnesweepKernel"
+    assert share(mixed(replayed=sort), "aten.sort") == pytest.approx(200 / 800)
+    # No kernel has its name: it may be any of the graph's.
+    assert share(mixed(replayed="fmha_kernel"), "mylib.attend") == pytest.approx(200 / 800)
+    assert share(mixed(replayed="fmha_kernel", operator="mylib::attend"), "mylib.attend") == pytest.approx(600 / 800)
+
+
+def test_what_is_not_counted_has_a_name() -> None:
+    context = Context(
+        step_time_us=1000,
+        ceilings=CEILINGS,
+        work=StepWork(
+            flops_by_dtype={"float32": 1e8},
+            bytes=1e6,
+            source="counted",
+            uncounted_ops=["aten.topk", "aten.sort"],
+            launched_kernels=["poly_kernel"],
+        ),
+    )
+    verdict = judge(mixed(direct="poly_kernel", operator="aten::sort").measures(), context).verdict
+    said = next(e.text for e in verdict.evidence if e.name == "roofline_time_us")
+    assert "100% of the GPU's time is in work that was not counted (aten::sort, aten::topk, poly_kernel)" in said
+    assert verdict.figure("kernel_headroom") is None
+
+
+def test_an_operator_that_calls_itself_is_left_out_once() -> None:
+    """aten::sort calls aten::sort: 100 of 900 us, not 200."""
+    trace = TraceBuilder()
+    for i in range(3):
+        at = i * 1000
+        trace.step(i, at=at, dur=1000).region("train", at=at, dur=1000)
+        trace.op("aten::sort", at=at, dur=20).op("aten::sort", at=at + 2, dur=10)
+        trace.work(10 * i + 1, launch=at + 4, at=at + 6, dur=100, name="radixSortKVInPlace")
+        trace.op("aten::mm", at=at + 30, dur=5).work(10 * i + 2, launch=at + 31, at=at + 110, dur=800)
+    assert share(trace, "aten.sort") == pytest.approx(100 / 900)
+
+
+def test_on_a_cpu_the_share_is_of_the_operators_time() -> None:
+    trace = TraceBuilder()
+    for i in range(3):
+        at = i * 1000
+        trace.step(i, at=at, dur=1000)
+        trace.op("aten::sort", at=at, dur=400).op("aten::sort", at=at + 2, dur=390).op("aten::mm", at=at + 400, dur=600)
+    assert share(trace, "aten.sort") == pytest.approx(400 / 1000)

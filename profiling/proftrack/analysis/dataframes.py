@@ -7,13 +7,13 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-import msgspec
 from msgspec import Struct
 
 from proftrack.analysis import trace_files
 from proftrack.analysis.pipeline import Analysis, analyze_traces
 from proftrack.analysis.trace_files import TraceFiles
 from proftrack.record import Record
+from proftrack.record.columns import columns_of, values_of
 from proftrack.record.figures import Kernel, Op, Region, Step
 from proftrack.record.ranks import Joint
 
@@ -28,7 +28,7 @@ class AnalyzedTrace:
     verdict   regime, cause, confidence, evidence, advice
     rank      None for a single trace that does not state its rank
     ops       name, category, calls, self_cpu_time_us, cpu_time_us, self_cuda_time_us, cuda_time_us
-    kernels   name, kind, calls, total_us, mean_us, min_us, max_us, share, limit, blocks, flops, bytes, roofline_us, ...
+    kernels   name, kind, calls, total_us, mean_us, min_us, max_us, share, limit, blocks, occupancy_waves, ...
     steps     step, host_us, self_cpu_time_us, self_cuda_time_us, gpu_events, kernels, launches
     regions   name, calls, cpu_time_us, gpu_busy_us, launches
     events    one row per event: ts_ns, dur_ns (integers), name, category, kind, pid, tid, device, stream, ...
@@ -152,9 +152,7 @@ def _frame(rows: Sequence[Struct], row_type: type[Struct]) -> pd.DataFrame:
     """One DataFrame row for each of `rows`; an empty frame still has its columns."""
     import pandas as pd
 
-    frame: pd.DataFrame = pd.DataFrame(
-        [msgspec.to_builtins(row) for row in rows], columns=list(row_type.__struct_encode_fields__)
-    )
+    frame: pd.DataFrame = pd.DataFrame([values_of(row) for row in rows], columns=columns_of(row_type))
     return frame
 
 

@@ -322,7 +322,11 @@ def _record(
 
 
 def _work(capture: Capture | None, measures: Measures) -> StepWork | None:
-    return Context(work=capture.work if capture else None).work_of(measures)
+    context = Context(work=capture.work if capture else None)
+    work = context.work_of(measures)
+    if work is None:
+        return None
+    return msgspec.structs.replace(work, uncounted_share=round(context.uncounted_share(measures), 4))
 
 
 def _rates(capture: Capture | None, measures: Measures, judged: Judgement) -> Rates | None:

@@ -11,6 +11,7 @@
     lockstep         ranks timed in lockstep
     call_costs       the cost of calling an operator on this CPU
     ceilings         attainable rates of the device, measured once and cached
+    op_flops         FLOPs of one call of an operator
     step_work        the least work that one step must do, counted
     dtype            the type that a workload computes in, and types that this device only emulates
     budget           how long a measurement may take, and which of its parts fit
@@ -36,6 +37,9 @@ Process-wide changes that capture makes, and why it needs them:
     DataLoader.__iter__ and the      while steps are timed: how long they wait for data. If another tool replaces them
     __next__ of its iterators        meanwhile, its own stay, and what they call is still timed, for nobody
     CUDAGraph.capture_begin          while variants run: a capture by one of them gets in the way of the next
+    CUDAGraph.capture_begin and _end while a workload is built and runs its first steps: what a graph does is counted
+    CUDAGraph.replay, Triton's run   while one step is counted: neither dispatches an operator
+    TF32 for products                while its ceiling is measured; then restored
     warnings.catch_warnings          around the first query for a GPU, and for NVIDIA's driver: the reason is quoted
     the current GPU                  of a rank that `torchrun` started through the command line
     sys.path, sys.modules            while a workload from a file is in use (`proftrack.experiment.workload`)

@@ -1,8 +1,9 @@
 """Attainable rates of this device, measured within seconds and kept in the user's cache.
 
 Arithmetic: square matmuls of random values (zeros run faster: they switch fewer transistors), the best of several
-sizes, small ones first, for the requested dtypes. Traffic: a copy far larger than any cache, bytes read plus bytes
-written. Best of several repeats, since a ceiling is what the device can do undisturbed.
+sizes, small ones first, for the requested dtypes; float8 and int8 by torch's scaled and integer products. Traffic: a
+copy far larger than any cache, bytes read plus bytes written. Best of several repeats, since a ceiling is what the
+device can do undisturbed.
 
 No figure takes more than CEILING_SECONDS: an emulated dtype, such as bfloat16 on a CPU without instructions for it, is
 measured with products that are small enough.
@@ -21,13 +22,17 @@ from typing import Any
 
 import msgspec
 
+from proftrack.capture import compat
 from proftrack.capture.call_costs import call_costs
 from proftrack.capture.cpu_load import Reading, load_between, read_load
 from proftrack.capture.device import Device
 from proftrack.record.ceilings import Ceilings
 
-DTYPES = ("bfloat16", "float16", "float32", "float64")
-"""The dtypes that have a ceiling."""
+DTYPES = ("bfloat16", "float16", "float32", "float64", "tfloat32", "float8_e4m3fn", "int8")
+"""The dtypes that have a ceiling, where the device has such a product. tfloat32: float32 that may be computed in TF32.
+
+float32 is computed as the program chose (`torch.set_float32_matmul_precision`)."""
+_GPU_ONLY = ("tfloat32", "float8_e4m3fn")
 CEILING_SECONDS = 2.0
 _GPU_SIZES = (1024, 4096, 8192)
 _CPU_SIZES = (256, 512, 1024, 2048)
@@ -50,7 +55,7 @@ def ceilings_of(device: Device, dtypes: Iterable[str] = DTYPES, *, fresh: bool =
     facts = _facts(device)
     path = cache_folder() / f"{_digest(facts)}.json"
     known = None if fresh else _cached(path)
-    missing = _missing(dtypes, known)
+    missing = _missing(device, dtypes, known)
     if known is not None and not missing:
         return known
     measured = measure(device, missing, known)
@@ -61,11 +66,11 @@ def ceilings_of(device: Device, dtypes: Iterable[str] = DTYPES, *, fresh: bool =
 def known_ceilings(device: Device, dtypes: Iterable[str]) -> Ceilings | None:
     """The ceilings for these dtypes if they were measured before; nothing is measured."""
     known = _cached(cache_folder() / f"{_digest(_facts(device))}.json")
-    return None if _missing(dtypes, known) else known
+    return None if _missing(device, dtypes, known) else known
 
 
-def _missing(dtypes: Iterable[str], known: Ceilings | None) -> list[str]:
-    wanted = set(dtypes)
+def _missing(device: Device, dtypes: Iterable[str], known: Ceilings | None) -> list[str]:
+    wanted = set(dtypes) - set(() if device.is_gpu else _GPU_ONLY)
     return [dtype for dtype in DTYPES if dtype in wanted and (known is None or dtype not in known.flops_per_s)]
 
 
@@ -81,14 +86,14 @@ def _facts(device: Device) -> dict[str, Any]:
 
     from proftrack.capture.environment import driver_version
 
-    facts: dict[str, Any] = {"device": device.name, "torch": str(torch.__version__), "type": device.type, "format": 2}
+    facts: dict[str, Any] = {"device": device.name, "torch": str(torch.__version__), "type": device.type, "format": 3}
     if device.is_gpu:
         properties = torch.cuda.get_device_properties(device.torch_device)
         facts |= {
             "driver": driver_version(),
             "multiprocessors": properties.multi_processor_count,
             "memory": properties.total_memory,
-            "float32_matmul": torch.get_float32_matmul_precision(),
+            "float32_matmul": compat.float32_products(),
         }
     else:
         facts |= {
@@ -159,8 +164,6 @@ def _matmul_rate(device: Device, dtype: str, within: float) -> float | None:
 
     None if the device has no matmul of this type or no memory for it.
     """
-    import torch
-
     best: float | None = None
     end = time.perf_counter() + within
     for n in _GPU_SIZES if device.is_gpu else _CPU_SIZES:
@@ -169,13 +172,27 @@ def _matmul_rate(device: Device, dtype: str, within: float) -> float | None:
         if best is not None and 3 * 2 * n**3 / best > left:
             break
         try:
-            x, w = (torch.randn(n, n, device=device.torch_device).to(getattr(torch, dtype)) for _ in range(2))
-            out = torch.empty_like(x)
-            seconds = _best(device, lambda x=x, w=w, out=out: torch.mm(x, w, out=out), left)  # type: ignore[misc]
-        except RuntimeError:  # out of memory, or not implemented
+            with compat.products_in_tf32() if dtype == "tfloat32" else contextlib.nullcontext():
+                seconds = _best(device, _product(device, dtype, n), left)
+        except (RuntimeError, AttributeError):  # out of memory, or not implemented
             continue
         best = max(2 * n**3 / seconds, best or 0.0)
     return best
+
+
+def _product(device: Device, dtype: str, n: int) -> Callable[[], Any]:
+    """A product of two n x n matrices of random values. float8: as if it had been scaled; int8: into int32."""
+    import torch
+
+    if dtype == "int8":
+        x, w = (torch.randint(-128, 128, (n, n), device=device.torch_device, dtype=torch.int8) for _ in range(2))
+        return compat.int8_product(x, w.t())
+    stored = getattr(torch, "float32" if dtype == "tfloat32" else dtype)
+    x, w = (torch.randn(n, n, device=device.torch_device).to(stored) for _ in range(2))
+    if dtype == "float8_e4m3fn":
+        return compat.float8_product(x, w.t())
+    out = torch.empty_like(x)
+    return lambda: torch.mm(x, w, out=out)
 
 
 def _copy_rate(device: Device) -> float:

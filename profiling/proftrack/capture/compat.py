@@ -82,17 +82,92 @@ def arguments_of(overload: Any) -> list[Any]:
     return list(overload._schema.arguments)
 
 
+def bound(overload: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """A call's arguments by the names in the operator's schema, defaults included."""
+    arguments = arguments_of(overload)
+    given = {**{each.name: value for each, value in zip(arguments, args, strict=False)}, **kwargs}
+    defaults = {each.name: each.default_value for each in arguments if each.has_default_value()}
+    return {each.name: given.get(each.name, defaults.get(each.name)) for each in arguments}
+
+
+def is_higher_order(overload: Any) -> bool:
+    """Whether a dispatch mode received an operator of operators (flex_attention, cond), which has no schema."""
+    import torch
+
+    return isinstance(overload, torch._ops.HigherOrderOperator)
+
+
+def is_composite(overload: Any, device_type: str, *, strided: bool = True) -> bool:
+    """Whether torch runs this operator as a composition of others on such a device.
+
+    With autograd a dispatch mode sees only the parts, under inference_mode the whole. `strided`: no argument is sparse.
+    """
+    import torch
+
+    has, name = torch._C._dispatch_has_kernel_for_dispatch_key, overload.name()
+    if not has(name, "CompositeImplicitAutograd"):
+        return False
+    backend = device_type.upper()
+    keys = [backend] if strided else [backend, f"Sparse{backend}", f"SparseCsr{backend}"]
+    return not any(has(name, key) for key in keys)
+
+
+def in_parts(overload: Any, args: Any, kwargs: Any) -> Any:
+    """Run a composite operator as torch does. `overload.decompose` may take a version in Python with other parts."""
+    import torch
+
+    return overload._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+
+def is_wrapped(types: Any) -> bool:
+    """Whether tensors are of classes that consist of other tensors, such as DTensor: the parts are dispatched next."""
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
+
+    return any(is_traceable_wrapper_subclass_type(each) for each in types)
+
+
 def tensors_in(tree: Any) -> list[Any]:
-    """The tensors in nested lists, tuples and dicts."""
+    """The tensors in nested lists, tuples and dicts; of a sparse tensor, the dense ones that it consists of."""
     import torch
     from torch.utils._pytree import tree_leaves
 
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    return [part for tensor in tensors for part in _dense_parts(tensor)]
+
+
+def all_strided(tree: Any) -> bool:
+    """Whether no tensor in a tree is sparse."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    return all(leaf.layout is torch.strided for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+
+
+def _dense_parts(tensor: Any) -> list[Any]:
+    import torch
+
+    layout = tensor.layout
+    if layout is torch.strided:
+        return [tensor]
+    if layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return []  # oneDNN's own layout: it has no storage to look at
 
 
 def storage_of(tensor: Any) -> int:
     """An identifier that tensors share exactly if they share memory, while both are alive."""
     return int(tensor.untyped_storage()._cdata)
+
+
+def weak_storage(tensor: Any) -> Any:
+    """While this object lives, `storage_of` the tensor is no other storage's, though its memory may be freed."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    return StorageWeakRef(tensor.untyped_storage())
 
 
 # ---- data loaders ----------------------------------------------------------------------------------------------------
@@ -135,6 +210,11 @@ def compile_counters() -> dict[str, dict[str, int]]:
     return {str(group): {str(k): int(v) for k, v in counts.items()} for group, counts in counters.items()}
 
 
+def has_compiled() -> bool:
+    """Whether this process has compiled code with torch.compile."""
+    return bool(compile_counters().get("stats", {}).get("unique_graphs"))
+
+
 def compiled(step: Callable[[], Any], mode: str) -> Any:
     """The step compiled, isolated from other steps of the same code if this torch supports it."""
     import torch
@@ -155,20 +235,158 @@ def eager() -> Iterator[None]:
         yield
 
 
+# ---- CUDA graphs, and kernels that Python launches itself ------------------------------------------------------------
+
+
 @contextlib.contextmanager
 def before_each_graph_capture(call: Callable[[], None]) -> Iterator[None]:
     """Call `call` before a CUDA graph is captured anywhere in this process."""
     import torch
 
+    with _before(torch.cuda.CUDAGraph, "capture_begin", lambda *_, **__: call()):
+        yield
+
+
+@contextlib.contextmanager
+def around_each_graph_capture(begun: Callable[[], None], ending: Callable[[Any], None]) -> Iterator[None]:
+    """Call `begun()` when the capture of a CUDA graph has begun and `ending(graph)` before it ends."""
+    import torch
+
     graph: Any = torch.cuda.CUDAGraph
     begin = graph.capture_begin
 
-    def begin_after_call(*arguments: Any, **named: Any) -> Any:
-        call()
-        return begin(*arguments, **named)
+    def begin_and_call(*arguments: Any, **named: Any) -> Any:
+        out = begin(*arguments, **named)
+        begun()
+        return out
 
-    graph.capture_begin = begin_after_call
+    graph.capture_begin = begin_and_call
+    try:
+        with _before(graph, "capture_end", ending):
+            yield
+    finally:
+        graph.capture_begin = begin
+
+
+@contextlib.contextmanager
+def before_each_graph_replay(call: Callable[[Any], None]) -> Iterator[None]:
+    """Call `call(graph)` before a CUDA graph is replayed from Python."""
+    import torch
+
+    with _before(torch.cuda.CUDAGraph, "replay", call):
+        yield
+
+
+@contextlib.contextmanager
+def before_each_triton_launch(call: Callable[[str], None]) -> Iterator[None]:
+    """Call `call(name)` before Python launches a Triton kernel of this name; a dispatch mode does not see that.
+
+    Has no effect if Triton is not in use, or has no `JITFunction.run` (all versions so far have it).
+    """
+    function: Any = getattr(sys.modules.get("triton.runtime.jit"), "JITFunction", None)
+    if not hasattr(function, "run"):
+        yield
+        return
+
+    def named(kernel: Any, *_: Any, warmup: bool = False, **__: Any) -> None:
+        if not warmup:
+            call(str(getattr(kernel, "__name__", "a Triton kernel")))
+
+    with _before(function, "run", named):
+        yield
+
+
+@contextlib.contextmanager
+def _before(owner: Any, method: str, call: Callable[..., Any]) -> Iterator[None]:
+    """Call `call` with a method's arguments before the method."""
+    original = getattr(owner, method)
+
+    def after_call(*arguments: Any, **named: Any) -> Any:
+        call(*arguments, **named)
+        return original(*arguments, **named)
+
+    setattr(owner, method, after_call)
     try:
         yield
     finally:
-        graph.capture_begin = begin
+        setattr(owner, method, original)
+
+
+def capturing() -> bool:
+    """Whether this thread records a CUDA graph, so that no value on the GPU can be read."""
+    import torch
+
+    return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+
+
+# ---- products of narrow types, and TF32 ------------------------------------------------------------------------------
+
+
+def float8_product(x: Any, columns: Any) -> Callable[[], Any]:
+    """A function that multiplies float8 matrices, the second stored by columns, to bfloat16 (with scales of one).
+
+    It raises RuntimeError if the device has no such product, AttributeError if torch has no `_scaled_mm`.
+    """
+    import torch
+
+    one = torch.ones((), device=x.device)
+    return lambda: torch._scaled_mm(
+        x, columns, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=x.is_cuda
+    )
+
+
+def int8_product(x: Any, columns: Any) -> Callable[[], Any]:
+    """A function that multiplies int8 matrices, the second stored by columns, to int32.
+
+    It raises RuntimeError if the device has no such product, AttributeError if torch has no `_int_mm`.
+    """
+    import torch
+
+    return lambda: torch._int_mm(x, columns)
+
+
+def float32_products() -> str:
+    """How products of float32 matrices are computed: `ieee`, `tf32` or another name of torch's."""
+    import torch
+
+    backend: Any = torch.backends.cuda.matmul
+    if _uses_new_precision(backend):
+        return str(backend.fp32_precision)
+    return "tf32" if backend.allow_tf32 else "ieee"
+
+
+def _uses_new_precision(backend: Any) -> bool:
+    """Whether the program has used the settings of torch 2.9, which forbid reading the older ones."""
+    try:
+        backend.allow_tf32  # noqa: B018  # reading is what raises
+    except RuntimeError:
+        return True
+    return False
+
+
+def convolutions_in_tf32() -> bool:
+    """Whether cuDNN may compute convolutions and recurrent layers of float32 in TF32, which is its default."""
+    import torch
+
+    backend: Any = torch.backends.cudnn
+    with contextlib.suppress(RuntimeError, AttributeError):
+        return bool(backend.allow_tf32)
+    return str(backend.conv.fp32_precision) != "ieee"  # the program mixes the old settings with the new
+
+
+@contextlib.contextmanager
+def products_in_tf32() -> Iterator[None]:
+    """Compute products of float32 matrices in TF32 inside, whatever the program chose."""
+    import torch
+
+    before, backend = float32_products(), torch.backends.cuda.matmul
+    if before == "tf32":
+        yield
+        return
+    new = _uses_new_precision(backend)
+    name, inside, after = ("fp32_precision", "tf32", before) if new else ("allow_tf32", True, False)
+    setattr(backend, name, inside)
+    try:
+        yield
+    finally:
+        setattr(backend, name, after)

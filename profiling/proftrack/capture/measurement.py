@@ -28,7 +28,7 @@ from proftrack.capture.profiling import (
     windows,
 )
 from proftrack.capture.result import Capture, Cycle
-from proftrack.capture.step_work import count_step
+from proftrack.capture.step_work import CapturedGraphs, count_step
 from proftrack.capture.timing import CPU_WARM_UP, FEWEST_STEPS, GPU_WARM_UP, Stopwatch, Warm, time_steps, warm_up
 from proftrack.errors import BudgetError, CaptureError, WorkloadError
 from proftrack.experiment import Experiment, workload
@@ -138,7 +138,10 @@ def opened(
     device, notes = bench.device, list(bench.notes)
     experiment = resolved(experiment, device)
     budget = Budget(experiment, timed_steps=timed_steps)
-    with contextlib.ExitStack() as stack:
+    graphs = CapturedGraphs(device.type)
+    with contextlib.ExitStack() as stack, contextlib.ExitStack() as before_timing:
+        if bench.calibrate and device.type == "cuda":
+            before_timing.enter_context(graphs.watching())
         with progress.phase("build", live=True):
             begin = time.perf_counter_ns()
             built = stack.enter_context(workload.open_step(build, device.torch_device, experiment.params))
@@ -156,7 +159,8 @@ def opened(
             experiment, bench, step, build_us, first_us, plan, notes, tokens_per_step=tokens, steps_run=first.steps
         )
         if bench.calibrate:
-            _count(built, subject, progress, pace)
+            _count(built, subject, graphs, progress, pace)
+        before_timing.close()
         progress.expect(plan.expected_seconds)
         yield subject
 
@@ -265,12 +269,12 @@ class _FirstSteps:
         return self._pace.agree(seconds) if self._pace is not None else seconds
 
 
-def _count(built: Step, subject: OpenWorkload, progress: Progress, pace: Pace | None) -> None:
+def _count(built: Step, subject: OpenWorkload, graphs: CapturedGraphs, progress: Progress, pace: Pace | None) -> None:
     """Count the step's work and get the ceilings to compare it with, as far as there is time."""
     plan, device = subject.plan, subject.device
     if plan.count:
         with progress.phase("count a step's work", live=True):
-            subject.work, note = count_step(built, device)
+            subject.work, note = count_step(built, device, graphs)
         subject.notes += [note] if note else []
         subject.steps_run += 1
     chosen = declared(subject.experiment)

@@ -16,6 +16,7 @@ loading      how long the recorded steps spent getting their data
 kernels      the kind of a kernel, by its name
 identifiers  the function in a kernel's name, and its words
 limits       what limits GPU work, and how busy time divides among the limits
+occupancy    how far kernels can fill the GPU, by registers, shared memory, block and grid
 work, costs  arithmetic and memory traffic, from operators' input shapes
 counted      the counted work's FLOPs per byte, against the device's ridge
 sites        which operator caused which GPU work

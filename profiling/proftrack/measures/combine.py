@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from proftrack.measures import idle, sites
+from proftrack.measures import idle, occupancy, sites
 from proftrack.measures.loading import Loading
 from proftrack.measures.measure import Measures
 from proftrack.measures.quality import FLAGS
@@ -69,6 +69,9 @@ def combine(parts: list[Measures]) -> Measures:
         collectives=[c for p in parts for c in p.collectives],
         modules=_combined_regions([r for p in parts for r in p.modules]),
         work=_combined_work(parts),
+        whole_us=_sum_by_key(p.whole_us for p in parts),
+        launched_us=_sum_by_key(p.launched_us for p in parts),
+        replayed_us=sum(p.replayed_us for p in parts),
         cpu=_combined_cpu(parts),
     )
 
@@ -173,6 +176,7 @@ def _merged_kernel(group: list[Kernel], total: float) -> Kernel:
         flops=_sum_if_all(k.flops for k in group),
         bytes=_sum_if_all(k.bytes for k in group),
         roofline_us=_sum_if_all(k.roofline_us for k in group),
+        occupancy=occupancy.combined([k.occupancy for k in group if k.occupancy is not None]),
     )
 
 

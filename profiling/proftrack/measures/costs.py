@@ -1,8 +1,9 @@
 """FLOPs and bytes of one operator from its recorded input shapes (`record_shapes=True`).
 
-FLOPs count a multiply-add as two, as torch.utils.flop_counter does; the formulas for convolution and attention are
-those in its documentation. Bytes are the least that the operator must move: each input once and the output once.
-The cost of an unknown operator is None, never 0.
+FLOPs count a multiply-add as two. The formulas are those that count a step's work (capture/op_flops.py), as far as
+shapes tell: of causal attention the half below the diagonal. Bytes are the least that the operator must move: each
+input once and the output once. The cost of an unknown operator is None, never 0; so is that of one whose work depends
+on values, such as the lengths of packed sequences.
 """
 
 from __future__ import annotations
@@ -39,10 +40,13 @@ DTYPE_OF_TYPE = {
     "float": "float32",
     "c10::BFloat16": "bfloat16",
     "c10::Half": "float16",
-    "c10::Float8_e4m3fn": "float8",
-    "c10::Float8_e5m2": "float8",
+    "c10::Float8_e4m3fn": "float8_e4m3fn",
+    "c10::Float8_e5m2": "float8_e4m3fn",
 }
-"""torch's name of each C++ type for which arithmetic rates are measured."""
+"""The type for which an arithmetic rate is measured, by C++ type; both types of float8 have one rate."""
+_TELL_TF32 = ("cudnn_convolution", "cudnn_convolution_transpose")
+"""Their last argument tells whether float32 may be computed in TF32."""
+_REAL_PARTS = {"c10::complex<float>": "float32", "c10::complex<double>": "float64"}
 
 
 class Cost(NamedTuple):
@@ -96,7 +100,16 @@ def cost_of(name: str, dims: bytes, types: bytes, concrete: bytes) -> Cost | Non
         return None
     if not (0 <= flops < LARGEST and 0 <= size < LARGEST):
         return None
-    return Cost(flops, size, DTYPE_OF_TYPE.get(kind, "other"))
+    return Cost(flops, size, _arithmetic(_bare(name), kind, call.concrete))
+
+
+def _arithmetic(bare: str, kind: str, concrete: list[str]) -> str:
+    """The type of an operator's arithmetic, from that of its first tensor."""
+    if bare == "_int_mm":
+        return "int8"
+    if bare in _TELL_TF32 and kind == "float" and concrete[-1:] == ["True"]:
+        return "tfloat32"
+    return _REAL_PARTS.get(kind, "other") if bare.startswith("_fft") else DTYPE_OF_TYPE.get(kind, "other")
 
 
 def _decode(raw: bytes) -> list[Any]:
@@ -140,19 +153,61 @@ def _linear(call: _Call) -> tuple[int, int]:
     return 2 * rows * x[-1] * weight[0], call.input_bytes() + rows * weight[0] * call.size(0)
 
 
-def _convolution(*, padding_first: bool) -> _Rule:
-    """x [N, C, spatial..], weight [O, C / groups, spatial..]; the backends' operators list padding before stride."""
+_SIZE_OF_SCALAR_TYPE = {"5": 2, "6": 4, "15": 2}
+"""Bytes of float16, float32 and bfloat16 by torch's number for them."""
+
+
+def _narrow(out_dtype: int | None, out_size: int = 1) -> _Rule:
+    """A product of float8 or int8: its result is wider. `out_dtype`: the index of the argument that tells the type."""
+
+    def rule(call: _Call) -> tuple[int, int]:
+        (m, k), (rows, n) = call.shape(0), call.shape(1)
+        if k != rows:
+            raise ValueError("shapes do not multiply")
+        chosen = call.concrete[out_dtype] if out_dtype is not None and out_dtype < len(call.concrete) else ""
+        return 2 * m * k * n, call.input_bytes() + m * n * _SIZE_OF_SCALAR_TYPE.get(chosen, out_size)
+
+    return rule
+
+
+def _grouped(call: _Call) -> tuple[int, int]:
+    """[T, K] x [G, K, N], [G, M, K] x [K, T], [M, T] x [T, N], [G, M, K] x [G, K, N]; T holds all groups."""
+    a, b = call.shape(0), call.shape(1)
+    batch = a[0] if len(a) == len(b) == 3 else 1
+    results = call.shape(2)[0] if len(a) == len(b) == 2 else batch  # as many as `offs` has groups
+    m, k, n = a[-2], a[-1], b[-1]
+    return 2 * batch * m * k * n, call.input_bytes() + results * m * n * max(call.size(0), 2)
+
+
+def _packed_weight(columns: Callable[[_Call], int]) -> _Rule:
+    """[M, K] and a weight in a form of its own, of so many columns."""
+
+    def rule(call: _Call) -> tuple[int, int]:
+        m, k = call.shape(0)
+        n = columns(call)
+        return 2 * m * k * n, call.input_bytes() + m * n * call.size(0)
+
+    return rule
+
+
+def _dot(call: _Call) -> tuple[int, int]:
+    return 2 * math.prod(call.shape(0)), call.input_bytes()
+
+
+def _convolution(order: str) -> _Rule:
+    """x [N, C, spatial..], weight [O, C / groups, spatial..]. `order`: which lists the operator takes, by initials.
+
+    p(adding), s(tride), d(ilation), k(ernel size). `aten::convolution` also tells whether it is transposed.
+    """
 
     def rule(call: _Call) -> tuple[int, int]:
         x, weight = call.shape(0), call.shape(1)
-        lists = [_ints(text) for text in call.concrete if text.startswith("[")]
-        stride, padding, dilation = lists[:3]
-        if padding_first:
-            stride, padding = padding, stride
-        elif call.concrete[6] == "True":
+        lists = dict(zip(order, (_ints(text) for text in call.concrete if text.startswith("[")), strict=False))
+        if order == "spd" and call.concrete[6] == "True":
             return _transposed_convolution(call)
+        dilation = lists.get("d", [1])
         out = [
-            (extent + 2 * _at(padding, i) - _at(dilation, i) * (kernel - 1) - 1) // _at(stride, i) + 1
+            (extent + 2 * _at(lists["p"], i) - _at(dilation, i) * (kernel - 1) - 1) // _at(lists["s"], i) + 1
             for i, (extent, kernel) in enumerate(zip(x[2:], weight[2:], strict=True))
         ]
         outputs = x[0] * weight[0] * math.prod(out)
@@ -161,40 +216,104 @@ def _convolution(*, padding_first: bool) -> _Rule:
     return rule
 
 
-def _transposed_convolution(call: _Call) -> tuple[int, int]:
-    """x [N, C, spatial..], weight [C, O / groups, spatial..]: each element of x is multiplied by the whole kernel."""
+def _transposed_convolution(call: _Call, order: str = "spde", groups: int = 8) -> tuple[int, int]:
+    """x [N, C, spatial..], weight [C, O / groups, spatial..]: each element of x is multiplied by the whole kernel.
+
+    `order`: as for `_convolution`, e(xtra) is the padding of the output. `groups`: the index of their number.
+    """
     x, weight = call.shape(0), call.shape(1)
-    stride, padding, dilation, extra = [_ints(text) for text in call.concrete if text.startswith("[")][:4]
+    lists = dict(zip(order, (_ints(text) for text in call.concrete if text.startswith("[")), strict=False))
+    stride, padding, dilation, extra = (lists[name] for name in "spde")
     out = [
         (extent - 1) * _at(stride, i) - 2 * _at(padding, i) + _at(dilation, i) * (kernel - 1) + _at(extra, i) + 1
         for i, (extent, kernel) in enumerate(zip(x[2:], weight[2:], strict=True))
     ]
-    outputs = x[0] * weight[1] * int(call.concrete[8]) * math.prod(out)
+    outputs = x[0] * weight[1] * int(call.concrete[groups]) * math.prod(out)
     return 2 * math.prod(x) * math.prod(weight[1:]), call.input_bytes() + outputs * call.size(0)
 
 
 def _convolution_backward(call: _Call) -> tuple[int, int]:
-    """Two products of the forward's size: one each for the input's and the weight's gradient."""
+    """A product of the forward's size for each gradient that is wanted: the input's and the weight's."""
     grad, x, weight = call.shape(0), call.shape(1), call.shape(2)
+    wanted = [flag.strip() == "True" for flag in call.concrete[-1].strip("[]").split(",")[:2]]
     through_kernel = x if call.concrete[7] == "True" else grad  # transposed: see above
-    moved = call.input_bytes() + (math.prod(x) + math.prod(weight)) * call.size(1)
-    return 2 * 2 * math.prod(through_kernel) * math.prod(weight[1:]), moved
+    written = sum(math.prod(shape) for shape, is_wanted in zip((x, weight), wanted, strict=True) if is_wanted)
+    flops = sum(wanted) * 2 * math.prod(through_kernel) * math.prod(weight[1:])
+    return flops, call.input_bytes() + written * call.size(1)
 
 
-def _attention(factor: float) -> _Rule:
-    """q [B, H, Sq, D], k [B, Hk, Sk, D], v: two products of B x H x Sq x Sk x D each (five in the backward)."""
+def _attention(causal: int, *, backward: bool = False, heads_first: bool = True, packed: int | None = None) -> _Rule:
+    """q, k, v: two products for each pair of query and key, five in the backward, which takes the gradient first.
+
+    The layout is [B, H, S, D] if `heads_first`, else [B, S, H, D]. `causal`: the index of the argument that tells
+    whether only the pairs below the diagonal count. `packed`: that of the ends of packed sequences, which shapes do not
+    tell.
+    """
 
     def rule(call: _Call) -> tuple[int, int]:
-        first = 0 if factor == 1 else 1  # the backward takes the output's gradient first
+        first = 1 if backward else 0
         q, k, v = call.shape(first), call.shape(first + 1), call.shape(first + 2)
         if not len(q) == len(k) == len(v) == 4:
             raise ValueError("not batched heads")
-        products = 2 * q[0] * q[1] * q[2] * k[2] * (q[3] + v[3])
-        outputs = math.prod(q[:3]) * v[3]
-        moved = sum(math.prod(s) for s in (q, k, v)) + outputs
-        return round(products * factor), round(moved * call.size(first) * (1 if factor == 1 else 2))
+        if packed is not None and packed < len(call.dims) and call.dims[packed]:
+            raise ValueError("the sequences are packed")
+        queries, keys = (q[2], k[2]) if heads_first else (q[1], k[1])
+        kind = call.concrete[causal] if causal < len(call.concrete) else ""
+        # The efficient kernels have a number: 1 is aligned at the top left, 2 at the bottom right.
+        bottom = kind == "2" or (kind == "True" and not heads_first)
+        pairs = _pairs_below(queries, keys, bottom) if kind in ("True", "1", "2") else queries * keys
+        heads = q[0] * (q[1] if heads_first else q[2])
+        width = 3 * q[3] + 2 * v[3] if backward else q[3] + v[3]
+        moved = sum(math.prod(s) for s in (q, k, v)) + math.prod(q[:3]) * v[3]
+        return 2 * heads * pairs * width, moved * call.size(first) * (2 if backward else 1)
 
     return rule
+
+
+def _pairs_below(queries: int, keys: int, bottom: bool) -> int:
+    """Pairs of a query and a key that is not later. `bottom`: the last ones are at the same time, else the first."""
+    both = min(queries, keys)
+    rest = queries * (keys - queries) * bottom if keys >= queries else (queries - keys) * keys * (not bottom)
+    return both * (both + 1) // 2 + rest
+
+
+def _recurrent(times: int) -> _Rule:
+    """input [T, B, C] and a list of weights, of which each matrix meets each element of each sequence once."""
+
+    def rule(call: _Call) -> tuple[int, int]:
+        x, weights = call.shape(0), call.dims[1]
+        elements, size = math.prod(x[:-1]), call.size(0)
+        products = sum(math.prod(shape) for shape in weights if len(shape) == 2)
+        hidden = next(shape for shape in weights if len(shape) == 2)[0]
+        moved = math.prod(x) + sum(math.prod(shape) for shape in weights) + elements * hidden // _MOST_GATES
+        return times * 2 * elements * products, times * moved * size
+
+    return rule
+
+
+_MOST_GATES = 4
+"""A weight has the rows of all gates, at most an LSTM's four; a result has those of one."""
+
+
+def _fourier(factor: float, last: int | None = None) -> _Rule:
+    """`factor` N log2 N for each transform of N points (http://www.fftw.org/speed/). `last`: where a size is told."""
+
+    def rule(call: _Call) -> tuple[int, int]:
+        shape, dims = list(call.shape(0)), _ints(call.concrete[1])
+        if last is not None:
+            shape[dims[-1]] = int(call.concrete[last])
+        points = math.prod(shape[d] for d in dims)
+        flops = factor * math.prod(shape) * math.log2(points) if points > 1 else 0.0
+        return round(flops), 2 * call.input_bytes()  # as many bytes come out as go in, give or take a column
+
+    return rule
+
+
+def _bag(call: _Call) -> tuple[int, int]:
+    """_embedding_bag(weight [V, D], indices, offsets): each row that is looked up is added to its bag."""
+    width, lookups, bags = call.shape(0)[1], math.prod(call.shape(1)), math.prod(call.shape(2))
+    indices = lookups * call.size(1) + bags * call.size(2)
+    return lookups * width, indices + (lookups + bags) * width * call.size(0)
 
 
 def _pointwise(call: _Call) -> tuple[int, int]:
@@ -274,19 +393,47 @@ _RULES: dict[str, _Rule] = {
     "addmv_": _matrix_vector(1),
     "linear": _linear,
     "mkldnn_linear": _linear,
-    "convolution": _convolution(padding_first=False),
-    "_convolution": _convolution(padding_first=False),
-    "cudnn_convolution": _convolution(padding_first=True),
-    "mkldnn_convolution": _convolution(padding_first=True),
-    "miopen_convolution": _convolution(padding_first=True),
+    "dot": _dot,
+    "vdot": _dot,
+    "_scaled_mm": _narrow(6),
+    "_int_mm": _narrow(None, 4),
+    "_grouped_mm": _grouped,
+    "_scaled_grouped_mm": _grouped,
+    "_weight_int8pack_mm": _packed_weight(lambda call: call.shape(1)[0]),
+    "_weight_int4pack_mm": _packed_weight(lambda call: call.shape(3)[1]),
+    "convolution": _convolution("spd"),
+    "_convolution": _convolution("spd"),
+    "cudnn_convolution": _convolution("psd"),
+    "cudnn_convolution_transpose": lambda call: _transposed_convolution(call, "pesd", groups=6),
+    "mkldnn_convolution": _convolution("psd"),
+    "miopen_convolution": _convolution("psd"),
+    "cudnn_convolution_relu": _convolution("spd_"),
+    "_conv_depthwise2d": _convolution("kspd"),
+    "conv_depthwise3d": _convolution("kspd"),
+    "_slow_conv2d_forward": _convolution("ksp"),
+    "slow_conv3d_forward": _convolution("ksp"),
     "convolution_backward": _convolution_backward,
-    "_scaled_dot_product_flash_attention": _attention(1),
-    "_scaled_dot_product_efficient_attention": _attention(1),
-    "_scaled_dot_product_cudnn_attention": _attention(1),
-    "_scaled_dot_product_flash_attention_for_cpu": _attention(1),
-    "_scaled_dot_product_flash_attention_backward": _attention(2.5),
-    "_scaled_dot_product_efficient_attention_backward": _attention(2.5),
-    "_scaled_dot_product_cudnn_attention_backward": _attention(2.5),
+    "_scaled_dot_product_flash_attention": _attention(4),
+    "_scaled_dot_product_efficient_attention": _attention(6),
+    "_scaled_dot_product_cudnn_attention": _attention(6),
+    "_scaled_dot_product_flash_attention_for_cpu": _attention(4),
+    "_scaled_dot_product_flash_attention_backward": _attention(11, backward=True),
+    "_scaled_dot_product_efficient_attention_backward": _attention(11, backward=True),
+    "_scaled_dot_product_cudnn_attention_backward": _attention(14, backward=True),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention(7, backward=True),
+    "_flash_attention_forward": _attention(8, heads_first=False, packed=3),
+    "_efficient_attention_forward": _attention(9, heads_first=False, packed=4),
+    "_cudnn_attention_forward": _attention(10, packed=4),
+    "_flash_attention_backward": _attention(11, backward=True, heads_first=False, packed=6),
+    "_efficient_attention_backward": _attention(14, backward=True, heads_first=False, packed=6),
+    "_cudnn_attention_backward": _attention(14, backward=True, packed=9),
+    "_cudnn_rnn": _recurrent(1),
+    "_cudnn_rnn_backward": _recurrent(2),
+    "_fft_c2c": _fourier(5.0),
+    "_fft_r2c": _fourier(2.5),
+    "_fft_c2r": _fourier(2.5, 3),
+    "_embedding_bag": _bag,
+    "_embedding_bag_forward_only": _bag,
     "copy_": _copy,
     "fill_": _fill,
     "zero_": _fill,
@@ -305,7 +452,10 @@ _OVERLOAD = re.compile(r"\.[a-zA-Z]\w*$")
 
 def _rule(name: str) -> _Rule | None:
     """The rule for `aten::add` or `aten::add.Tensor`; None if there is none."""
-    namespace, _, bare = name.rpartition("::")
-    if namespace not in ("aten", "mkldnn", ""):
-        return None
-    return _RULES.get(_OVERLOAD.sub("", bare))
+    namespace = name.rpartition("::")[0]
+    return _RULES.get(_bare(name)) if namespace in ("aten", "mkldnn", "") else None
+
+
+def _bare(name: str) -> str:
+    """`add` for `aten::add.Tensor`."""
+    return _OVERLOAD.sub("", name.rpartition("::")[2])

@@ -94,7 +94,7 @@ def _ridges(dtypes: list[str], ceilings: Ceilings | None) -> tuple[Floats, Float
     """
     low, high = [], []
     for dtype in dtypes:
-        rate = ceilings.flops_per_s.get(dtype) if ceilings else None
+        rate = ceilings.rate(dtype) if ceilings else None
         if dtype == "other":
             bounds = (np.inf, np.inf)
         elif ceilings and rate:

@@ -89,6 +89,12 @@ class Measures:
     """Host rows recorded in the window, including Python functions."""
     work: TraceWork | None = None
     """None if no shapes were recorded."""
+    whole_us: dict[str, float] = field(default_factory=dict)
+    """Time of each operator with all that it calls, on the GPU; on the CPU if there is no GPU work."""
+    launched_us: dict[str, float] = field(default_factory=dict)
+    """Time of kernels that the host launched without an operator, by name."""
+    replayed_us: float = 0.0
+    """Time of kernels that CUDA graphs launched."""
     cpu: CpuWork | None = None
     """Only for a trace without GPU work, and only with ceilings."""
     other_us: dict[str, float] = field(default_factory=dict)
@@ -169,11 +175,13 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         windows = without_unseen_queue(seen, windows)
     owner = tables.launching_row(table, seen.forest, seen.links)
     operators = work.operator_costs(table, seen.forest)
+    operators = work.without_sparse(table, seen.links.gpu, owner, operators)
     costs = work.gpu_costs(table, seen.links.gpu, owner, operators, ceilings)
     classes = limits.classes_of(seen, owner, costs)
     gpu = _gpu_part(seen, windows, classes, outliers)
     shapes = len(table.signatures) > 0 and len(seen.forest.rows) > 0
     owned = work.Owned(seen.links.gpu, owner, operators, costs)
+    outside = work.outside_operators(table, seen.forest, seen.links)
     own = (seen.owned.step != NONE) & ~np.isin(seen.owned.step, [outlier.step for outlier in outliers])
     return Measures(
         window=_window(seen, windows),
@@ -201,6 +209,9 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         compiling_us=_compiling(seen, outliers),
         modules=tables.modules(table, seen.links),
         work=work.trace_work(table, seen.forest, owned, own) if shapes else None,
+        whole_us=tables.whole_times(table, seen.forest, seen.links, owner),
+        launched_us=outside.launched_us,
+        replayed_us=outside.replayed_us,
         cpu=work.cpu_work(work.cpu_calls(table, seen.forest, operators), ceilings)
         if ceilings and not len(seen.links.gpu)
         else None,

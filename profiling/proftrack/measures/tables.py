@@ -12,6 +12,7 @@ from proftrack.measures.intervals import Intervals, union, union_by_group
 from proftrack.measures.kernels import kind_of_copy, kind_of_kernel
 from proftrack.measures.links import Links
 from proftrack.measures.nesting import Forest
+from proftrack.measures.occupancy import occupancies
 from proftrack.measures.window import Ownership, Steps
 from proftrack.measures.work import GpuCosts
 from proftrack.record.figures import Device, Kernel, KernelKind, Launch, Limit, Op, Region, Step, Stream
@@ -67,6 +68,28 @@ def operators(table: EventTable, forest: Forest, links: Links, owner: Ints) -> l
     return sorted(ops, key=lambda op: (-op.self_cuda_time_us, -op.self_cpu_time_us, op.name))
 
 
+def whole_times(table: EventTable, forest: Forest, links: Links, owner: Ints) -> dict[str, float]:
+    """Microseconds of each operator with all that it calls: of its GPU work or, without any GPU work, on the CPU.
+
+    An operator that calls itself counts once, so that no time counts twice for one name. `owner`: from `launching_row`.
+    """
+    rows = forest.rows
+    if not len(rows):
+        return {}
+    if len(links.gpu):
+        own = np.zeros(len(rows), dtype=np.int64)
+        np.add.at(own, owner[owner != NONE], table.dur[links.gpu][owner != NONE])
+        time = forest.subtree_sums(own)
+    else:
+        time = table.dur[rows]
+    parent = np.maximum(forest.parent, 0)
+    nested = (forest.parent != NONE) & (table.name[rows[parent]] == table.name[rows])
+    outer = table.of_kind(Kind.CPU_OP)[rows] & ~nested
+    unique, group = distinct(table.name[rows[outer]].astype(np.int64), len(table.names))
+    sums = _sums(group, time[outer], len(unique))
+    return {table.names[name]: ns / 1000 for name, ns in zip(unique.tolist(), sums.tolist(), strict=True)}
+
+
 def launching_row(table: EventTable, forest: Forest, links: Links) -> Ints:
     """For each piece of GPU work, the position in the forest of the operator or annotation that launched it.
 
@@ -100,6 +123,7 @@ def gpu_work(table: EventTable, links: Links, limit: dict[Limit, Bools], costs: 
     order = np.argsort(dur, kind="stable")
     longest[group[order]] = table.blocks[gpu][order]
     work = _work_by_group(table, gpu, group, count, costs)
+    occupied = occupancies(table, gpu, group, count)
     names = list(limit)
     largest = np.argmax([_sums(group, np.where(limit[name], dur, 0), count) for name in names], axis=0)
     kernels = []
@@ -118,6 +142,7 @@ def gpu_work(table: EventTable, links: Links, limit: dict[Limit, Bools], costs: 
                 limit=names[int(largest[i])] if total[i] else "unknown",
                 blocks=int(longest[i]) if longest[i] != NONE else None,
                 small_us=int(small[i]) / 1000,
+                occupancy=occupied[i],
                 **work[i],
             )
         )

@@ -11,10 +11,13 @@ import numpy.typing as npt
 
 from proftrack.measures.costs import Cost, cost_of
 from proftrack.measures.intervals import union
+from proftrack.measures.kernels import kind_of_kernel
+from proftrack.measures.links import Links
 from proftrack.measures.nesting import Forest
 from proftrack.record.ceilings import PARALLEL, Ceilings
 from proftrack.record.figures import CpuCalls, CpuTrace, CpuWork, Limit, TraceWork
 from proftrack.trace.categories import Kind
+from proftrack.trace.codes import distinct
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 Floats = npt.NDArray[np.float64]
@@ -51,7 +54,14 @@ def operator_costs(table: EventTable, forest: Forest) -> OperatorCosts:
 
 def _cost(table: EventTable, code: int) -> Cost | None:
     name, signature = divmod(code, max(len(table.signatures), 1))
-    return cost_of(table.names[name], *table.signatures[signature])
+    cost = cost_of(table.names[name], *table.signatures[signature])
+    if cost is not None and cost.dtype == "float32" and table.names[name] in _MAY_USE_TF32 and table.gpu_work.any():
+        return cost._replace(dtype="tfloat32")
+    return cost
+
+
+_MAY_USE_TF32 = ("aten::convolution_backward", "aten::_cudnn_rnn", "aten::_cudnn_rnn_backward")
+"""Operators of cuDNN, which computes float32 in TF32 unless it is told not to; their arguments do not say."""
 
 
 class GpuCosts(NamedTuple):
@@ -68,6 +78,19 @@ class GpuCosts(NamedTuple):
     def roofline_us(self) -> Floats:
         """The larger of the two."""
         return np.fmax(self.arithmetic_us, self.bandwidth_us)
+
+
+_SPARSE = "cusparse"
+
+
+def without_sparse(table: EventTable, gpu: Ints, owner: Ints, costs: OperatorCosts) -> OperatorCosts:
+    """The costs without those of products that launched kernels for sparse matrices: shapes do not tell their work."""
+    sparse = owner[(owner != NONE) & table.named(lambda name: _SPARSE in name)[gpu]]
+    if not len(sparse) or not len(costs.known):
+        return costs
+    known = costs.known.copy()
+    known[sparse] = False
+    return costs._replace(known=known)
 
 
 def gpu_costs(table: EventTable, gpu: Ints, owner: Ints, costs: OperatorCosts, ceilings: Ceilings | None) -> GpuCosts:
@@ -92,8 +115,9 @@ def gpu_costs(table: EventTable, gpu: Ints, owner: Ints, costs: OperatorCosts, c
 
 def _rates(costs: OperatorCosts, ceilings: Ceilings | None) -> Floats:
     """FLOP/s by dtype code; infinite for `other` types: indices and flags do no arithmetic that could limit a GPU."""
-    rates = ceilings.flops_per_s if ceilings else {}
-    return np.array([rates.get(d, np.inf if d == "other" else np.nan) for d in costs.dtypes])
+    rates = [ceilings.rate(dtype) if ceilings else None for dtype in costs.dtypes]
+    unknown = [np.inf if dtype == "other" else np.nan for dtype in costs.dtypes]
+    return np.array([other if rate is None else rate for rate, other in zip(rates, unknown, strict=True)])
 
 
 class Owned(NamedTuple):
@@ -121,6 +145,39 @@ def trace_work(table: EventTable, forest: Forest, owned: Owned, own: Bools) -> T
     uncounted_ns = np.bincount(group, weights=table.dur[gpu[missing]], minlength=len(unique))
     largest = [table.names[unique[i]] for i in np.argsort(-uncounted_ns)[:5].tolist()]
     return TraceWork(flops_by_dtype=flops, uncounted_us=float(uncounted_ns.sum()) / 1000, uncounted=largest)
+
+
+class Outside(NamedTuple):
+    """Kernels that no operator launched: no dispatch counter saw them as they ran."""
+
+    launched_us: dict[str, float]
+    """Time of those that the host launched one by one (Triton, extensions that bypass torch), by name."""
+    replayed_us: float
+    """Time of those that CUDA graphs launched."""
+
+
+def outside_operators(table: EventTable, forest: Forest, links: Links) -> Outside:
+    """The kernels launched by no operator. Collectives have none around them, and no work to count."""
+    kernel = (table.kind[links.gpu] == Kind.KERNEL) & (links.launch != NONE)
+    by_graph = np.isin(links.launch, links.calls[links.graph_calls])
+    inside = np.zeros(len(links.gpu), dtype=bool)
+    if len(forest.rows):
+        is_operator = (table.of_kind(Kind.CPU_OP) & table.named(_is_operator))[forest.rows]
+        at = np.where(links.launch == NONE, NONE, forest.position_of(len(table))[links.launch])
+        inside = forest.nearest(at, is_operator) != NONE
+    rows = links.gpu[kernel & ~by_graph & ~inside]
+    names, group = distinct(table.name[rows].astype(np.int64), len(table.names))
+    total = np.bincount(group, weights=table.dur[rows], minlength=len(names)) / 1000
+    launched = {table.names[name]: us for name, us in zip(names.tolist(), total.tolist(), strict=True)}
+    return Outside(
+        {name: us for name, us in launched.items() if kind_of_kernel(name) != "communication"},
+        float(table.dur[links.gpu[kernel & by_graph]].sum()) / 1000,
+    )
+
+
+def _is_operator(name: str) -> bool:
+    """Whether a row of an operator's category is one: autograd's nodes and compiled regions are named differently."""
+    return "::" in name and not name.startswith("autograd::")
 
 
 OFF_RIDGE = 2.0
@@ -190,7 +247,7 @@ def _limit(op: CpuCalls, ceilings: Ceilings) -> Limit:
     """What limits an operator: arithmetic, bandwidth, or unknown if its shapes or the ceilings do not tell."""
     if op.flops is None or op.bytes is None:
         return "unknown"
-    rate = ceilings.flops_per_s.get(op.dtype or "")
+    rate = ceilings.rate(op.dtype or "")
     if rate is None and op.dtype != "other" and op.flops > op.bytes:
         return "unknown"
     arithmetic = op.flops / rate * 1e6 if rate is not None else 0.0

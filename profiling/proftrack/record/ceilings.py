@@ -10,6 +10,10 @@ PARALLEL = "(a call on all threads)"
 """A key of `Ceilings.call_us` that is not an operator: the price of waking the threads, measured with a 128 KB fill."""
 
 
+REPLAYED_GRAPH = "(a replayed CUDA graph)"
+"""An entry of `StepWork.uncounted_ops` that is no operator: the capture of that graph was not seen."""
+
+
 class Ceilings(Struct, frozen=True, kw_only=True):
     """Attainable rates of one device with one driver and one torch."""
 
@@ -28,9 +32,14 @@ class Ceilings(Struct, frozen=True, kw_only=True):
     measured_ns: int = 0
     """Epoch nanoseconds."""
 
+    def rate(self, dtype: str) -> float | None:
+        """FLOP/s of this dtype, None if unknown. Where TF32 was not measured, float32 that may use it has its own."""
+        own = self.flops_per_s.get(dtype)
+        return self.flops_per_s.get("float32") if own is None and dtype == "tfloat32" else own
+
     def time_us(self, flops: float, size: float, dtype: str) -> float | None:
         """Roofline time of this much work; None if the rate for this dtype is unknown and FLOPs matter."""
-        rate = self.flops_per_s.get(dtype)
+        rate = self.rate(dtype)
         moving = size / self.bytes_per_s * 1e6
         if rate is None:
             return moving if flops <= size else None
@@ -38,7 +47,7 @@ class Ceilings(Struct, frozen=True, kw_only=True):
 
 
 class StepWork(Struct, frozen=True, kw_only=True):
-    """The least work of one step."""
+    """The least work of one step. A lower bound if parts of it were not counted (`uncounted_share`)."""
 
     flops_by_dtype: dict[str, float]
     bytes: float | None
@@ -48,7 +57,11 @@ class StepWork(Struct, frozen=True, kw_only=True):
     dtypes: list[str] = []
     """Floating types that the step's operators take, by torch's names; empty if they were not counted."""
     uncounted_ops: list[str] = []
-    """Operators with FLOPs unknown to the counter (they may have none)."""
+    """Operators whose work is neither in the FLOPs nor in the bytes, such as `aten.sort` and custom ones."""
+    launched_kernels: list[str] = []
+    """Kernels that Python launched without an operator (Triton), which no counter sees: their work is not counted."""
+    uncounted_share: float | None = None
+    """Share of the GPU's time in work that was not counted, by the trace; None if there is no trace to tell it."""
 
     @property
     def flops(self) -> float:
@@ -58,11 +71,12 @@ class StepWork(Struct, frozen=True, kw_only=True):
     def roofline_time_us(self, ceilings: Ceilings) -> float | None:
         """R: the larger of FLOPs / attainable rate and least bytes / attainable bandwidth (Williams et al., 2009).
 
-        None if a rate is unknown or nothing was counted. Without bytes it is the arithmetic alone.
+        What was not counted is not in it, so that it is a lower bound in any case. None if a rate is unknown or nothing
+        was counted. Without bytes it is the arithmetic alone.
         """
         arithmetic = 0.0
         for dtype, flops in self.flops_by_dtype.items():
-            rate = ceilings.flops_per_s.get(dtype)
+            rate = ceilings.rate(dtype)
             if rate is None:
                 return None
             arithmetic += flops / rate * 1e6

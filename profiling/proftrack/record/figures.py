@@ -42,6 +42,10 @@ KernelKind = Literal[
 ]
 """The kind of a piece of GPU work, judged by its name."""
 
+OccupancyLimit = Literal["threads", "registers", "shared memory", "blocks", "grid"]
+"""What lets no more warps of a kernel run at a time: what a multiprocessor has for threads, registers, shared memory or
+blocks, or a grid with too few blocks."""
+
 EXCLUDED_REGION = "proftrack: excluded"
 """The region that capture puts around what runs inside a loop but is no part of a step, as evaluation is."""
 LOADING_REGION = "proftrack: loading"
@@ -155,6 +159,40 @@ class Op(Struct, frozen=True, kw_only=True):
     """The same, including the rows nested in them."""
 
 
+class Occupancy(Struct, frozen=True, kw_only=True):
+    """How far a kernel's launches can fill the GPU. Derived from the registers, shared memory, block and grid in its
+    trace rows and the limits of the device; nothing here is measured.
+
+    Launches differ: the first figures are means over them, weighed by their time.
+    """
+
+    theoretical: float
+    """Warps that run on a multiprocessor at a time over the most that can, 0..1, with enough blocks for all."""
+    at_most: float
+    """The same over the whole device, where a grid may have too few blocks."""
+    waves: float
+    """Blocks over those that the device runs at a time; below 1 if the grid does not fill it."""
+    last_wave_share: float
+    """How far the last wave fills the device, 0..1; 1 if its blocks come out even."""
+    tail: float
+    """Share of all waves' places for blocks that stay empty, all of them in the last wave."""
+    limited_by: list[OccupancyLimit]
+    """What binds in most of the time: raising one of several alone wins nothing. `grid` if there is less than a wave,
+    `threads` alone if every warp has a place."""
+    covered_us: float
+    """Time of the launches that these figures are of: those whose rows say everything."""
+    blocks_per_sm: int
+    """Of the shape with most of that time, like the rest: blocks that a multiprocessor runs at a time."""
+    registers: int
+    """Of each thread."""
+    shared_bytes: int
+    """Of each block, static and dynamic."""
+    block_threads: int
+    """Threads of each block."""
+    shape_share: float
+    """That shape's share of the time."""
+
+
 class Kernel(Struct, frozen=True, kw_only=True):
     """All GPU work of one name: kernels, copies and memory sets."""
 
@@ -178,6 +216,8 @@ class Kernel(Struct, frozen=True, kw_only=True):
     """The least that the operators must move; for copies and sets, the bytes that they moved."""
     roofline_us: float | None = None
     """Least time for that work on this device; None without ceilings."""
+    occupancy: Occupancy | None = None
+    """None for copies and sets, and where the rows or the device's limits do not tell."""
 
     @property
     def intensity(self) -> float | None:

@@ -18,6 +18,7 @@ from proftrack import record as records
 from proftrack.analysis.pipeline import Analysis
 from proftrack.errors import ProftrackError, UsageError
 from proftrack.record import Record
+from proftrack.record.columns import columns_of, values_of
 from proftrack.record.figures import Kernel, Op
 from proftrack.report import artifacts, key_averages
 from proftrack.rundir.layout import DIFF, EVENTS, KERNELS, KEY_AVERAGES, MADE_AGAIN, OPS, RECORD, TRACES
@@ -119,6 +120,5 @@ def _to_disk(folder: Path) -> None:
 
 def _write_table(path: Path, rows: list[Any], kind: type[msgspec.Struct]) -> None:
     """Write a table in the format of mlflow.log_table: columns, and a list of values for each row."""
-    columns = [field.name for field in msgspec.structs.fields(kind)]
-    data = [[getattr(row, column) for column in columns] for row in rows]
-    path.write_bytes(msgspec.json.encode({"columns": columns, "data": data}))
+    table = {"columns": columns_of(kind), "data": [values_of(row) for row in rows]}
+    path.write_bytes(msgspec.json.encode(table))

@@ -9,8 +9,8 @@ import numpy as np
 
 from proftrack.errors import TraceError
 from proftrack.trace.categories import Kind
-from proftrack.trace.codes import paired
-from proftrack.trace.table import NONE, EventTable, Notes, TraceMeta
+from proftrack.trace.codes import grouped, paired
+from proftrack.trace.table import NONE, Codes, EventTable, Ints, LaunchConfig, Notes, TraceMeta
 
 MAX_BYTES = 8 << 30
 ROWS_ALWAYS = 1_000_000
@@ -31,10 +31,15 @@ COLUMNS = {
     "external_id": "torch's number of the operator, else null",
     "ev_idx": "order in which torch recorded it, else null",
     "blocks": "thread blocks of a kernel, else null",
+    "block_threads": "threads of each of its blocks, else null",
+    "registers": "registers of each of its threads, else null",
+    "shared_bytes": "shared memory of each of its blocks, static and dynamic, else null",
     "bytes": "moved by a copy or set, else null",
     "input_dims": "an operator's input shapes as JSON, else null",
 }
 """Columns of events.parquet."""
+_ADDED = ("block_threads", "registers", "shared_bytes")
+"""Columns that the first version did not write."""
 
 
 def write_events(tables: list[EventTable], path: Path) -> None:
@@ -78,11 +83,18 @@ def _arrow(pa: Any, cycle: int, table: EventTable) -> Any:
             "correlation": optional(table.correlation),
             "external_id": optional(table.external_id),
             "ev_idx": optional(table.ev_idx),
-            "blocks": optional(table.blocks),
+            **{name: optional(values) for name, values in _configs_of(table).items()},
             "bytes": optional(table.size),
             "input_dims": coded(table.signature, [dims.decode("utf-8", "replace") for dims, _, _ in table.signatures]),
         }
     )
+
+
+def _configs_of(table: EventTable) -> dict[str, Any]:
+    """A column for each field of LaunchConfig."""
+    unknown = LaunchConfig(NONE, NONE, NONE, NONE)
+    values = np.array([*table.configs, unknown], dtype=np.int64)[table.config]  # the last is for rows without one
+    return {name: values[:, i] for i, name in enumerate(LaunchConfig._fields)}
 
 
 def _text(value: str | None) -> str | None:
@@ -105,7 +117,7 @@ def read_events(path: Path) -> list[EventTable]:
         whole = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
         raise TraceError(f"{path}: cannot be read ({error})", "name the trace itself") from error
-    missing = [name for name in COLUMNS if name not in whole.column_names]
+    missing = [name for name in COLUMNS if name not in (*whole.column_names, *_ADDED)]
     if missing:
         raise TraceError(
             f"{path}: not an events.parquet of proftrack: it has no column {missing[0]}", "name the trace itself"
@@ -128,6 +140,8 @@ def _refuse_bomb(path: Path, meta: Any) -> None:
 
 def _table(rows: Any) -> EventTable:
     def column(name: str, dtype: Any = np.int64) -> Any:
+        if name in _ADDED and name not in rows.column_names:
+            return np.full(len(rows), NONE, dtype=dtype)
         return rows[name].fill_null(NONE).to_numpy().astype(dtype)
 
     def coded(name: str) -> tuple[Any, list[str]]:
@@ -144,6 +158,7 @@ def _table(rows: Any) -> EventTable:
     device = column("device", np.int32)
     stream, streams = coded("stream")
     lane, lanes = paired(device, stream)
+    config, configs = _configs([column(field) for field in LaunchConfig._fields])
     kinds = np.array([Kind[each.upper()] for each in words] or [Kind.OTHER], dtype=np.int8)
     return EventTable(
         ts=column("ts_ns"),
@@ -158,7 +173,7 @@ def _table(rows: Any) -> EventTable:
         correlation=column("correlation"),
         external_id=column("external_id"),
         ev_idx=column("ev_idx"),
-        blocks=column("blocks"),
+        config=config,
         size=column("bytes"),
         signature=signature,
         meeting=np.full(len(signature), NONE, dtype=np.int32),
@@ -166,12 +181,22 @@ def _table(rows: Any) -> EventTable:
         categories=categories,
         threads=[(_decoded(pids, p), _decoded(tids, t)) for p, t in threads],
         lanes=[(d, _decoded(streams, s)) for d, s in lanes],
+        configs=configs,
         signatures=[(dims.encode(), b"", b"") for dims in shapes],
         meetings=[],
         meta=TraceMeta(),
         notes=Notes(),
         origin_ns=0,
     )
+
+
+def _configs(fields: list[Ints]) -> tuple[Codes, list[LaunchConfig]]:
+    """The columns of LaunchConfig's fields as one column of codes, and what each code stands for."""
+    codes = np.full(len(fields[0]), NONE, dtype=np.int32)
+    rows = np.flatnonzero(np.any([values != NONE for values in fields], axis=0))
+    of_rows = [values[rows] for values in fields]
+    first, codes[rows] = grouped([np.unique(values, return_inverse=True)[1] for values in of_rows])
+    return codes, [LaunchConfig(*each) for each in zip(*(values[first].tolist() for values in of_rows), strict=True)]
 
 
 def _decoded(texts: list[str], code: int) -> str:

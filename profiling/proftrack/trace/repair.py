@@ -22,6 +22,7 @@ SHORT = 1 << 14
 MAX_TRIES = 8
 """How many possible ends of a broken event are tried: bounds the work for one that cannot be repaired."""
 
+_NO_ARGS = Args()
 _BLANK = re.compile(rb"[ \t\r\n]*")
 _KEYS = rb'\{[ \t\r\n]*"(?:ph|cat|name|pid|tid|ts|dur|tts|tdur|args|id|s|bp|cname|sf)"[ \t\r\n]*:'
 _EVENT = re.compile(_KEYS)
@@ -218,7 +219,7 @@ def _row(event: dict[str, Any]) -> ExactRow:
 def _args(values: dict[str, Any]) -> Args:
     known = {f.name: values[f.encode_name] for f in msgspec.structs.fields(Args) if f.encode_name in values}
     for name, value in known.items():
-        if name in ("grid", "dims", "types", "concrete"):
+        if getattr(_NO_ARGS, name) is ABSENT:
             known[name] = Raw(json.dumps(value, default=float).encode())
         elif isinstance(value, Decimal):
             known[name] = float(value)

@@ -18,7 +18,7 @@ from proftrack.trace import legacy
 from proftrack.trace.categories import GPU_KINDS, Kind, kind_of
 from proftrack.trace.codes import Numbering, paired
 from proftrack.trace.duplicates import duplicates
-from proftrack.trace.table import NONE, Codes, EventTable, Ints, Meeting, Notes, TraceMeta
+from proftrack.trace.table import NONE, Codes, EventTable, Ints, LaunchConfig, Meeting, Notes, TraceMeta
 
 Column = Sequence[Any]
 """One field of many rows, as decoded."""
@@ -38,6 +38,9 @@ class Args(Struct, gc=False):
     device: Any = None
     stream: Any = None
     grid: Raw = ABSENT
+    block: Raw = ABSENT
+    registers: Any = field(default=None, name="registers per thread")
+    shared: Any = field(default=None, name="shared memory")
     bytes: Any = None
     dims: Raw = field(default=ABSENT, name="Input Dims")
     types: Raw = field(default=ABSENT, name="Input type")
@@ -146,12 +149,9 @@ def _ns_of_floats(values: Column) -> Ints:
 
 def _int64(values: list[Any]) -> Ints:
     try:
-        numbers = np.array(values, dtype=np.int64)
+        return np.fromiter(values, dtype=np.int64, count=len(values))
     except (OverflowError, TypeError, ValueError):
-        numbers = np.zeros(0, dtype=np.int64)
-    if numbers.shape == (len(values),):
-        return numbers
-    return np.array([_as_id(v) for v in values], dtype=np.int64)
+        return np.array([_as_id(v) for v in values], dtype=np.int64)
 
 
 def _as_id(value: Any) -> int:
@@ -163,19 +163,23 @@ def _as_id(value: Any) -> int:
     return (number + 2**63) % 2**64 - 2**63
 
 
-def _blocks(grid: bytes) -> int:
-    """Thread blocks of a grid like [4, 2, 1], in JSON; NONE for anything else.
+def _volume(extents: bytes) -> int:
+    """Thread blocks of a grid like [4, 2, 1], or threads of a block, in JSON; NONE for anything else.
 
     A grid without blocks launches nothing: [0, 0, 0] is what ROCm writes for a grid that it does not know.
     """
     try:
-        extents = msgspec.json.decode(grid)
+        sizes = msgspec.json.decode(extents)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return NONE
-    if not isinstance(extents, list) or not extents or not all(type(e) is int and e > 0 for e in extents):
+    if not isinstance(sizes, list) or not sizes or not all(type(size) is int and size > 0 for size in sizes):
         return NONE
-    blocks = math.prod(extents)
-    return blocks if blocks < _LIMIT_NS else NONE
+    volume = math.prod(sizes)
+    return volume if volume < _LIMIT_NS else NONE
+
+
+def _config(grid: bytes, block: bytes, registers: Any, shared: Any) -> LaunchConfig:
+    return LaunchConfig(_volume(grid), _volume(block), _size(registers), _size(shared))
 
 
 def _size(value: Any) -> int:
@@ -193,7 +197,7 @@ class TableBuilder:
         self._pids = Numbering()
         self._tids = Numbering()
         self._streams = Numbering()
-        self._grids = Numbering()
+        self._configs = Numbering()
         self._signatures = Numbering()
         self._meetings: list[Meeting] = []
         self._kind_of_category: list[Kind] = []
@@ -238,12 +242,12 @@ class TableBuilder:
             self._operators_on_gpu += sum(r.ph == "s" and r.cat.startswith("cpu_to_") for r in decoded)
 
     def _gpu_columns(self, pids: Column, tids: Column, args: list[Args], gpu: Ints) -> dict[str, Any]:
-        """Device, stream, grid and bytes, for GPU work only. Old traces give the device as pid, the stream as tid."""
+        """Device, stream, configuration and bytes of GPU work. Old traces give the device as pid, the stream as tid."""
         work = [(i, args[i]) for i in gpu.tolist()]
         given: dict[str, Any] = {
             "device": _devices([pids[i] if a.device is None else a.device for i, a in work]),
             "stream": self._stream_codes([tids[i] if a.stream is None else a.stream for i, a in work]),
-            "grid": self._grids.codes([bytes(a.grid) for _, a in work]),
+            "config": self._config_codes([(bytes(a.grid), bytes(a.block), a.registers, a.shared) for _, a in work]),
             "size": [NONE if a.bytes is None else _size(a.bytes) for _, a in work],
         }
         columns = {}
@@ -257,6 +261,14 @@ class TableBuilder:
             return self._streams.codes(streams)
         except TypeError:  # a list or an object, which has no hash
             return self._streams.codes([str(stream) for stream in streams])
+
+    def _config_codes(self, configs: list[Any]) -> Codes:
+        try:
+            return self._configs.codes(configs)
+        except TypeError:  # registers or shared memory given as a list or an object
+            return self._configs.codes(
+                [(*extents, str(registers), str(shared)) for *extents, registers, shared in configs]
+            )
 
     def _signature_codes(self, args: list[Args], kind: npt.NDArray[np.int8]) -> Codes:
         codes = np.full(len(args), NONE, dtype=np.int32)
@@ -272,7 +284,10 @@ class TableBuilder:
 
     def _meeting_codes(self, args: list[Args]) -> Codes:
         codes = np.full(len(args), NONE, dtype=np.int32)
-        rows = [i for i, a in enumerate(args) if a.collective is not None]
+        collectives = [a.collective for a in args]
+        if collectives.count(None) == len(collectives):
+            return codes
+        rows = [i for i, collective in enumerate(collectives) if collective is not None]
         codes[rows] = np.arange(len(self._meetings), len(self._meetings) + len(rows))
         self._meetings += [
             Meeting(a.collective, a.group, a.group_ranks, a.group_size, a.sequence) for a in map(args.__getitem__, rows)
@@ -294,7 +309,6 @@ class TableBuilder:
             notes = replace(notes, legacy=True, operators_on_gpu=self._read_legacy(joined))
         thread, threads = self._threads(joined.pop("pid"), joined.pop("tid"))
         lane, lanes = self._lanes(joined["device"], joined.pop("stream"))
-        blocks = np.array([*map(_blocks, self._grids), NONE], dtype=np.int64)  # the last is for rows without a grid
         valid = _valid_times(ts, dur, joined["kind"])
         origin = int(ts[valid].min()) if valid.any() else 0
         ts[ts == _INVALID] = origin
@@ -308,7 +322,7 @@ class TableBuilder:
             categories=list(self._categories),
             lane=lane,
             lanes=lanes,
-            blocks=blocks[joined.pop("grid")],
+            configs=[_config(*config) for config in self._configs],
             signatures=list(self._signatures),
             meetings=self._meetings,
             meta=meta,
@@ -345,8 +359,20 @@ class TableBuilder:
         return lane, [(d, streams[s]) for d, s in pairs]
 
 
-_PLAIN = ("name", "category", "kind", "device", "correlation", "external_id", "ev_idx", "size", "signature", "meeting")
-_BUILT = ("ts", "dur", "pid", "tid", "stream", "grid")
+_PLAIN = (
+    "name",
+    "category",
+    "kind",
+    "device",
+    "correlation",
+    "external_id",
+    "ev_idx",
+    "config",
+    "size",
+    "signature",
+    "meeting",
+)
+_BUILT = ("ts", "dur", "pid", "tid", "stream")
 _DTYPES: dict[str, Any] = {"kind": np.int8}
 
 

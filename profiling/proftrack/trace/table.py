@@ -52,6 +52,19 @@ class Meeting(NamedTuple):
     """Number of the collective within its group."""
 
 
+class LaunchConfig(NamedTuple):
+    """How a kernel was launched. NONE for what its row does not say; copies and sets say none of it."""
+
+    blocks: int
+    """Thread blocks of the grid."""
+    block_threads: int
+    """Threads of each block."""
+    registers: int
+    """Registers of each thread."""
+    shared_bytes: int
+    """Shared memory of each block, static and dynamic."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Notes:
     """Repairs and losses while reading: counts for the quality flags."""
@@ -101,8 +114,8 @@ class EventTable:
     external_id: Ints
     ev_idx: Ints
     """Order in which torch recorded the row: breaks ties in time."""
-    blocks: Ints
-    """Thread blocks of a kernel's grid."""
+    config: Codes
+    """Index into `configs`: grid, block, registers and shared memory of GPU work (NONE elsewhere)."""
     size: Ints
     """Bytes moved by a copy or set."""
     signature: Codes
@@ -114,6 +127,7 @@ class EventTable:
     categories: list[str]
     threads: list[tuple[str, str]]
     lanes: list[tuple[int, str]]
+    configs: list[LaunchConfig]
     signatures: list[tuple[bytes, bytes, bytes]]
     meetings: list[Meeting]
     meta: TraceMeta
@@ -127,6 +141,12 @@ class EventTable:
     def end(self) -> Ints:
         """ts + dur."""
         return self.ts + self.dur
+
+    @cached_property
+    def blocks(self) -> Ints:
+        """Thread blocks of a kernel's grid (NONE elsewhere)."""
+        known = [config.blocks for config in self.configs]
+        return np.array([*known, NONE], dtype=np.int64)[self.config]  # NONE is the last
 
     def of_kind(self, *kinds: Kind) -> Bools:
         """Mask of the rows of these kinds."""
@@ -179,7 +199,7 @@ COLUMNS = (
     "correlation",
     "external_id",
     "ev_idx",
-    "blocks",
+    "config",
     "size",
     "signature",
     "meeting",

@@ -7,14 +7,15 @@ import statistics
 from msgspec import Struct
 
 from proftrack.measures import Measures
-from proftrack.record.ceilings import Ceilings, StepWork
+from proftrack.record.ceilings import REPLAYED_GRAPH, Ceilings, StepWork
 from proftrack.record.counters import Counters
 from proftrack.record.environment import GpuState
 from proftrack.record.figures import KernelKind
 from proftrack.record.timing import Timing
 from proftrack.verdict.thresholds import Thresholds
 
-_TORCH = ("aten.", "prims.", "profiler.", "c10d.", "_c10d_functional.", "c10d_functional.")
+_OF_COMPILER = "triton_"
+"""How the names of the kernels begin that torch.compile generates."""
 _ARITHMETIC: tuple[KernelKind, ...] = ("matmul", "gemv", "convolution", "attention")
 _COUNTS_DIFFER = 1.1
 """Counted FLOPs and those by shapes may differ this much: formulas treat masks and padding differently."""
@@ -100,10 +101,16 @@ class Context(Struct, frozen=True, kw_only=True):
         return StepWork(flops_by_dtype=flops, bytes=None, source="shapes", uncounted_ops=shapes.uncounted)
 
     def uncounted_share(self, measures: Measures) -> float:
-        """Share of the GPU's time in work that R leaves out, as far as that shows; 0 without a counted step."""
+        """Share of the GPU's (without one, the CPU's) time in work that R leaves out, as far as that shows.
+
+        0 if the work is unknown.
+        """
         work, total = self.work_of(measures), measures.totals.self_cuda_time_total_us
-        if work is None or not total:
+        if work is None:
             return 0.0
+        if not total:
+            on_cpu = measures.totals.self_cpu_time_total_us
+            return min(_ops_us(work.uncounted_ops, measures) / on_cpu, 1.0) if on_cpu else 0.0
         if work.source == "shapes":
             unknown = measures.work.uncounted_us if measures.work is not None else 0.0
             # Arithmetic alone is counted: it says nothing about kernels that wait for memory.
@@ -111,7 +118,22 @@ class Context(Struct, frozen=True, kw_only=True):
                 sum(measures.busy_by_limit_us.values()), 1e-9
             )
             return min(max(unknown / total, moving), 1.0)
-        return min((_custom_us(work, measures) + _missed_us(work, measures)) / total, 1.0)
+        known = [_named_us(work, measures), _launched_us(work, measures), _missed_us(work, measures)]
+        return min(sum(known) / total, 1.0)
+
+    def uncounted_names(self, measures: Measures) -> list[str]:
+        """What was not counted, with its names in the trace, the largest first: operators, then kernels."""
+        work = self.work_of(measures)
+        if work is None:
+            return []
+        if work.source == "shapes":
+            return work.uncounted_ops
+        operators = [_row_name(name) for name in work.uncounted_ops]
+        kernels = {**dict.fromkeys(work.launched_kernels, 0.0), **_own_kernels(work, measures)}
+        return [
+            *sorted(operators, key=lambda name: -measures.whole_us.get(name, 0.0)),
+            *sorted(kernels, key=lambda name: -kernels[name]),
+        ]
 
     def roofline_us(self, measures: Measures) -> float | None:
         """R, or None if the ceilings or the work are unknown."""
@@ -119,16 +141,54 @@ class Context(Struct, frozen=True, kw_only=True):
         return None if work is None or self.ceilings is None else work.roofline_time_us(self.ceilings)
 
 
-def _custom_us(work: StepWork, measures: Measures) -> float:
-    """GPU time of uncounted operators that are not torch's own. Those move and transform data: their bytes count."""
-    custom = {name.replace(".", "::", 1) for name in work.uncounted_ops if not name.startswith(_TORCH)}
-    return sum(op.cuda_time_us for op in measures.ops if op.name in custom)
+def _named_us(work: StepWork, measures: Measures) -> float:
+    """GPU time of the operators that the counter names because it could not count them.
+
+    A replayed graph shows no operators: there a kernel belongs to one if it has its name. If none has, the whole graph
+    counts, for any of its kernels may be meant.
+    """
+    if REPLAYED_GRAPH in work.uncounted_ops:
+        return measures.replayed_us + _ops_us(work.uncounted_ops, measures)
+    hidden = [name for name in work.uncounted_ops if _row_name(name) not in measures.whole_us]
+    us = _ops_us(work.uncounted_ops, measures)
+    if not hidden or not (measures.replayed_us or measures.launched_us):
+        return us
+    bare = [name.rpartition(".")[2].strip("_").lower() for name in hidden]
+    found = [[k.total_us for k in measures.kernels if name in k.name.lower()] for name in bare]
+    return us + (sum(map(sum, found)) if all(found) else measures.replayed_us)
+
+
+def _row_name(operator: str) -> str:
+    """An operator's name in a trace."""
+    return operator.replace(".", "::", 1)
+
+
+def _ops_us(operators: list[str], measures: Measures) -> float:
+    return sum(measures.whole_us.get(_row_name(name), 0.0) for name in operators)
+
+
+def _own_kernels(work: StepWork, measures: Measures) -> dict[str, float]:
+    """GPU time of the kernels that the host launched without an operator, by name.
+
+    torch.compile's own kernels do the work of operators that were counted.
+    """
+    own = set(work.launched_kernels)
+    return {n: us for n, us in measures.launched_us.items() if n in own or not n.startswith(_OF_COMPILER)}
+
+
+def _launched_us(work: StepWork, measures: Measures) -> float:
+    """GPU time of kernels that Python launched itself, in a graph or not."""
+    direct = sum(_own_kernels(work, measures).values())
+    if not measures.replayed_us:
+        return direct
+    names = set(work.launched_kernels) - set(measures.launched_us)
+    return direct + sum(k.total_us for k in measures.kernels if k.name in names)
 
 
 def _missed_us(work: StepWork, measures: Measures) -> float:
     """GPU time of products and convolutions that the counter did not see, if the trace's shapes tell.
 
-    Under torch.inference_mode(), for example, operators reach the counter undivided, and some of these have no formula.
+    An operator that is implemented by others may hide them from it.
     """
     seen = [k for k in measures.kernels if k.kind in _ARITHMETIC and k.flops]
     flops = sum(k.flops or 0 for k in seen) * measures.own_share / max(measures.steps, 1)

@@ -17,7 +17,7 @@ from proftrack.verdict import spread
 from proftrack.verdict.advice import BETTER_DATA, advise_cpu
 from proftrack.verdict.context import Context
 from proftrack.verdict.cpu_fit import misfits
-from proftrack.verdict.evidence import input_wait, item
+from proftrack.verdict.evidence import input_wait, item, named
 from proftrack.verdict.rules import gpu_regime
 from proftrack.verdict.thresholds import Thresholds
 
@@ -260,7 +260,7 @@ def _without_ceiling(context: Context, measures: Measures) -> list[str]:
     work, ceilings = context.work_of(measures), context.ceilings
     if work is None or ceilings is None:
         return []
-    return sorted(d for d, flops in work.flops_by_dtype.items() if flops and d not in ceilings.flops_per_s)
+    return sorted(d for d, flops in work.flops_by_dtype.items() if flops and ceilings.rate(d) is None)
 
 
 def _decapitalized(text: str) -> str:
@@ -302,7 +302,10 @@ def _evidence(measures: Measures, context: Context, reading: _Reading, limits: T
         out.append(item("dispatch_floor_us", floor, "us", text))
     roofline = context.roofline_us(measures)
     if roofline is not None:
-        text = f"This CPU needs at least {short_time(roofline)} for it: {roofline / time:.0%} of the step."
+        least = f"This CPU needs at least {short_time(roofline)} for it: {roofline / time:.0%} of the step"
+        missing = context.uncounted_share(measures)
+        names = named(context.uncounted_names(measures)) if missing >= 0.005 else ""
+        text = f"{least}, without {missing:.0%} of its time that was not counted{names}." if names else f"{least}."
         out.append(item("roofline_time_us", roofline, "us", text))
     out += [
         item(f"working_{limit}_us", value, "us", f"{short_time(value)} of the work is limited by {_LIMIT[limit]}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from proftrack.measures import Measures
 from proftrack.record.figures import IdleCause, Limit
 from proftrack.record.verdict import Basis, Evidence, Regime
-from proftrack.text import factor, short_time
+from proftrack.text import factor, plain, short_time
 from proftrack.verdict.context import Context
 from proftrack.verdict.rules import Ruling, StepFacts, regime, without_inflation
 from proftrack.verdict.thresholds import Thresholds
@@ -138,15 +138,25 @@ def _headrooms(
     least = f"This device needs at least {short_time(roofline)} for it ({how})"
     if missing > limits.headroom_uncounted:
         text = (
-            f"{least}. That is only a lower bound: {missing:.0%} of the GPU's time is in work that was not counted, so "
-            "it does not tell what better kernels could gain."
+            f"{least}. That is only a lower bound: {missing:.0%} of the GPU's time is in work that was not counted"
+            f"{named(context.uncounted_names(measures))}, so it does not tell what better kernels could gain."
         )
         return [*out, item("roofline_time_us", roofline, "us", text)]
     if missing >= 0.005:
-        least += f", without {missing:.0%} of the GPU's time that was not counted"
+        names = named(context.uncounted_names(measures))
+        least += f", without {missing:.0%} of the GPU's time that was not counted{names}"
     kernels = facts.kernel_headroom(roofline)
     text = f"If every kernel reached the roofline: {headroom(kernels)} faster."
     return [*out, item("roofline_time_us", roofline, "us", f"{least}."), item("kernel_headroom", kernels, "x", text)]
+
+
+_NAME_CHARS = 60
+
+
+def named(uncounted: list[str]) -> str:
+    """The first three names of what was not counted, in parentheses; empty if there are none."""
+    shown = ", ".join(plain(name, _NAME_CHARS) for name in uncounted[:3])
+    return f" ({shown}{', ...' if len(uncounted) > 3 else ''})" if shown else ""
 
 
 def _idle(measures: Measures, facts: StepFacts, context: Context, limits: Thresholds) -> list[Evidence]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from proftrack.measures import Measures
 from proftrack.record.counters import Counters, Unit
 from proftrack.text import counted, plain, short_time
+from proftrack.verdict.filling import filling, fills_at_most
 from proftrack.verdict.rules import StepFacts
 
 _NOTABLE = 0.3
@@ -20,6 +21,8 @@ _FEW_ACTIVE = 0.8
 """Share of the multiprocessors at work, on average while the GPU is busy, below which many are empty."""
 _FEW_WARPS = 0.25
 """Resident warps over those that fit on a multiprocessor at work, below which latency has little to hide behind."""
+_FILLED = 0.5
+"""Share of the GPU's room for warps that launches can fill, below which it says what limits them."""
 _BOTH = 0.2
 """Share of the busy time in kernels of each limit from which on they take turns."""
 _WAITING = (
@@ -71,6 +74,13 @@ def _short_kernels(measures: Measures, facts: StepFacts) -> Iterator[str]:
     )
 
 
+def _launches(measures: Measures, facts: StepFacts) -> Iterator[str]:
+    """What registers, shared memory, blocks and grids allow: the most that warps can hide."""
+    filled, text = fills_at_most(measures.kernels), filling(measures.kernels)
+    if filled is not None and filled < _FILLED and text is not None:
+        yield text
+
+
 def _few_warps(measures: Measures, facts: StepFacts) -> Iterator[str]:
     """By the counters of the whole step; multiprocessors first, then the warps on those at work."""
     active, warps = _while_busy(facts, "sm_active"), _while_busy(facts, "occupancy")
@@ -97,5 +107,6 @@ _LOOKS: tuple[Callable[[Measures, StepFacts], Iterator[str]], ...] = (
     _taking_turns,
     _small_grids,
     _short_kernels,
+    _launches,
     _few_warps,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from proftrack.record import Record
-from proftrack.record.figures import Kernel
+from proftrack.record.figures import Kernel, Occupancy
 from proftrack.report import figures
 from proftrack.report.chains import LARGE, Chain, Wait
 from proftrack.report.document import (
@@ -31,7 +31,7 @@ from proftrack.report.pages import counters, tables
 from proftrack.report.pages.environment import environment, origin, title
 from proftrack.report.pages.run import chips
 from proftrack.report.pages.times import bars, idle_parts, legend_of, remarks, schedule, split_parts, window_steps
-from proftrack.text import counted, duration, percent, plain
+from proftrack.text import counted, duration, listed, number, percent, plain
 
 _WAITS = 100
 
@@ -150,7 +150,22 @@ def _tables_section(record: Record) -> Section:
     if record.kernels:
         total = f"Self CUDA time total: {duration(totals.self_cuda_time_total_us)}, as torch counts it."
         blocks.append(Section("On the GPU", [Paragraph(total, "muted"), tables.kernels(record)]))
+        blocks += _occupancy(record)
     return Section("Operators and kernels", blocks, "tables")
+
+
+def _occupancy(record: Record) -> list[Block]:
+    about = (
+        "Derived from the registers, shared memory, block and grid of the launches and the limits of the device; not "
+        "measured. Of a kernel with different launches, means weighed by time, and the block that takes most of it. A "
+        "matmul on tensor cores needs few warps: a low occupancy is no fault by itself."
+    )
+    table = tables.occupancy(record)
+    return (
+        [Section("How far kernels can fill the GPU (derived)", [Paragraph(about, "muted"), table])]
+        if table.rows
+        else []
+    )
 
 
 def _launch_section(record: Record, details: EventDetails | None) -> Section | None:
@@ -230,10 +245,21 @@ def launches(chains: list[Chain], kernels: list[Kernel], rank: int | None = None
     for chain in chains:
         kernel = by_name[chain.kernel]
         about = f"{duration(kernel.total_us)} in {counted(kernel.calls, 'call')}, {percent(kernel.share)}"
-        blocks += [Lead(plain(kernel.name)), Paragraph(f"  {prefix}{about}, {kernel.limit}"), Ways([_launched(chain)])]
+        blocks += [Lead(plain(kernel.name)), Paragraph(f"  {prefix}{about}, {kernel.limit}")]
+        blocks += _filled(kernel.occupancy) if kernel.occupancy else []
+        blocks += [Ways([_launched(chain)])]
     if len(kernels) > LARGE:
         blocks.append(Lead(f"{prefix}and {counted(len(kernels) - LARGE, 'more kernel')} with that name"))
     return Document("How kernels are launched", blocks)
+
+
+def _filled(occupancy: Occupancy) -> list[Block]:
+    """How far its launches can fill the GPU, and why not further."""
+    place = f"{percent(occupancy.theoretical)} of the room for warps, {number(occupancy.waves)} waves"
+    last = f" (the last one filled to {percent(occupancy.last_wave_share)})" if occupancy.waves > 1 else ""
+    limits = listed(occupancy.limited_by)
+    lines = (f"{place}{last}, limited by {limits} (derived)", tables.block_of(occupancy))
+    return [Paragraph(f"  {line}") for line in lines]
 
 
 def _launched(chain: Chain) -> Way:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import msgspec
 
 from proftrack.record import Record
-from proftrack.record.figures import Region
+from proftrack.record.figures import Occupancy, Region
 from proftrack.report.document import Cell, Column, Table
-from proftrack.text import counted, duration, factor, percent, plain
+from proftrack.text import brief, counted, duration, factor, listed, number, percent, plain, scaled
 
 ROWS = 100
 """Rows of one table."""
-_NAME = 160
+_NAME, _SHORT = 160, 60
 
 
 def _time(us: float | None) -> Cell:
@@ -92,6 +92,48 @@ def kernels(record: Record, title: str = "") -> Table:
     ]
     left = sum(k.total_us for k in all_kernels[ROWS:]) / total if total else None
     return _table(title, columns, rows, len(all_kernels), left)
+
+
+def occupancy(record: Record) -> Table:
+    """How far the kernels' launches can fill the GPU, as far as that can be derived."""
+    known = [(rank, k, k.occupancy) for rank, k in enumerate(record.kernels, start=1) if k.occupancy is not None]
+    columns = [
+        Column(label="#", hint="rank by total time, as in the table of all GPU work"),
+        Column(label="kernel", kind="code"),
+        Column(label="share", hint="share of the self CUDA time total"),
+        Column(label="occupancy", hint="warps that can run on a multiprocessor at a time, of the most it holds"),
+        Column(label="at most", hint="the same over the whole GPU: a small grid leaves multiprocessors without blocks"),
+        Column(label="waves", hint="blocks over those that the GPU can run at a time"),
+        Column(label="last wave", hint="how far the last wave fills the GPU"),
+        Column(label="limited by", kind="text", hint="what lets no more warps run at a time; of several, all"),
+        Column(
+            label="blocks", kind="text", hint="what each of them needs, and how many a multiprocessor can run at a time"
+        ),
+    ]
+    rows = [
+        [
+            _count(rank),
+            Cell(text=brief(kernel.name, _SHORT), hint=plain(kernel.name, 3 * _NAME)),
+            _share(kernel.share),
+            _share(found.theoretical),
+            _share(found.at_most),
+            Cell(text=number(found.waves), value=found.waves),
+            _share(found.last_wave_share),
+            Cell(text=listed(found.limited_by)),
+            Cell(text=block_of(found), value=found.blocks_per_sm),
+        ]
+        for rank, kernel, found in known[:ROWS]
+    ]
+    return _table("", columns, rows, len(known))
+
+
+def block_of(occupancy: Occupancy) -> str:
+    """What a block of a kernel needs, and how many of them fit."""
+    shared = f", {scaled(occupancy.shared_bytes, 'B')} of shared memory" if occupancy.shared_bytes else ""
+    return (
+        f"{counted(occupancy.block_threads, 'thread')} with {counted(occupancy.registers, 'register')}{shared}: "
+        f"{counted(occupancy.blocks_per_sm, 'block')} on a multiprocessor"
+    )
 
 
 def _over(us: float, roofline_us: float | None) -> Cell:

@@ -10,6 +10,7 @@ from proftrack.record.figures import Step
 from proftrack.report.document import Bar, Share, Span
 from proftrack.text import counted, duration, factor, number, percent, scaled
 from proftrack.verdict.evidence import CAUSE_TEXT, headroom
+from proftrack.verdict.thresholds import Thresholds
 
 
 def bars(record: Record) -> list[Bar]:
@@ -26,7 +27,9 @@ def bars(record: Record) -> list[Bar]:
         below = ("W", "operators' working time", "If every operator reached the roofline")
     steps = "step time, without the profiler" if unprofiled else "step time, from the profiled trace"
     rows = [("T", steps, t, "If everything but the GPU's work vanished" if below[0] == "B" else "Without overhead")]
-    least = f"roofline: the least this device could need{' for the counted part' if is_part(record) else ''}"
+    least = (
+        f"roofline{' (a lower bound)' if is_part(record) else ''}: the least this device could need{_left_out(record)}"
+    )
     rows += [(below[0], below[1], b, below[2]), ("R", least, r, "")]
     measured = [(key, label, us, what) for key, label, us, what in rows if us]
     longest = max((us for _, _, us, _ in measured), default=0.0)
@@ -40,7 +43,7 @@ def bars(record: Record) -> list[Bar]:
         text = f"{what}: {_most(record, key, us / lower)}" if lower < us else ""
         if not text and not last:
             text = f"{what}: nothing to gain"
-        if record.verdict.regime == "inconclusive" or (key == "B" and is_part(record)):
+        if record.verdict.regime == "inconclusive" or (key == below[0] and is_part(record)):
             text = ""
         solid = 100 * lower / longest
         rest = 100 * us / longest - solid
@@ -59,9 +62,21 @@ def _most(record: Record, key: str, ratio: float) -> str:
 
 def is_part(record: Record) -> bool:
     """Whether R leaves out so much work that it is only a lower bound, from which no headroom follows."""
-    times, figure = record.times, record.verdict.figure
-    both = times.gpu_busy_per_step_us is not None and figure("roofline_time_us") is not None
-    return both and figure("kernel_headroom") is None
+    if record.times.roofline_time_us is None:
+        return False
+    share = record.work.uncounted_share if record.work is not None else None
+    if share is None:  # a record of before that was kept
+        figure = record.verdict.figure
+        on_gpu = record.times.gpu_busy_per_step_us is not None and figure("roofline_time_us") is not None
+        return on_gpu and figure("kernel_headroom") is None
+    return share > record.verdict.thresholds.get("headroom_uncounted", Thresholds().headroom_uncounted)
+
+
+def _left_out(record: Record) -> str:
+    """What R leaves out, if that is worth a word."""
+    share = record.work.uncounted_share if record.work is not None else None
+    where = "GPU's" if record.times.gpu_busy_per_step_us is not None else "operators'"
+    return f", without {percent(share)} of the {where} time that was not counted" if share and share >= 0.005 else ""
 
 
 _LEGEND = {
