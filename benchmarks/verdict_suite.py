@@ -1,6 +1,7 @@
 """Workloads with a known regime: does the verdict find it?
 
     python benchmarks/verdict_suite.py [--only NAME ...] [--part I/N] [--held-out] [--output FOLDER] [--ncu]
+    python benchmarks/verdict_suite.py --again FOLDER [--only NAME ...] [--output FOLDER]
     python benchmarks/verdict_suite.py --table FILE ... [--into PAGE]
     python benchmarks/verdict_suite.py --repeats N
 
@@ -8,25 +9,29 @@ Needs a GPU, and nothing but torch. The workloads, which regimes are right and w
 reason was written before the first run. Prints a Markdown table, and exits 1 if a verdict is wrong at high confidence
 or fewer than 19 in 20 are right. `--part` runs every N-th case: one process for each part, so that no workload is
 judged in a process that many others have used. `--held-out` runs other shapes of the same kinds, which no rule was made
-for. `--ncu` asks Nsight Compute about the kernels of one step of each case. `--repeats` judges matmul_add at three
-sizes N times each instead."""
+for.
+`--keep` writes what was measured of each case to a folder, and `--again` judges that anew, on any machine: what a
+change of the rules does, on the same figures. `--ncu` asks Nsight Compute about the kernels of one step of each case.
+`--repeats` judges matmul_add at three sizes N times each instead."""
 
 from __future__ import annotations
 
 import argparse
 import gc
 import json
+import shutil
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "profiling"))
 HERE = Path(__file__).resolve().parent
 
+import msgspec  # noqa: E402
 from labelled.cases import CASES, HELD_OUT, Case  # noqa: E402
 
 Line = dict[str, Any]
@@ -59,8 +64,8 @@ def experiment_of(case: Case, params: dict[str, Any]) -> Any:
     )
 
 
-def run(case: Case, params: dict[str, Any] | None = None) -> Any:
-    """Capture and judge one case; returns the record."""
+def run(case: Case, params: dict[str, Any] | None = None, keep: Path | None = None) -> Any:
+    """Capture and judge one case; returns the record. `keep`: a folder for what was measured."""
     import torch
 
     from proftrack.analysis.pipeline import analyze_capture
@@ -72,10 +77,37 @@ def run(case: Case, params: dict[str, Any] | None = None) -> Any:
     try:
         with tempfile.TemporaryDirectory() as folder:
             captured = capture(experiment, output=Path(folder), progress=Silent())
-            return analyze_capture(captured, experiment, environment.collect(captured.device, code=HERE)).record
+            around = environment.collect(captured.device, code=HERE)
+            if keep is not None:
+                _keep(keep / case.name, captured, around, Path(folder))
+            return analyze_capture(captured, experiment, around).record
     finally:
         gc.collect()  # what a graph or an iterator keeps
         torch.cuda.empty_cache()
+
+
+def _keep(folder: Path, captured: Any, around: Any, traces: Path) -> None:
+    shutil.copytree(traces, folder)
+    cycles = [msgspec.structs.replace(c, trace=c.trace.relative_to(traces)) for c in captured.cycles]
+    parts = {"capture": msgspec.structs.replace(captured, cycles=cycles), "environment": around}
+    (folder / "measured.json").write_bytes(msgspec.json.encode(parts, enc_hook=str))
+
+
+def again(folder: Path) -> Any:
+    """The record of a case by what was kept of it, judged by today's rules."""
+    from proftrack.analysis.pipeline import analyze_capture
+    from proftrack.capture.result import Capture
+    from proftrack.record.environment import Environment
+
+    def path_of(kind: type, value: Any) -> Any:
+        return kind(value)
+
+    parts = msgspec.json.decode((folder / "measured.json").read_bytes())
+    captured = msgspec.convert(parts["capture"], Capture, dec_hook=path_of)
+    cycles = [msgspec.structs.replace(c, trace=folder / c.trace) for c in captured.cycles]
+    captured = msgspec.structs.replace(captured, cycles=cycles)
+    around = msgspec.convert(parts["environment"], Environment)
+    return analyze_capture(captured, captured.experiment, around).record
 
 
 # ---- what is kept of a record --------------------------------------------------------------------------------------
@@ -223,12 +255,15 @@ def check_rates() -> list[str]:
     return out
 
 
-def graph_line(case: Case, eager: Any) -> str:
+def graph_line(case: Case, eager: Line) -> str:
     """Replaying the step as a graph takes launch overhead away: T must come near the B that was predicted."""
-    record = run(case, {**case.params, "graph": True})
-    predicted, time = eager.times.gpu_busy_per_step_us, record.step_time_us
+    try:
+        time = run(case, {**case.params, "graph": True}).step_time_us
+    except Exception as error:
+        return f"graph of {case.name}: {type(error).__name__}: {error}"
+    predicted = eager["B_us"]
     return (
-        f"graph of {case.name}: predicted B {predicted:.4g} us, T {eager.step_time_us:.4g} -> "
+        f"graph of {case.name}: predicted B {predicted:.4g} us, T {eager['T_us']:.4g} -> "
         f"{time:.4g} us: {time / predicted:.2f} of B"
     )
 
@@ -248,14 +283,12 @@ def repeats(count: int) -> int:
 # ---- the suite -----------------------------------------------------------------------------------------------------
 
 
-def judge(case: Case, *, ncu: bool, extra: list[str]) -> Line:
-    """The line of one case; what else was checked goes into `extra`."""
+def judge(case: Case, record_of: Callable[[Case], Any], *, ncu: bool) -> Line:
+    """The line of one case."""
     begin = time.perf_counter()
     try:
-        record = run(case)
+        record = record_of(case)
         line = line_of(case, record, time.perf_counter() - begin)
-        if case.graph:
-            extra.append(graph_line(case, record))
     except Exception as error:
         traceback.print_exc()
         said = f"{type(error).__name__}: {error}"
@@ -281,6 +314,8 @@ def main() -> int:
     parser.add_argument("--part", default="1/1", help="I/N: every N-th case, starting with the I-th")
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER")
+    parser.add_argument("--again", type=Path, metavar="FOLDER")
     parser.add_argument("--ncu", action="store_true")
     parser.add_argument("--table", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--into", type=Path, metavar="PAGE")
@@ -294,13 +329,21 @@ def main() -> int:
     cases = HELD_OUT if options.held_out else CASES
     if options.only:
         cases = tuple(case for case in (*CASES, *HELD_OUT) if case.name in options.only)
+    if options.again:
+        cases = tuple(case for case in (*CASES, *HELD_OUT) if (options.again / case.name).is_dir() and case in cases)
+
+    def record_of(case: Case) -> Any:
+        return again(options.again / case.name) if options.again else run(case, keep=options.keep)
+
     lines: list[Line] = []
     extra: list[str] = []
     print(HEAD, flush=True)
     for case in cases[part - 1 :: parts]:
-        lines.append(judge(case, ncu=options.ncu, extra=extra))
+        lines.append(judge(case, record_of, ncu=options.ncu))
         print(show(lines[-1]), flush=True)
-    extra += check_rates() if part == 1 and not (options.only or options.held_out) else []
+        if case.graph and not options.again and lines[-1]["regime"] != "failed":
+            extra.append(graph_line(case, lines[-1]))
+    extra += check_rates() if part == 1 and not (options.only or options.held_out or options.again) else []
     text, good = score(lines)
     print("\n".join(["", *extra, text]))
     if options.output:

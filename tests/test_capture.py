@@ -134,12 +134,12 @@ def test_latencies_are_bounded() -> None:
 )
 def test_a_timing_by_its_samples(singles: list[float], latency: float | None, p95: float | None) -> None:
     """The percentile lies between the two values around its rank: 0.95 of the way from 0 to 10."""
-    found = timing.timing_of("throughput", [3.0, 1.0, 2.0], 10, singles)
+    found = timing.timing_of("throughput", timing.Samples([3.0, 1.0, 2.0]), 10, timing.Samples(singles))
     assert (found.step_time_us, found.step_latency_us, found.step_time_p95_us) == (2.0, latency, p95)
 
 
 def test_blocks_of_one_step_are_the_synchronised_steps() -> None:
-    found = timing.timing_of("latency", [3.0, 1.0, 2.0], 1, [])
+    found = timing.timing_of("latency", timing.Samples([3.0, 1.0, 2.0]), 1, timing.Samples([]))
     assert (found.step_latency_us, found.step_latencies_us) == (2.0, [3.0, 1.0, 2.0])
 
 

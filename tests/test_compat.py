@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -280,3 +281,54 @@ def test_whoever_captures_or_replays_a_graph_is_seen(monkeypatch: pytest.MonkeyP
 
 def test_torchs_graph_has_the_methods_that_are_watched() -> None:
     assert all(hasattr(torch.cuda.CUDAGraph, name) for name in ("capture_begin", "capture_end", "replay"))
+
+
+# ---- data loaders ----------------------------------------------------------------------------------------------------
+
+
+def test_what_gets_a_batch_is_wrapped_and_then_as_before() -> None:
+    from torch.utils.data import DataLoader, dataloader
+
+    calls: list[str] = []
+
+    def wrap(call: Any) -> Any:
+        def wrapped(*arguments: Any) -> Any:
+            calls.append(call.__name__)
+            return call(*arguments)
+
+        return wrapped
+
+    before = DataLoader.__iter__, dataloader._BaseDataLoaderIter.__next__
+    with compat.around_each_batch(wrap):
+        assert list(DataLoader([1, 2], batch_size=None)) == [1, 2]  # type: ignore[arg-type]
+    assert calls == ["__iter__", "__next__", "__next__", "__next__"]
+    assert (DataLoader.__iter__, dataloader._BaseDataLoaderIter.__next__) == before
+
+
+def test_all_iterators_of_a_loader_inherit_what_gets_a_batch() -> None:
+    from torch.utils.data import dataloader
+
+    kinds = dataloader._BaseDataLoaderIter.__subclasses__()
+    assert {kind.__name__ for kind in kinds} >= {"_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"}
+    assert not any("__next__" in vars(kind) for kind in kinds if kind.__module__ == dataloader.__name__)
+
+
+def test_without_iterators_of_that_name_starting_them_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.utils.data import DataLoader, dataloader
+
+    before = DataLoader.__iter__
+    monkeypatch.delattr(dataloader, "_BaseDataLoaderIter")
+    with compat.around_each_batch(functools.partial):
+        assert DataLoader.__iter__ is not before
+    assert DataLoader.__iter__ is before
+
+
+def test_how_many_batches_a_loader_may_have_ready() -> None:
+    from torch.utils.data import DataLoader
+
+    ready = DataLoader([1], num_workers=2, prefetch_factor=3, multiprocessing_context="fork")  # type: ignore[arg-type]
+    batches: Any = iter(ready)
+    batches._shutdown_workers()
+    assert compat.batches_ahead(batches) == 6
+    assert compat.batches_ahead(iter(DataLoader([1]))) == 0  # type: ignore[arg-type]
+    assert compat.batches_ahead(object()) == 0

@@ -98,6 +98,7 @@ def test_a_trainer_is_profiled_beside_the_users_own_run(trainer: Any, store_uri:
     # A step is an optimizer step: two forward passes of the model each.
     calls = {op.name: op.calls for op in callback.record.ops}
     assert calls["aten::embedding"] == 4
+    assert callback.record.timing is not None and callback.record.timing.input_wait_us
     assert callback.record.run.fingerprint_keys["workload"] == "test_integrations.py:loop"
 
 
@@ -286,6 +287,7 @@ def test_a_fit_is_profiled_beside_the_users_own_run(fit: Any, store_uri: str) ->
     assert child.data.metrics["recorded_steps"] == 2
     assert callback.record is not None
     assert {op.name: op.calls for op in callback.record.ops}["aten::addmm"] == 2
+    assert callback.record.timing is not None and callback.record.timing.input_wait_us
 
 
 def test_validation_within_an_epoch_is_no_part_of_its_steps(fit: Any, tmp_path: Path) -> None:

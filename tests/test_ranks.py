@@ -126,8 +126,14 @@ def test_own_timing_takes_the_last_blocks() -> None:
         steps_per_block=2,
         block_step_times_us=[1.0, 1.0],
         step_latencies_us=[1.0, 1.0, 1.0],
+        input_wait_us=1.0,
+        block_input_waits_us=[3.0, 500.0],
+        latency_input_waits_us=[4.0, 5.0, 6.0],
+        batches_ahead=8,
     )
     own = watch.own_timing(agreed)
+    assert own.block_input_waits_us == [3.0, 500.0] and own.latency_input_waits_us == [4.0, 5.0, 6.0]
+    assert (own.input_wait_us, own.batches_ahead) == (3.0, 8)  # of its own median, between its two blocks
     assert own.block_step_times_us == [100_000.0, 200_000.0]
     assert own.step_latencies_us == pytest.approx([50_000.0, 60_000.0, 70_000.0])
     assert (own.step_time_us, own.step_latency_us) == (150_000.0, pytest.approx(60_000.0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
+from msgspec import structs
 
 from proftrack.record.verdict import Regime
 from proftrack.verdict.rules import StepFacts, gpu_regime, regime, without_inflation
@@ -126,3 +127,25 @@ def test_what_better_kernels_can_win_leaves_copies_and_collectives_out() -> None
     assert facts(100, 100).kernel_headroom(10) == 10
     mostly_others = facts(100, 100, limits={"arithmetic": 15, "communication": 80, "transfer": 5})
     assert mostly_others.kernel_headroom(10) == pytest.approx(100 / 95)
+
+
+@pytest.mark.parametrize(
+    ("given", "wait", "causes"),
+    [
+        (facts(100, 20, dispatch=70, host=5), 50, {"dispatch": 30, "host": 5, "input": 50}),
+        (facts(100, 20, dispatch=70, input=10), 0, {"dispatch": 70}),
+        (facts(100, 20, dispatch=10, input=70), 20, {"dispatch": 10, "input": 20}),
+        (facts(100, 20, dispatch=10), 500, {"dispatch": 0, "input": 80}),
+        (facts(100, 120, dispatch=10), 30, {"dispatch": 0}),
+        (facts(100, 20), -5, {}),
+    ],
+)
+def test_a_measured_wait_takes_its_part_of_the_gap(given: StepFacts, wait: float, causes: dict[str, float]) -> None:
+    assert given.with_input(wait).idle_by_cause_us == causes
+
+
+def test_workers_pace_is_not_the_hosts() -> None:
+    """T - B is 60, 40 of it a wait for data; host waits of 50 could win all 60, were the data there."""
+    waiting = facts(100, 40, waits=50, input=40)
+    assert waiting.sync_us == 50
+    assert structs.replace(waiting, waits_for_workers=True).sync_us == 20

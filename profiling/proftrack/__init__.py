@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from proftrack.analysis.dataframes import analyze
+    from proftrack.capture.input_waits import loading
     from proftrack.frontends.loop import profile
     from proftrack.store.history import history
 
@@ -16,9 +17,10 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "analyze": "proftrack.analysis.dataframes",
     "history": "proftrack.store.history",
+    "loading": "proftrack.capture.input_waits",
     "profile": "proftrack.frontends.loop",
 }
-__all__ = ["__version__", "analyze", "history", "profile"]
+__all__ = ["__version__", "analyze", "history", "loading", "profile"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@
     cpu_load         what used the CPUs while steps were timed
     nvml             NVIDIA's management library, asked about one device
     gpu_state        the GPU's clocks, throttling and other processes
+    input_waits      how long steps wait for their data
     timing           warm-up, and steps timed without a profiler
     counters         hardware counters and energy of steps that run without a profiler
     in_turns         several workloads timed in turns
@@ -40,6 +41,8 @@ Process-wide changes that capture makes, and why it needs them:
     filters of three warnings        of torch's profiler; they stay, see `profiling.quiet`
     torch's thread count             1 while a call's cost or an emulated type is measured, before steps are timed
     profile._prepare_trace           while steps are timed and recorded: a second profiler must raise
+    DataLoader.__iter__ and the      while steps are timed: how long they wait for data. If another tool replaces them
+    __next__ of its iterators        meanwhile, its own stay, and what they call is still timed, for nobody
     CUDAGraph.capture_begin          while variants run: a capture by one of them gets in the way of the next
     CUDAGraph.capture_begin and _end while a workload is built and runs its first steps: what a graph does is counted
     CUDAGraph.replay, Triton's run   while one step is counted: neither dispatches an operator

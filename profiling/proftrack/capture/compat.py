@@ -170,6 +170,36 @@ def weak_storage(tensor: Any) -> Any:
     return StorageWeakRef(tensor.untyped_storage())
 
 
+# ---- data loaders ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def around_each_batch(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Replace what gets a DataLoader's next batch, and what starts its iterator, by `wrap` of it; then restore both.
+
+    Iterators of all kinds, those that exist included, inherit the former. Without `_BaseDataLoaderIter` (all versions
+    so far have it), only the latter is replaced.
+    """
+    from torch.utils.data import dataloader
+
+    iterator: Any = getattr(dataloader, "_BaseDataLoaderIter", None)
+    methods = [(dataloader.DataLoader, "__iter__"), *([(iterator, "__next__")] if iterator is not None else [])]
+    replaced = [(owner, name, getattr(owner, name), wrap(getattr(owner, name))) for owner, name in methods]
+    for owner, name, _, ours in replaced:
+        setattr(owner, name, ours)
+    try:
+        yield
+    finally:
+        for owner, name, before, ours in replaced:
+            if getattr(owner, name) is ours:  # whoever has replaced it since calls ours
+                setattr(owner, name, before)
+
+
+def batches_ahead(iterator: Any) -> int:
+    """How many batches a DataLoader's iterator may have ready; 0 without worker processes, or if that is not known."""
+    return (getattr(iterator, "_num_workers", 0) or 0) * (getattr(iterator, "_prefetch_factor", 0) or 0)
+
+
 # ---- torch.compile ---------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from proftrack.capture.timing import BLOCK_SECONDS, STEPS_PER_BLOCK, Stopwatch
+from proftrack.capture.input_waits import InputWaits
+from proftrack.capture.timing import BLOCK_SECONDS, STEPS_PER_BLOCK, Samples, Stopwatch
 from proftrack.experiment import TimingOptions
 
 ROUNDS = 20
@@ -30,6 +31,23 @@ class RoundTimes(Struct):
     """Mean step time of each round's block."""
     single_us: list[list[float]] = []
     """The individually synchronised steps of each round."""
+    block_wait_us: list[float] = []
+    """How long a step of each block waited for its data."""
+    single_wait_us: list[float] = []
+    """The same for all individually synchronised steps, in their order."""
+    loads: bool = False
+    """Whether any data loader was called."""
+
+    @property
+    def blocks(self) -> Samples:
+        """The blocks as samples."""
+        return Samples(self.block_us, self.block_wait_us if self.loads else [])
+
+    @property
+    def singles(self) -> Samples:
+        """The individually synchronised steps of all rounds as samples."""
+        times = [us for of_round in self.single_us for us in of_round]
+        return Samples(times, self.single_wait_us if self.loads else [])
 
 
 def plan(step_seconds: list[float], options: TimingOptions, rounds: int = ROUNDS) -> tuple[int, list[int]]:
@@ -53,11 +71,26 @@ def take_turns(
 ) -> list[RoundTimes]:
     """Run the rounds. `tick` is called between them."""
     turns = [RoundTimes(count) for count in per_block]
-    for _ in range(rounds):
-        for watch, times in zip(watches, turns, strict=True):
-            watch.block(max(1, int(times.per_block * _LEAD_IN)))
-            times.block_us.append(watch.block(times.per_block) / times.per_block * 1e6)
-            singles = 0 if times.per_block == 1 else SINGLES
-            times.single_us.append([watch.block(1) * 1e6 for _ in range(singles)] or times.block_us[-1:])
-        tick()
+    with InputWaits() as waits:
+        for _ in range(rounds):
+            for watch, times in zip(watches, turns, strict=True):
+                _take_turn(watch, times, waits)
+            tick()
     return turns
+
+
+def _take_turn(watch: Stopwatch, times: RoundTimes, waits: InputWaits) -> None:
+    watch.block(max(1, int(times.per_block * _LEAD_IN)))
+    waits.lap_us()
+    before = waits.calls
+    times.block_us.append(watch.block(times.per_block) / times.per_block * 1e6)
+    times.block_wait_us.append(waits.lap_us() / times.per_block)
+    singles = []
+    for _ in range(0 if times.per_block == 1 else SINGLES):
+        singles.append(watch.block(1) * 1e6)
+        times.single_wait_us.append(waits.lap_us())
+    if not singles:
+        singles = times.block_us[-1:]
+        times.single_wait_us.append(times.block_wait_us[-1])
+    times.single_us.append(singles)
+    times.loads = times.loads or waits.calls > before

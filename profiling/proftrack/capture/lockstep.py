@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from proftrack.capture.device import Device
-from proftrack.capture.timing import Stopwatch, timing_of
+from proftrack.capture.timing import Samples, Stopwatch, timing_of
 from proftrack.experiment.workload import Step
 from proftrack.record.timing import Timing
 
@@ -49,12 +49,19 @@ class PacedStopwatch(Stopwatch):
         return agreed
 
     def own_timing(self, agreed: Timing) -> Timing:
-        """The timing with this rank's own times; its blocks were the last to run."""
+        """The timing with this rank's own times; its blocks were the last to run. Its waits for data are its own."""
         blocks, singles = len(agreed.block_step_times_us), len(agreed.step_latencies_us)
         if agreed.steps_per_block == 1:
             singles = 0  # the blocks are the synchronised steps
         times_us = [seconds * 1e6 for seconds in self.own]
         first_single = len(times_us) - singles
         block_us = [us / agreed.steps_per_block for us in times_us[first_single - blocks : first_single]]
-        timing = timing_of(agreed.mode, block_us, agreed.steps_per_block, times_us[first_single:], load=agreed.load)
+        timing = timing_of(
+            agreed.mode,
+            Samples(block_us, agreed.block_input_waits_us),
+            agreed.steps_per_block,
+            Samples(times_us[first_single:], agreed.latency_input_waits_us[:singles]),
+            load=agreed.load,
+            batches_ahead=agreed.batches_ahead,
+        )
         return msgspec.structs.replace(timing, warmup_steps=agreed.warmup_steps)

@@ -21,6 +21,7 @@ import msgspec
 from proftrack.capture.counters import LEAD_IN_SECONDS, Meter
 from proftrack.capture.cpu_load import Reading, load_between, read_load
 from proftrack.capture.device import open_device
+from proftrack.capture.input_waits import InputWaits
 from proftrack.capture.lockstep import Pace
 from proftrack.capture.measurement import Progress, calibrated, ready, recorded_notes, state_of
 from proftrack.capture.profiling import (
@@ -33,7 +34,7 @@ from proftrack.capture.profiling import (
 from proftrack.capture.reachable import with_reachable
 from proftrack.capture.result import Capture, Cycle
 from proftrack.capture.run import trace_folder
-from proftrack.capture.timing import BLOCKS, STEPS_PER_BLOCK, timing_of
+from proftrack.capture.timing import BLOCKS, STEPS_PER_BLOCK, Samples, timing_of
 from proftrack.experiment import Experiment
 from proftrack.record.counters import Counters
 from proftrack.record.environment import GpuState
@@ -63,6 +64,16 @@ class Plan(NamedTuple):
     def timed_until(self) -> int:
         """The number of steps when the last block ends."""
         return self.warm + self.blocks * self.per_block
+
+
+class _Stretch(NamedTuple):
+    """Steps between two readings of the clock."""
+
+    until: int
+    """The number of steps at its end."""
+    us: float
+    waited_us: float
+    """The part in which the loop waited for its data."""
 
 
 def plan(before: int, mode: str) -> Plan | None:
@@ -95,7 +106,9 @@ class LoopCapture:
         self._before = schedule.skip_first + schedule.wait
         self._plan = plan(self._before, experiment.timing.mode)
         self._marks = _marks(self._plan, self._before)
-        self._stretches: list[tuple[int, float]] = []
+        self._stretches: list[_Stretch] = []
+        """Each one's time, and how long it waited for data. Microseconds."""
+        self._waits = InputWaits()
         self._first_is_timed = True
         self._last = 0
         self._loads: list[Reading] = []
@@ -107,6 +120,7 @@ class LoopCapture:
         self._recording = Recording(self._device, experiment, self._folder, rank=rank)
         self._region: Any = None
         self._open = contextlib.ExitStack()
+        self._timing_only = contextlib.ExitStack()
         self._paused_at: int | None = None
         self._paused_ns = 0
         self._excluded = contextlib.ExitStack()
@@ -138,6 +152,8 @@ class LoopCapture:
             self._first_is_timed = False
         if self.steps == self._before:
             self._record()
+        else:
+            self._waits = self._timing_only.enter_context(InputWaits())
         self._last = time.perf_counter_ns()
 
     def step(self) -> None:
@@ -147,6 +163,7 @@ class LoopCapture:
         if self.steps in self._marks:
             self._mark()
         if self.steps == self._before:
+            self._timing_only.close()
             self._gpu = state_of(self._device)
             self._record()
         elif self.steps > self._before and not self.is_over:
@@ -185,6 +202,7 @@ class LoopCapture:
     def close(self) -> None:
         """Turn the profiler off if it is on. `finish` also writes a window that is not complete yet."""
         self._excluded.close()
+        self._timing_only.close()
         self._leave_region()
         self._end_counting()
         with quiet():
@@ -201,6 +219,7 @@ class LoopCapture:
             self._alone_since = self._counted_from = None  # what follows would be counted as theirs
         self._paused_at = time.perf_counter_ns()
         self._excluded.enter_context(self._recording.excluded())
+        self._excluded.enter_context(self._waits.ignored())
 
     def resume(self) -> None:
         """The current step goes on after a pause; without one, nothing happens."""
@@ -223,7 +242,7 @@ class LoopCapture:
     def _mark(self) -> None:
         self._device.synchronize()
         now = time.perf_counter_ns()
-        self._stretches.append((self.steps, (now - self._last) / 1e3))
+        self._stretches.append(_Stretch(self.steps, (now - self._last) / 1e3, self._waits.lap_us()))
         if self._plan is not None and self._read(self._plan):
             now = time.perf_counter_ns()
         self._last = now
@@ -255,7 +274,7 @@ class LoopCapture:
 
     def _since(self, step: int) -> tuple[int, float]:
         """The numbers of steps and of seconds since the end of a step at which the clock was read."""
-        return self.steps - step, sum(us for number, us in self._stretches if number > step) / 1e6
+        return self.steps - step, sum(each.us for each in self._stretches if each.until > step) / 1e6
 
     def _end_counting(self) -> None:
         if self._meter is not None:
@@ -267,17 +286,23 @@ class LoopCapture:
         if self._plan is None or len(self._stretches) < len(self._marks):
             return None
         _, blocks, per_block, singles = self._plan
-        times = [us for _, us in self._stretches]
-        first_single = len(times) - singles
+        first_single = len(self._stretches) - singles
         timing = timing_of(
             self.experiment.timing.mode,
-            [us / per_block for us in times[first_single - blocks : first_single]],
+            self._samples(slice(first_single - blocks, first_single), per_block),
             per_block,
-            times[first_single:],
+            self._samples(slice(first_single, None), 1),
             load=load_between(*self._loads) if len(self._loads) == 2 else None,
+            batches_ahead=self._waits.batches_ahead,
         )
-        first = times[0] if self._first_is_timed else None
+        first = self._stretches[0].us if self._first_is_timed else None
         return msgspec.structs.replace(timing, first_step_time_us=first, warmup_steps=self._plan.warm)
+
+    def _samples(self, which: slice, steps: int) -> Samples:
+        """These stretches, of so many steps each."""
+        stretches = self._stretches[which]
+        waits = [each.waited_us / steps for each in stretches] if self._waits.calls else []
+        return Samples([each.us / steps for each in stretches], waits)
 
     def _own_notes(self) -> list[str]:
         notes = []

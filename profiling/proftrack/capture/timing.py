@@ -18,7 +18,7 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from proftrack.capture.cpu_load import load_between, read_load
 from proftrack.capture.device import Device
+from proftrack.capture.input_waits import InputWaits
 from proftrack.experiment import TimingOptions
 from proftrack.record.timing import Load, Mode, Timing
 
@@ -128,6 +129,14 @@ def plan(step_seconds: float, options: TimingOptions) -> tuple[int, int]:
     return (blocks, per_block) if per_block > 1 else (affordable, 1)
 
 
+class Samples(NamedTuple):
+    """Timed stretches, in microseconds per step."""
+
+    times_us: list[float]
+    waits_us: list[float] = []
+    """How long a step of each waited for its data; empty if no data loader was called."""
+
+
 def time_steps(
     watch: Stopwatch,
     options: TimingOptions,
@@ -145,43 +154,58 @@ def time_steps(
     original = options
     if at_most is not None and at_most < options.max_seconds:
         options = msgspec.structs.replace(options, max_seconds=at_most, min_seconds=min(options.min_seconds, at_most))
-    before = read_load()
-    with around or contextlib.nullcontext():
-        per_block, blocks = _throughput(watch, options, step_seconds)
-    load = load_between(before, read_load())
-    singles = _latencies(watch, options) if per_block > 1 else []
-    timing = timing_of(options.mode, blocks, per_block, singles, load=load)
+    with InputWaits() as waits:
+        before = read_load()
+        with around or contextlib.nullcontext():
+            per_block, blocks = _throughput(watch, options, step_seconds, waits)
+        load = load_between(before, read_load())
+        singles = _latencies(watch, options, waits) if per_block > 1 else Samples([], [])
+    timing = timing_of(options.mode, blocks, per_block, singles, load=load, batches_ahead=waits.batches_ahead)
     return timing, _notes(timing, options, "timing.max_seconds" if options is original else "timing.budget_seconds")
 
 
 def timing_of(
-    mode: Mode, blocks: list[float], per_block: int, singles: list[float], *, load: Load | None = None
+    mode: Mode,
+    blocks: Samples,
+    per_block: int,
+    singles: Samples,
+    *,
+    load: Load | None = None,
+    batches_ahead: int | None = None,
 ) -> Timing:
-    """Build a timing from samples in microseconds: `blocks` are mean step times, `singles` are synchronised steps.
+    """Build a timing from samples: `blocks` are means of several steps, `singles` are synchronised steps.
 
     A block of one step is also a synchronised step: slow steps are not run again for the same figure.
     """
-    latencies = list(blocks) if per_block == 1 else singles
-    return Timing(
+    latencies = blocks if per_block == 1 else singles
+    timing = Timing(
         mode=mode,
-        step_time_us=statistics.median(blocks),
-        step_latency_us=statistics.median(latencies) if latencies else None,
-        step_time_p95_us=float(np.percentile(latencies, 95)) if latencies else None,
+        step_time_us=statistics.median(blocks.times_us),
+        step_latency_us=statistics.median(latencies.times_us) if latencies.times_us else None,
+        step_time_p95_us=float(np.percentile(latencies.times_us, 95)) if latencies.times_us else None,
         steps_per_block=per_block,
-        block_step_times_us=blocks,
-        step_latencies_us=latencies,
+        block_step_times_us=list(blocks.times_us),
+        step_latencies_us=list(latencies.times_us),
         load=load,
+        batches_ahead=batches_ahead if blocks.waits_us else None,
+        block_input_waits_us=list(blocks.waits_us),
+        latency_input_waits_us=list(latencies.waits_us),
     )
+    return msgspec.structs.replace(timing, input_wait_us=timing.chosen.input_wait_us())
 
 
-def _throughput(watch: Stopwatch, options: TimingOptions, step_seconds: float) -> tuple[int, list[float]]:
+def _throughput(
+    watch: Stopwatch, options: TimingOptions, step_seconds: float, waits: InputWaits
+) -> tuple[int, Samples]:
     count, per_block = plan(step_seconds, options)
     times: list[float] = []
+    waited: list[float] = []
     total = 0.0
     watch.device.synchronize()
     while len(times) < MOST_BLOCKS:
         duration = watch.block(per_block)
         times.append(duration / per_block * 1e6)
+        waited.append(waits.lap_us() / per_block)
         total += duration
         steps = len(times) * per_block
         if total >= options.max_seconds and steps >= FEWEST_STEPS:
@@ -190,22 +214,24 @@ def _throughput(watch: Stopwatch, options: TimingOptions, step_seconds: float) -
             continue
         if total + duration > options.max_seconds or (total >= options.min_seconds and steps >= options.min_steps):
             break
-    return per_block, times
+    return per_block, Samples(times, waited if waits.calls else [])
 
 
-def _latencies(watch: Stopwatch, options: TimingOptions) -> list[float]:
+def _latencies(watch: Stopwatch, options: TimingOptions, waits: InputWaits) -> Samples:
     times: list[float] = []
+    waited: list[float] = []
     total = 0.0
     watch.device.synchronize()
     while len(times) < max(MOST_LATENCIES, options.min_steps):
         duration = watch.block(1)
         times.append(duration * 1e6)
+        waited.append(waits.lap_us())
         total += duration
         if total >= options.min_seconds and len(times) >= options.min_steps:
             break
         if total >= options.max_seconds and len(times) >= FEWEST_STEPS:
             break
-    return times
+    return Samples(times, waited if waits.calls else [])
 
 
 def _notes(timing: Timing, options: TimingOptions, limit: str) -> list[str]:

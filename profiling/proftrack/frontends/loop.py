@@ -328,7 +328,8 @@ def profile(
 ) -> Profile | Off:
     """Profile a loop: `with proftrack.profile("train") as p:`, and `p.step()` at the end of every step.
 
-    What is no part of a step, such as evaluation, goes into `with p.excluded():`.
+    What is no part of a step, such as evaluation, goes into `with p.excluded():`. How long steps wait for a DataLoader
+    is measured; mark data from anything else with `proftrack.loading`.
 
     The verdict is printed when the loop ends; `p.record` and `p.verdict` hold it once the schedule is over. Without
     `with`, the first `p.step()` starts the profile, and the end of the program ends it.

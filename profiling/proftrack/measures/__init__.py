@@ -12,6 +12,7 @@ measure      the figures of one trace, from:
 idle         each idle gap of the device and its cause
 unseen       without steps: work that was queued when recording began
 waits        calls in which the host waits for the GPU, and what they could cost
+loading      how long the recorded steps spent getting their data
 kernels      the kind of a kernel, by its name
 identifiers  the function in a kernel's name, and its words
 limits       what limits GPU work, and how busy time divides among the limits

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from proftrack.measures import idle, occupancy, sites
+from proftrack.measures.loading import Loading
 from proftrack.measures.measure import Measures
 from proftrack.measures.quality import FLAGS
 from proftrack.measures.single import Single
@@ -46,7 +47,7 @@ def combine(parts: list[Measures]) -> Measures:
         kernels=_combined_kernels(parts),
         sites=sites.merged(s for p in parts for s in p.sites),
         regions=_combined_regions([r for p in parts for r in p.regions]),
-        idle=_combined_idle(parts),
+        idle=_combined_idle([(p.idle, p.window.typical_steps) for p in parts]),
         split=_added_if_any([p.split for p in parts if p.split is not None]),
         launch=_combined_launch(parts),
         devices=_combined_devices(parts),
@@ -61,6 +62,7 @@ def combine(parts: list[Measures]) -> Measures:
         counted=_added([p.counted for p in parts]),
         waits_over_gpu_us=sum(p.waits_over_gpu_us for p in parts),
         waits=_combined_waits(parts),
+        loading=_combined_loading(parts),
         single=_longest_step(parts),
         compiling_us=sum(p.compiling_us for p in parts),
         host_rows=sum(p.host_rows for p in parts),
@@ -189,16 +191,28 @@ def _combined_waits(parts: list[Measures]) -> list[Wait]:
     return sorted(merged, key=lambda w: -w.over_gpu_us)
 
 
-def _combined_idle(parts: list[Measures]) -> Idle:
-    steps = sum(p.window.typical_steps for p in parts)
+def _combined_loading(parts: list[Measures]) -> Loading | None:
+    found = [p.loading for p in parts if p.loading is not None]
+    others = [(p.loading.other_idle if p.loading is not None else p.idle, p.window.typical_steps) for p in parts]
+    return _added_if_any(
+        found,
+        workers=any(each.workers for each in found),
+        in_process=any(each.in_process for each in found),
+        other_idle=_combined_idle(others),
+    )
+
+
+def _combined_idle(cycles: list[tuple[Idle, int]]) -> Idle:
+    """The means over the cycles, each with its number of steps."""
+    steps = sum(count for _, count in cycles)
     causes: Counter[IdleCause] = Counter()
     rows: Counter[IdleCause] = Counter()
-    for part in parts:
-        for cause, us in part.idle.by_cause_us_per_step.items():
-            causes[cause] += us * part.window.typical_steps  # type: ignore[assignment]  # Counter may hold floats
-        for cause, count in part.idle.rows_by_cause_per_step.items():
-            rows[cause] += count * part.window.typical_steps  # type: ignore[assignment]
-    largest = sorted((g for p in parts for g in p.idle.largest), key=lambda g: -g.duration_us)
+    for part, count in cycles:
+        for cause, us in part.by_cause_us_per_step.items():
+            causes[cause] += us * count  # type: ignore[assignment]  # Counter may hold floats
+        for cause, recorded in part.rows_by_cause_per_step.items():
+            rows[cause] += recorded * count  # type: ignore[assignment]
+    largest = sorted((gap for part, _ in cycles for gap in part.largest), key=lambda gap: -gap.duration_us)
     return Idle(
         by_cause_us_per_step={c: us / steps for c, us in causes.items()},
         largest=largest[: idle.LARGEST],

@@ -17,7 +17,7 @@ from proftrack.measures.intervals import EMPTY, Intervals, intersection, union
 from proftrack.measures.view import View
 from proftrack.measures.waits import delays_until, profilers_own, waiting_calls
 from proftrack.measures.window import QUEUE_DELAY_NS, Windows, busy
-from proftrack.record.figures import IDLE_CAUSES, Idle, IdleCause, IdleGap
+from proftrack.record.figures import IDLE_CAUSES, LOADING_REGION, Idle, IdleCause, IdleGap
 from proftrack.trace.categories import CALL_KINDS, Kind, is_allocator_call, is_step
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
@@ -45,7 +45,7 @@ host waited for a device that did nothing; the delay is the device's. startup: a
 loaded, which happens once. unknown: no launch was recorded."""
 
 LOADING = re.compile(
-    r"enumerate\(DataLoader\)|DataLoaderIter|dataloader.*__next__"
+    rf"^{LOADING_REGION}$|enumerate\(DataLoader\)|DataLoaderIter|dataloader.*__next__"
     r"|(?<![a-z])(?:fetch|next|load|get)_?(?:batch|data)(?:es)?(?![a-z]|_?(?:size|norm|parallel))"
     r"|\[pl\]\[profile\].*(?:train_dataloader_next|dataloader)|prefetcher",
     re.IGNORECASE,

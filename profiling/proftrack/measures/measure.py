@@ -14,6 +14,7 @@ from proftrack.measures.collectives import collectives
 from proftrack.measures.compiling import compiling_steps
 from proftrack.measures.counted import Counted, counted
 from proftrack.measures.intervals import Intervals, intersection, union
+from proftrack.measures.loading import Loading, loading
 from proftrack.measures.single import Single, single
 from proftrack.measures.typical import Outlier, find_outliers, step_times, without_outliers
 from proftrack.measures.unseen import without_unseen_queue
@@ -82,6 +83,8 @@ class Measures:
     """Host waits inside the steps that overlap GPU work: the part of T that H leaves out."""
     waits: list[Wait] = field(default_factory=list)
     """The same waits by call and operator."""
+    loading: Loading | None = None
+    """How long the typical steps spent getting their data in calls that are timed without the profiler, too."""
     host_rows: int = 0
     """Host rows recorded in the window, including Python functions."""
     work: TraceWork | None = None
@@ -227,6 +230,7 @@ def _gpu_part(
             "busy_us": None,
             "busy_by_limit_us": {},
             "waits_over_gpu_us": 0.0,
+            "loading": loading(seen, windows) if windows is not None else None,
         }
     busy_time, gaps = windows.during_steps(seen.on_device), idle.find_gaps(seen, windows)
     return {
@@ -236,6 +240,7 @@ def _gpu_part(
         "busy_us": busy_time.length / 1000,
         "busy_by_limit_us": limits.by_limit(seen, windows, classes),
         "waits_over_gpu_us": _waits_over_gpu(seen, busy_time),
+        "loading": loading(seen, windows, busy_time),
         "waits": waits(seen, busy_time, [outlier.step for outlier in outliers]),
     }
 

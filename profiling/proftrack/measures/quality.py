@@ -48,6 +48,8 @@ FLAGS: dict[FlagCode, str] = {
     "gpu_shared": "Other processes used the GPU while steps were timed: the program alone may be faster.",
     "work_not_counted": "Part of the GPU's work has no known FLOPs or bytes: its kernels have no roofline.",
     "other_threads": "Threads started by the program did work that was not recorded: their work is missing.",
+    "batches_ready": "The timed steps used no more batches than the data loader may have had ready before them: "
+    "whether it keeps up with them for longer is not known.",
     "evaluation_in_steps": "Some recorded steps contain evaluation, or other work that is no part of a step.",
     "no_region": "The steps have no record_function region: host time cannot be attributed to parts of the program.",
 }

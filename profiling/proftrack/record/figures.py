@@ -50,6 +50,8 @@ blocks, or a grid with too few blocks."""
 
 EXCLUDED_REGION = "proftrack: excluded"
 """The region that capture puts around what runs inside a loop but is no part of a step, as evaluation is."""
+LOADING_REGION = "proftrack: loading"
+"""The region around what a program marks as waiting for its data."""
 
 FlagCode = Literal[
     "no_steps",
@@ -77,6 +79,7 @@ FlagCode = Literal[
     "gpu_shared",
     "work_not_counted",
     "other_threads",
+    "batches_ready",
     "evaluation_in_steps",
     "no_region",
     "outlier_steps",

@@ -46,6 +46,29 @@ class StepTime(NamedTuple):
     samples_us: list[float]
     noun: Literal["block", "step"]
     """What one sample is: the mean over a block, or one synchronized step."""
+    input_waits_us: list[float]
+    """How long a step of each sample waited for its data; empty if no data loader was called."""
+
+    def input_wait_us(self, step_us: float | None = None) -> float | None:
+        """How long a step that takes this long (default: the median) waits for its data; None if that is unknown.
+
+        It is the mean over the half of the samples that come closest to it: waiting makes steps longer, so another
+        sample's wait is not this step's.
+        """
+        waits = self.input_waits_us
+        if len(waits) != len(self.samples_us) or not waits:
+            return None
+        target = self.us if step_us is None else step_us
+        nearest = sorted(zip(self.samples_us, waits, strict=True), key=lambda sample: abs(sample[0] - target))
+        half = nearest[: (len(nearest) + 1) // 2]
+        return sum(wait for _, wait in half) / len(half)
+
+    def samples_waiting_us(self, wait_us: float) -> list[float]:
+        """The samples as if each had waited this long for its data; as they are if their waits are unknown."""
+        waits = self.input_waits_us
+        if len(waits) != len(self.samples_us):
+            return self.samples_us
+        return [time - wait + wait_us for time, wait in zip(self.samples_us, waits, strict=True)]
 
 
 class Timing(Struct, frozen=True, kw_only=True):
@@ -70,19 +93,33 @@ class Timing(Struct, frozen=True, kw_only=True):
     load: Load | None = None
     """What else ran while the blocks were timed."""
     input_wait_us: float | None = None
-    """How long a timed step waited for its data loader, on average over the blocks; None if it called none."""
+    """How long a step waits for its data: T's own steps, see `StepTime.input_wait_us`. None if no data loader was
+    called."""
+    block_input_waits_us: list[float] = []
+    """The mean wait of each block's steps, in the order of `block_step_times_us`; empty if no loader was called."""
+    latency_input_waits_us: list[float] = []
+    """The same for `step_latencies_us`."""
+
+    batches_ahead: int | None = None
+    """How many batches the data loaders' workers may have had ready before the steps; None if no loader was called."""
+
+    @property
+    def steps(self) -> int:
+        """How many steps ran until the timing was over: warm-up, blocks, and synchronised ones."""
+        singles = len(self.step_latencies_us) if self.steps_per_block > 1 else 0
+        return self.warmup_steps + len(self.block_step_times_us) * self.steps_per_block + singles
 
     @property
     def back_to_back(self) -> StepTime:
         """Step time of steps that run without waiting for the device."""
-        return StepTime(self.step_time_us, self.block_step_times_us, "block")
+        return StepTime(self.step_time_us, self.block_step_times_us, "block", self.block_input_waits_us)
 
     @property
     def synchronised(self) -> StepTime | None:
         """Step time of steps that each wait for the device; None if there were too few to time both."""
         if self.step_latency_us is None:
             return None
-        return StepTime(self.step_latency_us, self.step_latencies_us, "step")
+        return StepTime(self.step_latency_us, self.step_latencies_us, "step", self.latency_input_waits_us)
 
     @property
     def chosen(self) -> StepTime:

@@ -216,12 +216,12 @@ def _without(wait: Wait, step: Step) -> str:
 
 def _loading(step: Step) -> Iterator[Advice]:
     saves = step.idle("input")
-    single = any("_SingleProcessDataLoaderIter" in op.name for op in step.measures.ops)
-    what = (
-        "The DataLoader runs in the training process (num_workers=0): give it workers"
-        if single
-        else "The GPU waits for data: load it ahead"
-    )
+    what = "The GPU waits for data: load it ahead"
+    part = step.measures.loading
+    if part is not None and part.in_process:
+        what = "The DataLoader runs in the training process (num_workers=0): give it workers"
+    elif part is not None and part.workers:
+        what = "The DataLoader's workers make batches more slowly than steps use them: more workers, or cheaper samples"
     yield Advice(saves, f"{what} (at most {step.of_step(saves)}).")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 from msgspec import Struct
 
 from proftrack.measures import Measures
@@ -36,6 +38,33 @@ class Context(Struct, frozen=True, kw_only=True):
     def unprofiled_us(self) -> float | None:
         """T if it was measured without the profiler, else None."""
         return self.timing.chosen.us if self.timing is not None else self.step_time_us
+
+    def input_wait_us(self, step_us: float | None = None) -> float | None:
+        """How long a step that takes this long (default: T) waits for its data, measured without the profiler.
+
+        None if that was not measured, or if it called no data loader.
+        """
+        if self.timing is None or self.timing.input_wait_us is None:
+            return None
+        near = self.timing.chosen.input_wait_us(step_us) if step_us is not None else None
+        return self.timing.input_wait_us if near is None else near
+
+    def waits_beyond_trace_us(self, measures: Measures) -> float:
+        """By how much a step waits longer for data without the profiler than in the trace; 0 if that is unknown."""
+        wait, part = self.input_wait_us(), measures.loading
+        if wait is None:
+            return 0.0
+        return max(wait - (part.timed_us / measures.window.typical_steps if part is not None else 0.0), 0.0)
+
+    def traced_host_us(self, measures: Measures) -> float | None:
+        """How long the recorded steps take on the host, the median; as if they had waited for data as long as a step
+        does without the profiler, if that is known: then the mean, for one recorded step may wait for all."""
+        if not measures.per_step:
+            return None
+        hosts, wait, part = [step.host_us for step in measures.per_step], self.input_wait_us(), measures.loading
+        if wait is None:
+            return statistics.median(hosts)
+        return (sum(hosts) - (part.timed_us if part is not None else 0.0)) / len(hosts) + wait
 
     def counted_step_us(self, step_time_us: float) -> float:
         """The time of the steps during which counters ran, if T is this: they ran back to back."""

@@ -6,7 +6,6 @@ necessary work (measures.work.cpu_work) is compared with T.
 
 from __future__ import annotations
 
-import statistics
 from typing import NamedTuple
 
 from proftrack.measures import Measures
@@ -18,7 +17,7 @@ from proftrack.verdict import spread
 from proftrack.verdict.advice import BETTER_DATA, advise_cpu
 from proftrack.verdict.context import Context
 from proftrack.verdict.cpu_fit import misfits
-from proftrack.verdict.evidence import item, named
+from proftrack.verdict.evidence import input_wait, item, named
 from proftrack.verdict.rules import gpu_regime
 from proftrack.verdict.thresholds import Thresholds
 
@@ -82,7 +81,7 @@ class _Reading(NamedTuple):
     host_work_us: float
     """Time between operators, per operator, above which it counts as the host's own work."""
     loading: float
-    """Time in regions that load data, outside operators."""
+    """Time spent getting data, outside operators."""
 
     @property
     def busy(self) -> float:
@@ -152,12 +151,23 @@ def _readings(
     dispatch = context.ceilings.dispatch_us if context.ceilings is not None else None
     host_work = limits.host_work_dispatches * (dispatch or 1.0)
     inside, calls = cpu.operators_us / steps, cpu.operators / steps
-    loading = sum(op.self_cpu_time_us for op in measures.ops if LOADING.search(op.name)) / steps
+    loading = _loading_us(measures, context)
     own, costliest = (
         _Reading({k: v / steps for k, v in working.items()}, time, inside, calls, host_work, loading)
         for working in (cpu.working_us, cpu.least_working_us)
     )
     return own, costliest
+
+
+def _loading_us(measures: Measures, context: Context) -> float:
+    """Time per step spent getting data, outside operators, as the trace shows it; where it is known how long a step
+    waits without the profiler, by that much longer, or shorter in proportion."""
+    own = sum(op.self_cpu_time_us for op in measures.ops if LOADING.search(op.name)) / measures.steps
+    waited, part = context.input_wait_us(), measures.loading
+    if waited is None:
+        return own
+    shown = part.timed_us / measures.steps if part is not None else 0.0
+    return own + waited - shown if waited >= shown else own * waited / shown
 
 
 def _undecided(
@@ -175,7 +185,7 @@ def _undecided(
         missing = _without_ceiling(context, measures)
         why = f"no ceiling was measured for {', '.join(missing)}" if missing else "their shapes do not show it"
         return [f"Most of the work is in operators with an unknown limit: {why}."]
-    traced = statistics.median(step.host_us for step in measures.per_step) if measures.per_step else None
+    traced = context.traced_host_us(measures)
     shown = max(traced - own.inside, 0.0) if traced is not None else own.between
     if own.u < limits.gpu_bound_from and own.outside(limits) and shown < limits.cause_share * own.between:
         return [
@@ -215,13 +225,20 @@ def _doubts(regime: str, own: _Reading, costliest: _Reading, context: Context, l
                 f"{short_time(own.host_work_us)} that separates Python's call overhead from the host's own work."
             )
     ends = spread.time_interval(context.timing) or ()
-    others = {own._replace(time=end).regime(limits)[0] for end in ends} - {regime}
+    others = {_at(own, end, context).regime(limits)[0] for end in ends} - {regime}
     if others:
         out.append(f"Within the spread of the timed blocks, it could also be {' or '.join(sorted(others))}.")
     arithmetic, bandwidth = own.working.get("arithmetic", 0.0), own.working.get("bandwidth", 0.0)
     if regime in GPU_REGIMES and abs(arithmetic - bandwidth) <= own.working.get("unknown", 0.0):
         out.append("Work with an unknown limit takes enough time to decide between compute-bound and memory-bound.")
     return out
+
+
+def _at(own: _Reading, time: float, context: Context) -> _Reading:
+    """The same step if it takes this long: it may be longer because it waits longer for its data."""
+    waited, then = context.input_wait_us(), context.input_wait_us(time)
+    more = then - waited if waited is not None and then is not None else 0.0
+    return own._replace(time=time, loading=max(own.loading + more, 0.0))
 
 
 def _remarks(cpu: CpuWork, context: Context, measures: Measures) -> list[str]:
@@ -277,6 +294,7 @@ def _evidence(measures: Measures, context: Context, reading: _Reading, limits: T
         item("step_time_us", time, "us", f"A step takes {short_time(time)} without the profiler."),
         item("cpu_working_us", busy, "us", work),
         item("operators_us", inside, "us", operators),
+        *input_wait(measures, context, time),
     ]
     if ceilings is not None and ceilings.dispatch_us is not None:
         floor = ceilings.dispatch_us * calls

@@ -83,7 +83,9 @@ def _load(load: Load, limits: Thresholds) -> Iterator[Misfit]:
 
 
 def _timing(timing: Timing, limits: Thresholds) -> Iterator[Misfit]:
-    blocks = sorted(timing.block_step_times_us)
+    """Whether the timed steps agree. That they wait for data differently says nothing about the machine."""
+    wait = timing.input_wait_us or 0.0
+    blocks = sorted(timing.back_to_back.samples_waiting_us(wait))
     if blocks:
         low, high = blocks[len(blocks) // 10], blocks[-1 - len(blocks) // 10]
         if high > limits.cpu_blocks_low * low:
@@ -92,9 +94,10 @@ def _timing(timing: Timing, limits: Thresholds) -> Iterator[Misfit]:
                 f"The timed blocks differ by a factor of {number(high / low)}: the machine's state changed, or the "
                 "steps differ.",
             )
-    single, together = timing.step_latency_us, timing.step_time_us
-    if single is None:
+    if timing.synchronised is None:
         return
+    single = statistics.median(timing.synchronised.samples_waiting_us(wait) or [timing.synchronised.us])
+    together = statistics.median(blocks or [timing.step_time_us])
     shorter, longer = sorted((single, together))
     if longer - shorter > _READING_US and longer > limits.cpu_modes_low * shorter:
         yield Misfit(
@@ -130,7 +133,7 @@ def _trace(measures: Measures, cpu: CpuWork, context: Context, time: float, limi
             f"The operators' work in the trace ({short_time(work)} per step) does not fit into a step of "
             f"{short_time(time)}.",
         )
-    traced = statistics.median(step.host_us for step in measures.per_step) if measures.per_step else None
+    traced = context.traced_host_us(measures)
     if traced is None:
         return
     if time > limits.cpu_over_traced_low * traced:

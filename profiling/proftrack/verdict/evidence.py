@@ -105,7 +105,7 @@ def collect(
         item("step_time_us", facts.step_time_us, "us", f"{what} takes {step} {kind}."),
         item("gpu_busy_per_step_us", facts.gpu_busy_us, "us", f"The GPU is busy for {busy} of it."),
         *_headrooms(facts, context, measures, roofline, limits),
-        *_idle(measures, facts, limits),
+        *_idle(measures, facts, context, limits),
         *(_units(ruled, facts, limits) if ruled is not None else []),
         *_busy(facts, "By shapes and names " if ruled is not None and ruled.use is not None else ""),
     ]
@@ -159,13 +159,16 @@ def named(uncounted: list[str]) -> str:
     return f" ({shown}{', ...' if len(uncounted) > 3 else ''})" if shown else ""
 
 
-def _idle(measures: Measures, facts: StepFacts, limits: Thresholds) -> list[Evidence]:
+def _idle(measures: Measures, facts: StepFacts, context: Context, limits: Thresholds) -> list[Evidence]:
     if facts.busy_fraction >= limits.gpu_bound_from:
         return []
-    per = measures.per
+    per, waited = measures.per, context.input_wait_us()
     causes = sorted(measures.idle.by_cause_us_per_step.items(), key=lambda kv: -kv[1])
     whole = sum(us for _, us in causes)
-    out = [
+    if waited is not None:  # what was measured takes the place of what the trace shows
+        causes = [(cause, us) for cause, us in causes if cause != "input"]
+    out = input_wait(measures, context, facts.step_time_us, idle_us=facts.idle_by_cause_us.get("input", 0.0))
+    out += [
         item(f"idle_{cause}_us", us, "us", f"The GPU idles {short_time(us)} {per} in the trace: {CAUSE_TEXT[cause]}.")
         for cause, us in causes[:3]
         if us >= _SHOWN * whole
@@ -185,6 +188,26 @@ def _idle(measures: Measures, facts: StepFacts, limits: Thresholds) -> list[Evid
         text = f"The host waits {short_time(facts.waits_over_gpu_us)} {per} while the GPU works."
         out.append(item("waits_over_gpu_us", facts.waits_over_gpu_us, "us", text))
     return out
+
+
+def input_wait(
+    measures: Measures, context: Context, step_time_us: float, *, idle_us: float | None = None
+) -> list[Evidence]:
+    """How long a step waits for its data without the profiler, beside what the trace shows; `idle_us`: how long the GPU
+    idles meanwhile."""
+    waited, part = context.input_wait_us(), measures.loading
+    shown = part.timed_us / measures.window.typical_steps if part is not None else 0.0
+    if waited is None or max(waited, shown) < _SHOWN * step_time_us:
+        return []
+    text = f"A step waits {short_time(waited)} for its data without the profiler"
+    if idle_us is not None:
+        text += f", and the GPU idles for {short_time(idle_us)} of it"
+    text += f"; in the trace it waits {short_time(shown)}"
+    if part is not None and part.workers and shown < waited / 2:
+        text += ", because its batches were ready"
+    elif shown > 2 * waited:
+        text += ", which profiling or workers that start make longer"
+    return [item("input_wait_us", waited, "us", f"{text}.")]
 
 
 def _units(ruled: Ruling, facts: StepFacts, limits: Thresholds) -> list[Evidence]:
@@ -231,6 +254,9 @@ def _other_mode(facts: StepFacts, context: Context, limits: Thresholds) -> list[
     if other is None:
         return []
     scaled = facts.scaled(step_time_us=other.us, gpu_busy_us=facts.gpu_busy_us)
+    waited, waits = context.input_wait_us(), other.input_wait_us()
+    if waited is not None and waits is not None:
+        scaled = scaled.with_input(facts.idle_by_cause_us.get("input", 0.0) + waits - waited)
     other_regime = regime(scaled, limits)
     if other_regime in (regime(facts, limits), "inconclusive"):  # the trace's causes are those of the other step
         return []

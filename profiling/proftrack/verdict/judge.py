@@ -7,11 +7,12 @@ from typing import NamedTuple
 from msgspec import structs
 
 from proftrack.measures import Measures
+from proftrack.measures.loading import Loading
 from proftrack.measures.quality import flag
 from proftrack.measures.typical import EVALUATION
 from proftrack.record.figures import Flag, FlagCode, IdleCause, KernelKind, Limit
 from proftrack.record.verdict import Basis, Cause, Confidence, HostRegime, Regime, Verdict
-from proftrack.text import number, short_time
+from proftrack.text import counted, number, short_time
 from proftrack.verdict import cpu, evidence, spread
 from proftrack.verdict.advice import Step, advise
 from proftrack.verdict.by_work import doubt_of_work
@@ -41,7 +42,7 @@ def judge(measures: Measures, context: Context | None = None, *, limits: Thresho
     roofline = context.roofline_us(measures)
     if not measures.gpu_busy_per_step_us or not time:
         verdict = cpu.verdict(measures, context, time, basis=basis, limits=limits)
-        return Judgement(verdict, time, roofline, _thread_flags(context, limits))
+        return Judgement(verdict, time, roofline, _timing_flags(context, time, limits))
     facts = facts_of(measures, time, context)
     flags = _flags(measures, facts, context, roofline, limits)
     if roofline is not None and roofline > limits.roofline_slack * facts.gpu_busy_us:
@@ -57,37 +58,66 @@ def _traced_step_us(measures: Measures) -> float | None:
     return traced and max(traced - delayed, measures.gpu_busy_per_step_us or 0.0)
 
 
-def facts_of(measures: Measures, step_time_us: float, context: Context) -> StepFacts:
-    """The figures that the rules use, for a trace with GPU work, if T is this.
+def facts_of(
+    measures: Measures, step_time_us: float, context: Context, *, input_wait_us: float | None = None
+) -> StepFacts:
+    """The figures that the rules use, for a trace with GPU work, if T is this. `input_wait_us`: how long such a step
+    waits for data, if that is not to be the context's.
 
     Recording takes time: the excess of the traced step over the unprofiled one is spread over the host rows, and
     subtracted from each cause by the rows recorded in its gaps. Work that records nothing (numpy, sleep, I/O) keeps
     its time.
+
+    If it is known how long a step waits for data without the profiler, both steps count with that: the trace may have
+    found a full queue, or an empty one.
     """
-    steps = measures.window.typical_steps
-    added = max((_traced_step_us(measures) or step_time_us) - step_time_us, 0.0)
+    steps, busy, part = measures.window.typical_steps, measures.gpu_busy_per_step_us or 0.0, measures.loading
+    wait_us = context.input_wait_us(step_time_us) if input_wait_us is None else input_wait_us
+    waited = 0.0 if wait_us is None else _idle_for_data(part, wait_us, steps, max(step_time_us - busy, 0.0))
+    if wait_us is None or part is None:
+        idle, shown = measures.idle, 0.0
+    else:
+        idle, shown = part.other_idle, (part.timed_us - part.over_gpu_us) / steps
+    rows = idle.rows_by_cause_per_step
+    added = max((_traced_step_us(measures) or step_time_us) - shown + waited - step_time_us, 0.0)
     a_row = added * steps / measures.host_rows if measures.host_rows else 0.0
-    rows = measures.idle.rows_by_cause_per_step
-    return StepFacts(
+    facts = StepFacts(
         step_time_us=step_time_us,
-        gpu_busy_us=measures.gpu_busy_per_step_us or 0.0,
+        gpu_busy_us=busy,
         idle_by_cause_us={
             cause: max(time - a_row * rows.get(cause, 0.0), 0.0)
-            for cause, time in measures.idle.by_cause_us_per_step.items()
+            for cause, time in idle.by_cause_us_per_step.items()
             if cause not in _NOT_THE_STEPS
         },
         busy_by_limit_us={k: v / steps for k, v in measures.busy_by_limit_us.items()},
         waits_over_gpu_us=measures.waits_over_gpu_us / steps,
+        waits_for_workers=wait_us is not None and part is not None and part.workers,
         counters=context.counters,
         counted_step_us=context.counted_step_us(step_time_us),
     )
+    if wait_us is None:
+        return facts
+    return facts.with_input(waited + facts.idle_by_cause_us.get("input", 0.0))
+
+
+def _idle_for_data(part: Loading | None, wait_us: float, steps: int, most_us: float) -> float:
+    """How long the GPU idles for data in a step that waits for it so long; `part` is what so many steps of the trace
+    show.
+
+    A wait that the trace shows while the GPU works delays nothing; without the profiler that part is no longer, and as
+    a share of the wait no larger.
+    """
+    hidden = 0.0
+    if part is not None and part.timed_us:
+        hidden = part.over_gpu_us / steps * min(wait_us * steps / part.timed_us, 1.0)
+    return min(wait_us - hidden, most_us)
 
 
 def _flags(
     measures: Measures, facts: StepFacts, context: Context, roofline: float | None, limits: Thresholds
 ) -> list[Flag]:
     """Flags that need more than the trace."""
-    raised = _thread_flags(context, limits)
+    raised = _timing_flags(context, facts.step_time_us, limits)
     u, gpu = facts.busy_fraction, context.gpu
     if context.unprofiled_us is not None and limits.slow_under_profiler < u <= limits.not_the_same_work:
         raised.append(flag("slow_under_profiler", 1, f"B / T = {u:.2f}."))
@@ -109,9 +139,18 @@ def _flags(
     return raised
 
 
-def _thread_flags(context: Context, limits: Thresholds) -> list[Flag]:
+def _timing_flags(context: Context, step_time_us: float | None, limits: Thresholds) -> list[Flag]:
+    """Flags about how T was measured."""
+    raised = []
     share = context.unrecorded_threads(limits)
-    return [flag("other_threads", 1, f"They used {share:.0%} of a core.")] if share is not None else []
+    if share is not None:
+        raised.append(flag("other_threads", 1, f"They used {share:.0%} of a core."))
+    timing, few = context.timing, limits.notable * (step_time_us or 0.0)
+    ahead = timing.batches_ahead if timing is not None else None
+    if timing is not None and ahead and timing.steps <= ahead and (timing.input_wait_us or 0.0) < few:
+        steps = counted(timing.steps, "step")
+        raised.append(flag("batches_ready", 1, f"{steps} ran, and its workers hold up to {ahead} batches."))
+    return raised
 
 
 class _Outcome:
@@ -186,11 +225,13 @@ class _Outcome:
                 "(or the unit is not microseconds)."
             )
         traced = self._traced_step_us()
-        if basis == "unprofiled" and traced and self.facts.step_time_us > limits.longer_than_traced * traced:
-            longer = number(self.facts.step_time_us / traced)
+        beyond = self.context.waits_beyond_trace_us(self.measures)
+        without = self.facts.step_time_us - beyond
+        if basis == "unprofiled" and traced and without > limits.longer_than_traced * traced:
+            what = "step time less its waits for data" if beyond else "given step time"
             reasons.append(
-                f"The given step time is {longer} times that of the trace, but profiling only lengthens a step: the "
-                "two are not of the same work (or the unit is not microseconds)."
+                f"The {what} is {number(without / traced)} times that of the trace, but profiling only lengthens a "
+                "step: the two are not of the same work (or the unit is not microseconds)."
             )
         if u < limits.gpu_bound_from:
             reasons += self._gpu_partly_measured()
@@ -292,7 +333,7 @@ class _Outcome:
             named = " or ".join(name for name in others if name != "inconclusive")
             could = f"it could also be {named}" if named else "there may be no clear regime"
             doubts.append(("low", f"Within the spread of the measurements, {could}."))
-        doubts += self._near_a_limit()
+        doubts += [*self._waits_in_bursts(), *self._workers_keep_no_pace(), *self._near_a_limit()]
         for code in _LOWERING:
             if code in self.flags and not self._left_out(code):
                 doubts.append(("low" if code == "no_steps" else "medium", self.flags[code].message))
@@ -350,6 +391,41 @@ class _Outcome:
         else:
             what = f"{part.step} takes {short_time(lasting)}, the others {short_time(others)}"
         return [("low", f"{what}: without that, the trace is {other}. Record more steps.")]
+
+    def _waits_in_bursts(self) -> list[tuple[Confidence, str]]:
+        """T is a median, and steps that wait for data may be few and long: the regime would be another on average."""
+        timing = self.context.timing
+        if timing is None or not timing.chosen.input_waits_us:
+            return []
+        step, wait = (sum(each) / len(each) for each in (timing.chosen.samples_us, timing.chosen.input_waits_us))
+        other = regime(facts_of(self.measures, step, self.context, input_wait_us=wait), self.limits)
+        if wait - (timing.input_wait_us or 0.0) < self.limits.notable * self.facts.step_time_us or other == self.regime:
+            return []
+        return [
+            (
+                "low",
+                f"Waits for data come in bursts: on average, a timed step takes {short_time(step)} and waits "
+                f"{short_time(wait)} of it, which is {other}; most take {short_time(self.facts.step_time_us)}.",
+            )
+        ]
+
+    def _workers_keep_no_pace(self) -> list[tuple[Confidence, str]]:
+        """Steps that wait for workers take as long as these take for a batch, whatever else is removed from them."""
+        facts, limits = self.facts, self.limits
+        idle = facts.idle_by_cause_us.get("input", 0.0) if facts.waits_for_workers else 0.0
+        if (
+            self.regime in ("input-bound", "inconclusive")
+            or facts.busy_fraction >= limits.gpu_bound_from
+            or idle < limits.notable * facts.step_time_us
+        ):
+            return []
+        return [
+            (
+                "medium",
+                f"Steps wait {short_time(idle)} for the data loader's workers: unless these make more batches, a step "
+                "that does the rest faster only waits longer.",
+            )
+        ]
 
     def _left_out(self, code: FlagCode) -> bool:
         """Whether the figures leave out all steps that raised this flag, so that it changes none of them."""
@@ -456,6 +532,7 @@ _LOWERING: tuple[FlagCode, ...] = (
     "clocks_low",
     "gpu_shared",
     "other_threads",
+    "batches_ready",
     "evaluation_in_steps",
 )
 """Flags that lower confidence, in the order in which they are listed."""

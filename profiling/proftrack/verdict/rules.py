@@ -28,6 +28,9 @@ class StepFacts(Struct, frozen=True, kw_only=True):
     """Parts of B."""
     waits_over_gpu_us: float
     """Host waits that overlap GPU work; H is T minus these."""
+    waits_for_workers: bool = False
+    """The time idle for data was measured, and other processes make the data: it comes no earlier for a host that asks
+    earlier."""
     counters: Counters | None = None
     """What the hardware counted while steps ran back to back."""
     counted_step_us: float | None = None
@@ -62,9 +65,11 @@ class StepFacts(Struct, frozen=True, kw_only=True):
     def sync_us(self) -> float:
         """T - max(H, B): what removing the host's waits would save.
 
-        Launching earlier does not shorten what the device takes on its own, nor surely what is of unknown cause.
+        Launching earlier does not shorten what the device takes on its own, nor surely what is of unknown cause, nor
+        the time in which worker processes make the data.
         """
-        others = self.idle_by_cause_us.get("queued", 0.0) + self.idle_by_cause_us.get("unknown", 0.0)
+        causes: tuple[IdleCause, ...] = ("queued", "unknown", *(("input",) if self.waits_for_workers else ()))
+        others = sum(self.idle_by_cause_us.get(cause, 0.0) for cause in causes)
         return min(self.waits_over_gpu_us, max(self.gap_us - others, 0.0))
 
     @property
@@ -111,6 +116,15 @@ class StepFacts(Struct, frozen=True, kw_only=True):
         before = self.late_us if name is None else self.explained_us()[name]
         changed = max(self.idle_by_cause_us.get(cause, 0.0) + explained_us - before, 0.0)
         return structs.replace(self, idle_by_cause_us={**self.idle_by_cause_us, cause: changed})
+
+    def with_input(self, wait_us: float) -> StepFacts:
+        """The same step, in which the GPU idles this long for data, at most T - B; no other cause explains more than
+        the rest of that.
+        """
+        wait_us = min(max(wait_us, 0.0), self.gap_us)
+        causes = {cause: min(us, self.gap_us - wait_us) for cause, us in self.idle_by_cause_us.items()}
+        causes.pop("input", None)
+        return structs.replace(self, idle_by_cause_us={**causes, "input": wait_us} if wait_us else causes)
 
     def with_busy_fraction(self, u: float) -> StepFacts:
         """The same step with another T, whose idle time has the same causes."""

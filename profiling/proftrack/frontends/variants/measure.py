@@ -236,8 +236,7 @@ def _timed_steps(one: _Open, turns: RoundTimes, progress: Progress) -> TimedStep
     from proftrack.capture.timing import timing_of
 
     subject = one.subject
-    singles = [us for of_round in turns.single_us for us in of_round]
-    timing = timing_of(subject.experiment.timing.mode, turns.block_us, turns.per_block, singles)
+    timing = timing_of(subject.experiment.timing.mode, turns.blocks, turns.per_block, turns.singles)
     state = state_of(subject.device)
     counters = count_hardware(subject, timing.step_time_us, Named(progress, one.variant.name))
     return TimedSteps(timing, None, state, timing.step_time_us, counters)
