@@ -397,6 +397,15 @@ def test_a_run_counts_after_it_has_timed_and_the_step_time_is_the_same(
     assert of_run.notes == []
 
 
+def test_without_counters_a_run_reads_nothing(gpu: FakeNvml, subject: Any) -> None:
+    progress = Quiet()
+    of_run = subject(Work(0.001, **PRODUCT), **{"timing.counters": "none"})
+    assert measurement.time_alone(of_run, progress).counters is None
+    assert measurement.count_hardware(of_run, 1000.0, progress) is None
+    assert progress.phases == ["warm-up", "timing without the profiler"]
+    assert of_run.notes == []
+
+
 def test_what_is_counted_is_timed_as_t_is(gpu: FakeNvml, subject: Any) -> None:
     """T of steps that are each waited for: half of it the GPU is idle, and so it is while they are counted."""
 

@@ -22,6 +22,9 @@
     trace_file       a cycle's trace: counted, compressed, named
     profiling        the scheduled profiler, one trace per cycle
     profiler_check   whether profiling works on this machine
+    ncu              Nsight Compute: found, called, read
+    replayed_step    the process whose kernels it replays
+    replay           the largest kernels of a step, replayed under it
     result           the result of a capture
     measurement      the measurement of one workload, stage by stage
     run              the order of the stages: `capture`

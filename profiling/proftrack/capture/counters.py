@@ -107,8 +107,8 @@ class Meter:
     `has_gpm` and `has_energy` say what it can read, `missing` why it cannot read all. With neither it does nothing.
     """
 
-    def __init__(self, device: Device, *, companions: int = 0) -> None:
-        """`companions`: other processes that are known to be idle on this GPU."""
+    def __init__(self, device: Device, *, companions: int = 0, wanted: bool = True) -> None:
+        """`companions`: other processes that are known to be idle on this GPU. Without `wanted` it reads nothing."""
         self.has_gpm = self.has_energy = False
         self.missing: Missing | None = None
         self.counters: Counters | None = None
@@ -118,7 +118,7 @@ class Meter:
         self._began = self._ended = 0.0
         self._device, self._companions = device, companions
         with contextlib.ExitStack() as stack:
-            self.missing = self._open(stack)
+            self.missing = self._open(stack) if wanted else None
             self._open_until_closed = stack.pop_all()
 
     @property

@@ -178,7 +178,7 @@ def time_alone(subject: OpenWorkload, progress: Progress, pace: Pace | None = No
     step, device = subject.step, subject.device
     paced = PacedStopwatch(step, device, pace, tick=progress.advance) if pace is not None else None
     watch = paced or Stopwatch(step, device, tick=progress.advance)
-    with Meter(device, companions=subject.bench.companions) as meter:
+    with _meter(subject) as meter:
         timing, peak = _timed(watch, subject, progress, meter)
         this_ranks = paced.own_timing(timing) if paced is not None else timing
         state = state_of(device)
@@ -189,8 +189,13 @@ def time_alone(subject: OpenWorkload, progress: Progress, pace: Pace | None = No
 def count_hardware(subject: OpenWorkload, step_time_us: float, progress: Progress) -> Counters | None:
     """Repeat the steps of a workload that is warm and was timed, for hardware counters and energy."""
     watch = Stopwatch(subject.step, subject.device)
-    with Meter(subject.device, companions=subject.bench.companions) as meter:
+    with _meter(subject) as meter:
         return _repeated(watch, subject, step_time_us, progress, meter)
+
+
+def _meter(subject: OpenWorkload) -> Meter:
+    wanted = subject.experiment.timing.counters != "none"
+    return Meter(subject.device, companions=subject.bench.companions, wanted=wanted)
 
 
 def state_of(device: Device) -> GpuState | None:

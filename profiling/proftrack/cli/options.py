@@ -37,12 +37,14 @@ def output(folder: str = "this new folder, even if it is also logged") -> Callab
     return click.option("--output", type=kind, metavar="FOLDER", help=f"Keep everything in {folder}.")
 
 
-def overrides(pairs: Iterable[str], *, device: str | None = None, budget: float | None = None) -> dict[str, str]:
-    """The parameters given to a command, including `--device` and `--budget`.
+def overrides(
+    pairs: Iterable[str], *, device: str | None = None, budget: float | None = None, counters: str | None = None
+) -> dict[str, str]:
+    """The parameters given to a command, including `--device`, `--budget` and `--counters`.
 
     Raises UsageError as `parameters` does.
     """
-    options = {"device": device, "budget_seconds": None if budget is None else f"{budget:g}"}
+    options = {"device": device, "budget_seconds": None if budget is None else f"{budget:g}", "counters": counters}
     return parameters([*pairs, *(f"{key}={value}" for key, value in options.items() if value is not None)])
 
 

@@ -66,6 +66,12 @@ def _split(args: list[str], flags: set[str]) -> tuple[list[str], tuple[str, list
 @click.option("--list", "listed", is_flag=True, help="List the experiments, their parameters and sweeps.")
 @options.device
 @options.budget
+@click.option(
+    "--counters",
+    type=click.Choice(["auto", "ncu", "none"]),
+    help="Hardware counters: of the whole step where the GPU has them (auto, the default), also of the largest "
+    "kernels, replayed under Nsight Compute (ncu), or none.",
+)
 @options.no_mlflow
 @options.output()
 @click.option(
@@ -85,6 +91,7 @@ def command(
     listed: bool,
     device: str | None,
     budget: float | None,
+    counters: str | None,
     no_mlflow: bool,
     output: Path | None,
     no_calibrate: bool,
@@ -105,7 +112,7 @@ def command(
         sys.exit(
             _run_program(
                 script,
-                overrides(pairs, device=device, budget=budget),
+                overrides(pairs, device=device, budget=budget, counters=counters),
                 step=step,
                 stop=stop,
                 no_mlflow=no_mlflow,
@@ -118,7 +125,7 @@ def command(
     # Before the slow imports, so that the parent's end during them is noticed.
     parent = process.Parent()
     with recorder.refusals_noted(mlflow=not no_mlflow):
-        described = _load(experiment, overrides(pairs, device=device, budget=budget))
+        described = _load(experiment, overrides(pairs, device=device, budget=budget, counters=counters))
     plan = recorder.Plan(experiment=described, output=output, mlflow=not no_mlflow, parent=parent)
     from proftrack.frontends import experiment as frontend
 

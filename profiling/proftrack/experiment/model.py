@@ -61,6 +61,13 @@ class TimingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Takes precedence over `min_steps`: slow steps are timed fewer times, but at least three times."""
     budget_seconds: Annotated[_Seconds, Meta(ge=1)] = 60.0
     """For the whole measurement, from start to report, without imports; see `proftrack.capture.budget`."""
+    counters: Literal["auto", "ncu", "none"] = "auto"
+    """auto: hardware counters of the timed steps, where the GPU has them; ncu: also those of the largest kernels,
+    replayed one by one under Nsight Compute; none."""
+    ncu_kernels: Annotated[int, Meta(ge=1, le=1000)] = 6
+    """How many kernels are replayed, by name, the largest first."""
+    ncu_seconds: Annotated[_Seconds, Meta(ge=5)] = 60.0
+    """For replaying, in addition to the budget: the workload is built once more, in a process of its own."""
 
 
 SECTIONS: dict[str, type[Struct]] = {"schedule": Schedule, "profiler": ProfilerOptions, "timing": TimingOptions}
@@ -105,6 +112,11 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if most < least:
             limits = f"timing.max_seconds={most:g} is below timing.min_seconds={least:g}"
             raise UsageError(limits, "raise max_seconds or lower min_seconds")
+
+    def refuse_replay(self, instead: str) -> None:
+        """Raise UsageError if kernels are to be replayed, for a way to measure that cannot build its workload again."""
+        if self.timing.counters == "ncu":
+            raise UsageError(f"timing.counters=ncu: {instead} cannot replay kernels", "use proftrack run EXPERIMENT")
 
     @property
     def display_name(self) -> str:

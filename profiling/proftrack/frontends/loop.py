@@ -99,8 +99,9 @@ class Profile:
         tokens_per_step: float | None = None,
     ) -> None:
         """The arguments of `profile`; `unstepped` is the problem and the remedy to report if step() is never called,
-        `warn` reports what goes wrong.
+        `warn` reports what goes wrong. Raises UsageError if kernels are to be replayed.
         """
+        experiment.refuse_replay("a loop in its own program")
         self.experiment = experiment
         self.record: Record | None = None
         self.run_id: str | None = None

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proftrack.measures.tables import kind_of_work
+from proftrack.measures.nesting import nest
+from proftrack.measures.tables import MODULE, kind_of_work
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
 from proftrack.record.figures import Site
-from proftrack.trace.categories import STEP, is_step
+from proftrack.trace.categories import STEP, Kind, is_step
 from proftrack.trace.codes import grouped
 from proftrack.trace.table import NONE, EventTable, Ints
 
@@ -21,6 +23,23 @@ MOST = 1000
 """Rows kept; the others, the smallest, are merged by kernel, without an operator."""
 OTHERS = "(other operators)"
 _SHAPES_LIMIT = 300
+
+
+class Origin(NamedTuple):
+    """What launched a piece of GPU work, as a Site names it."""
+
+    operator: str
+    shapes: str
+
+
+class Launched(NamedTuple):
+    """One launch of a kernel."""
+
+    origin: Origin
+    module: str
+    """The innermost nn.Module call around it; empty if there is none, or stacks were not recorded."""
+    blocks: int | None
+    us: float
 
 
 def sites(view: View, owner: Ints, windows: Windows | None) -> list[Site]:
@@ -63,10 +82,10 @@ def _operator_names(table: EventTable) -> Ints:
 def _site(table: EventTable, code: list[int], calls: int, busy_ns: float) -> Site:
     operator, signature, name, kind = code
     kernel = table.names[name]
-    shapes = table.signatures[signature][0].decode("utf-8", "replace") if signature != NONE else ""
+    origin = _origin(table, operator, signature)
     return Site(
-        operator=_operator(table, operator),
-        shapes="".join(shapes.split())[:_SHAPES_LIMIT],  # without the file's whitespace
+        operator=origin.operator,
+        shapes=origin.shapes,
         kernel=kernel,
         kind=kind_of_work(kernel, kind),
         calls=calls,
@@ -74,11 +93,49 @@ def _site(table: EventTable, code: list[int], calls: int, busy_ns: float) -> Sit
     )
 
 
+def _origin(table: EventTable, operator: int, signature: int) -> Origin:
+    shapes = table.signatures[signature][0].decode("utf-8", "replace") if signature != NONE else ""
+    return Origin(_operator(table, operator), "".join(shapes.split())[:_SHAPES_LIMIT])  # without the file's whitespace
+
+
 def _operator(table: EventTable, code: int) -> str:
     if code == NONE:
         return ""
     name = table.names[code]
     return STEP if is_step(name) else name
+
+
+def launched(view: View, owner: Ints, kernels: Collection[str]) -> list[dict[str, list[Launched]]]:
+    """For each recorded step, its launches of these kernels, by kernel, in the order of launching.
+
+    `owner` as in `sites`. A graph's kernels have one launch: they count in the order in which they ran.
+    """
+    table, links, owned = view.table, view.links, view.owned
+    wanted = table.named(lambda name: name in kernels)[links.gpu] & (table.kind[links.gpu] == Kind.KERNEL)
+    rows = np.flatnonzero(wanted & (owned.step != NONE))
+    rows = rows[np.lexsort((owned.start[rows], table.ts[links.launch[rows]]))]
+    out: list[dict[str, list[Launched]]] = [defaultdict(list) for _ in range(len(view.steps))]
+    for row, module in zip(rows.tolist(), _modules(table, links.launch[rows]), strict=True):
+        launcher = int(view.forest.rows[owner[row]]) if owner[row] != NONE else NONE
+        operator, signature = (NONE, NONE) if launcher == NONE else (table.name[launcher], table.signature[launcher])
+        kernel, blocks = links.gpu[row], int(table.blocks[links.gpu[row]])
+        origin = _origin(table, int(operator), int(signature))
+        launch = Launched(origin, module, None if blocks == NONE else blocks, int(table.dur[kernel]) / 1000)
+        out[owned.step[row]][table.names[table.name[kernel]]].append(launch)
+    return out
+
+
+def _modules(table: EventTable, calls: Ints) -> list[str]:
+    """The innermost nn.Module call around each of these rows."""
+    is_module = table.of_kind(Kind.PYTHON) & table.named(lambda name: name.startswith(MODULE))
+    if not is_module.any():
+        return [""] * len(calls)
+    mask = is_module.copy()
+    mask[calls] = True
+    forest = nest(table, mask)
+    around = forest.nearest(forest.position_of(len(table))[calls], is_module[forest.rows])
+    names = [table.names[code].removeprefix(MODULE) for code in table.name[forest.rows].tolist()]
+    return ["" if position == NONE else names[position] for position in around.tolist()]
 
 
 def shared_time(start: Ints, end: Ints) -> npt.NDArray[np.float64]:

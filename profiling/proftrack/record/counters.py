@@ -61,3 +61,46 @@ class Counters(Struct, frozen=True, kw_only=True):
         if share is None or not busy_fraction:
             return None
         return min(share / min(busy_fraction, 1.0) / self.reachable.get(unit, 1.0), 1.0)
+
+
+class KernelCounters(Struct, frozen=True, kw_only=True):
+    """What Nsight Compute counted for one kernel: means over its replayed launches, weighted by their time.
+
+    Each launch was replayed alone, with cold caches, and clocks were left as they were.
+    """
+
+    launches: int
+    """Launches replayed, all in one step."""
+    duration_us: float
+    """Of a launch."""
+    dram_bytes: int | None = None
+    """Moved between DRAM and L2 by a launch: refetches count, hits in L2 do not."""
+    shares: dict[Unit, float] = {}
+    """Use of dram and of the pipes while the kernel ran, 0 to 1 of the hardware's peak."""
+    sm_share: float | None = None
+    """Use of the busiest part of the multiprocessors, 0 to 1 of its peak."""
+    achieved_occupancy: float | None = None
+    """Warps on a multiprocessor while any are there, 0 to 1 of what it can hold."""
+    theoretical_occupancy: float | None = None
+    """The most that registers, shared memory and block size allow."""
+    waves: float | None = None
+    """Blocks over what all multiprocessors hold at once."""
+    registers: int | None = None
+    """Per thread."""
+
+    @property
+    def dram_bytes_per_s(self) -> float | None:
+        """Traffic over time."""
+        return self.dram_bytes / self.duration_us * 1e6 if self.dram_bytes is not None and self.duration_us else None
+
+
+class Replay(Struct, frozen=True, kw_only=True):
+    """How the largest kernels of a step were replayed; their figures are with the kernels and sites."""
+
+    tool: str
+    """Name and version; the name alone if it could not be asked."""
+    launches: int = 0
+    seconds: float = 0.0
+    """How long it took, with the workload's build and first steps."""
+    problem: str | None = None
+    """Why there are no figures, or not all; one sentence."""

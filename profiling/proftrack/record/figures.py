@@ -10,6 +10,8 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
+from proftrack.record.counters import KernelCounters
+
 Limit = Literal["arithmetic", "bandwidth", "communication", "latency", "transfer", "unknown"]
 """What limits a piece of GPU work."""
 LIMITS: tuple[Limit, ...] = get_args(Limit)
@@ -216,6 +218,8 @@ class Kernel(Struct, frozen=True, kw_only=True):
     """The least that the operators must move; for copies and sets, the bytes that they moved."""
     roofline_us: float | None = None
     """Least time for that work on this device; None without ceilings."""
+    counters: KernelCounters | None = None
+    """Only of kernels that were replayed (`timing.counters: ncu`)."""
     occupancy: Occupancy | None = None
     """None for copies and sets, and where the rows or the device's limits do not tell."""
 
@@ -237,6 +241,11 @@ class Site(Struct, frozen=True, kw_only=True):
     calls: int
     busy_us: float
     """Its share of B times the steps; all sites add up to that. Concurrent work shares its time equally."""
+    counters: KernelCounters | None = None
+    """Of those of its launches that were replayed."""
+    modules: list[str] = []
+    """If it was replayed and stacks were recorded: the innermost nn.Module calls around its launches, the one with most
+    time first."""
 
 
 class Region(Struct, frozen=True, kw_only=True):

@@ -5,8 +5,9 @@ Format history
     2   steps left out of T and B (`per_step[].outlier`, `per_step[].device_us`, `window.outlier_steps`,
         `times.step_time_all_steps_us`); `launches` may be null; `joint.findings` are objects with a code; hardware
         counters and energy (`counters`, `ceilings.reachable`), `timing.input_wait_us` and the waits of its samples,
-        `run.tokens_per_step`;
-        `kernels[].occupancy`; what R leaves out (`work.uncounted_share`, `work.launched_kernels`)
+        `run.tokens_per_step`; `kernels[].occupancy`; what R leaves out (`work.uncounted_share`,
+        `work.launched_kernels`); replayed kernels (`replay`, `kernels[].counters`, `sites[].counters`,
+        `sites[].modules`)
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from proftrack.record.ceilings import Ceilings, StepWork
-from proftrack.record.counters import PIPES, Counters, Unit
+from proftrack.record.counters import PIPES, Counters, Replay, Unit
 from proftrack.record.environment import Environment, GpuState
 from proftrack.record.figures import (
     CpuWork,
@@ -138,6 +139,8 @@ class Record(Struct, frozen=True, kw_only=True):
     gpu_state: GpuState | None = None
     counters: Counters | None = None
     """Of the steps timed without the profiler; None if the device counts nothing, or was not asked."""
+    replay: Replay | None = None
+    """None if no kernels were to be replayed."""
     cpu: CpuWork | None = None
     sites: list[Site] = []
     modules: list[Region] = []

@@ -42,8 +42,9 @@ def new_group(
 
     `first` is the experiment of its first part, and `differing` names the parameters that its parts do not share.
     `parent_params` are params of the parent run besides the shared ones. `points` identifies the requested points among
-    sweeps with the same key.
+    sweeps with the same key. Raises UsageError if kernels are to be replayed.
     """
+    first.refuse_replay(f"proftrack {kind}")
     environment = _environment(first)
     git = environment.git
     return Group(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from proftrack.record import Record
+from proftrack.record.counters import KernelCounters
 from proftrack.record.figures import Kernel, Occupancy
 from proftrack.report import figures
 from proftrack.report.chains import LARGE, Chain, Wait
@@ -34,6 +35,8 @@ from proftrack.report.pages.times import bars, idle_parts, legend_of, remarks, s
 from proftrack.text import counted, duration, listed, number, percent, plain
 
 _WAITS = 100
+_USED = 0.05
+"""A pipe that is used less says little about a kernel."""
 
 
 def report(record: Record, details: EventDetails | None) -> Document:
@@ -53,7 +56,7 @@ def report(record: Record, details: EventDetails | None) -> Document:
         _roofline_section(record),
         _steps_section(record),
         _regions_section(record),
-        Section("Who launched the large kernels", [Ways(list(map(_way, details.chains if details else ())))], "chains"),
+        Section("Who launched the large kernels", [Ways(_ways(record, details))], "chains"),
         Section("Environment", [Facts("", environment(record))], "environment"),
         Section("What to do next", [Items("", record.verdict.advice, ordered=True)], "next"),
     ]
@@ -151,6 +154,15 @@ def _tables_section(record: Record) -> Section:
         total = f"Self CUDA time total: {duration(totals.self_cuda_time_total_us)}, as torch counts it."
         blocks.append(Section("On the GPU", [Paragraph(total, "muted"), tables.kernels(record)]))
         blocks += _occupancy(record)
+    if record.replay is not None:
+        about = (
+            f"The largest kernels, each launch of one step replayed alone with cold caches by {record.replay.tool}. "
+            "Shares are of the hardware's peak while the kernel runs."
+        )
+        shown = [Paragraph(record.replay.problem)] if record.replay.problem else []
+        blocks.append(
+            Section("Replayed kernels", [Paragraph(about, "muted"), tables.replayed(record, by_site=True), *shown])
+        )
     return Section("Operators and kernels", blocks, "tables")
 
 
@@ -224,13 +236,21 @@ def _regions_section(record: Record) -> Section:
     return Section("Regions", [tables.regions(record.regions, "region"), modules], "regions")
 
 
-def _way(chain: Chain) -> Way:
+def _ways(record: Record, details: EventDetails | None) -> list[Way]:
+    counters = {kernel.name: kernel.counters for kernel in record.kernels}
+    return [_way(chain, counters.get(chain.kernel)) for chain in (details.chains if details else ())]
+
+
+def _way(chain: Chain, counters: KernelCounters | None) -> Way:
     text = ""
     if not chain.links:
         text = "its launch was not recorded"
     elif chain.ways > 1:
         others = counted(chain.ways - 1, "other way", "other ways")
         text = f"{percent(chain.share)} of its time; {others}"
+    if counters is not None:
+        used = ", ".join(f"{unit} {percent(share)}" for unit, share in counters.shares.items() if share >= _USED)
+        text = "; ".join(filter(None, [text, f"replayed: {used}" if used else ""]))
     return Way(links=chain.links, end=chain.kernel, text=text)
 
 

@@ -32,14 +32,16 @@ _GAPS, _DEVICES = 3, 8
 _TONES: dict[str, Tone] = {"high": "good", "medium": "unclear", "low": "bad"}
 _ALL = "and {}: proftrack report shows {shown}"
 _KERNEL_COLUMNS = ("GPU work", "share", "total", "calls", "mean", "limit")
+_COUNTER_COLUMNS = (
+    *("GPU work", "mean", "DRAM", "tensor", "fp32", "integer", "occupancy", "waves", "moved", "launched by"),
+)
 _OP_COLUMNS = ("operator, region or call", "share", "self CPU", "calls", "self CUDA")
 
 
 def result(record: Record) -> Document:
     """What `proftrack run` prints at its end: verdict, times, the largest kernels."""
-    return Document(
-        title(record), [*_verdict(record), _times(record), *counters.block(record), _largest_kernels(record)]
-    )
+    blocks = [*_verdict(record), _times(record), *counters.block(record), _largest_kernels(record), *_replayed(record)]
+    return Document(title(record), blocks)
 
 
 def overview(record: Record) -> Document:
@@ -131,6 +133,17 @@ def _times(record: Record) -> Bars:
 
 def _largest_kernels(record: Record) -> Table:
     return tables.first(tables.kernels(record), TOP, _ALL, _KERNEL_COLUMNS)
+
+
+def _replayed(record: Record) -> list[Block]:
+    """The kernels that Nsight Compute replayed, and why there are none or not all."""
+    if record.replay is None:
+        return []
+    title = f"Replayed one by one, in per cent of the hardware's peak ({record.replay.tool})"
+    table = tables.replayed(record, title)
+    shown = tables.first(table, len(table.rows), _ALL, _COUNTER_COLUMNS)
+    blocks: list[Block] = [msgspec.structs.replace(shown, below=len(_COUNTER_COLUMNS) - 1)]
+    return [*blocks, *([Paragraph(record.replay.problem)] if record.replay.problem else [])]
 
 
 def _gaps(record: Record) -> Table:

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import msgspec
 
 from proftrack.record import Record
-from proftrack.record.figures import Occupancy, Region
+from proftrack.record.counters import KernelCounters, Unit
+from proftrack.record.figures import Kernel, Occupancy, Region, Site
 from proftrack.report.document import Cell, Column, Table
 from proftrack.text import brief, counted, duration, factor, listed, number, percent, plain, scaled
 
+_MODULES, _SHAPES = 2, 80
 ROWS = 100
 """Rows of one table."""
 _NAME, _SHORT = 160, 60
@@ -139,6 +141,74 @@ def block_of(occupancy: Occupancy) -> str:
 def _over(us: float, roofline_us: float | None) -> Cell:
     value = us / roofline_us if roofline_us else None
     return Cell(text=factor(value), value=value)
+
+
+def replayed(record: Record, title: str = "", *, by_site: bool = False) -> Table:
+    """The kernels that were replayed; with `by_site`, a row for each operator and shapes that launched one."""
+    columns = [
+        Column(label="GPU work", kind="code"),
+        Column(label="launched by", kind="text", hint="the operator and its input shapes"),
+        Column(label="launches", hint="how many were replayed"),
+        Column(label="mean", hint="time of a launch, replayed alone with cold caches"),
+        Column(label="DRAM", hint="share of the peak bandwidth of memory"),
+        *(Column(label=unit, hint=hint) for unit, hint in _PIPES.items()),
+        Column(label="occupancy", hint="warps that a multiprocessor held, of the most that it can hold"),
+        Column(label="possible", hint="the occupancy that registers, shared memory and block size allow"),
+        Column(label="waves", hint="blocks over what all multiprocessors hold at once"),
+        Column(label="moved", hint="bytes between memory and L2, for each launch"),
+        Column(label="over least", hint="the bytes moved, divided by the least that the operator must move"),
+    ]
+    rows = [
+        [
+            _name(kernel.name),
+            _name(_launched_by(sites), 200),
+            _count(c.launches),
+            _time(c.duration_us),
+            *(_share(c.shares.get(unit)) for unit in ("dram", *_PIPES)),
+            _share(c.achieved_occupancy),
+            _share(c.theoretical_occupancy),
+            Cell(text="-" if c.waves is None else number(c.waves), value=c.waves),
+            Cell(text=scaled(c.dram_bytes, "B"), value=c.dram_bytes),
+            _over(c.dram_bytes or 0, _least_bytes(kernel) if len(sites) < 2 and c is kernel.counters else None),
+        ]
+        for kernel, c, sites in _replayed_rows(record, by_site)
+    ]
+    return _table(title, columns, rows, len(rows))
+
+
+_PIPES: dict[Unit, str] = {
+    "tensor": "share of the tensor cores' peak",
+    "fp32": "share of the FMA pipes' peak",
+    "fp64": "share of the FP64 pipes' peak",
+    "integer": "share of the ALU pipes' peak: integers, logic, comparisons",
+}
+
+
+def _replayed_rows(record: Record, by_site: bool) -> list[tuple[Kernel, KernelCounters, list[Site]]]:
+    """Kernels with their counters and what launched them, a site at a time if that is wanted and known."""
+    out: list[tuple[Kernel, KernelCounters, list[Site]]] = []
+    for kernel in record.kernels:
+        if kernel.counters is None:
+            continue
+        sites = [site for site in record.sites if site.kernel == kernel.name]
+        counted = [(kernel, site.counters, [site]) for site in sites if site.counters is not None]
+        out += counted if by_site and len(counted) > 1 else [(kernel, kernel.counters, sites)]
+    return out
+
+
+def _launched_by(sites: Sequence[Site]) -> str:
+    """The operator and the shapes with most time, and how many others there are."""
+    if not sites:
+        return ""
+    site, more = sites[0], len(sites) - 1
+    modules = [*site.modules[:_MODULES], *([counted(n, "other")] if (n := len(site.modules) - _MODULES) > 0 else [])]
+    inside = f" in {listed(modules)}" if modules else ""
+    what = f"{site.operator or '-'} {plain(site.shapes, _SHAPES)}".strip()
+    return what + inside + (f" and {counted(more, 'other')}" if more else "")
+
+
+def _least_bytes(kernel: Kernel) -> float | None:
+    return kernel.bytes / kernel.calls if kernel.bytes else None
 
 
 def operators(record: Record, title: str = "") -> Table:
