@@ -1,146 +1,54 @@
 """Workloads with a known regime: does the verdict find it?
 
-    python benchmarks/verdict_suite.py [--only NAME ...] [--part I/N] [--output FOLDER] [--repeats]
+    python benchmarks/verdict_suite.py [--only NAME ...] [--part I/N] [--held-out] [--output FOLDER] [--ncu]
+    python benchmarks/verdict_suite.py --again FOLDER [--only NAME ...] [--output FOLDER]
+    python benchmarks/verdict_suite.py --table FILE ... [--into PAGE]
+    python benchmarks/verdict_suite.py --repeats N
 
-Needs a GPU. Each regime was derived from the nature of the workload before its first run; the reason is given next to
-it. Prints a Markdown table and a line for each check, and exits 1 if a verdict is wrong at high confidence or fewer
-than 19 in 20 are right. `--repeats` judges matmul_add at three sizes ten times each instead."""
+Needs a GPU, and nothing but torch. The workloads, which regimes are right and why are in `labelled/cases.py`: each
+reason was written before the first run. Prints a Markdown table, and exits 1 if a verdict is wrong at high confidence
+or fewer than 19 in 20 are right. `--part` runs every N-th case: one process for each part, so that no workload is
+judged in a process that many others have used. `--held-out` runs other shapes of the same kinds, which no rule was made
+for.
+`--keep` writes what was measured of each case to a folder, and `--again` judges that anew, on any machine: what a
+change of the rules does, on the same figures. `--ncu` asks Nsight Compute about the kernels of one step of each case.
+`--repeats` judges matmul_add at three sizes N times each instead."""
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import shutil
 import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "profiling"))
 HERE = Path(__file__).resolve().parent
 
+import msgspec  # noqa: E402
+from labelled.cases import CASES, HELD_OUT, Case  # noqa: E402
 
-class Case(NamedTuple):
-    """A workload, its parameters, the regimes that are right, and why."""
-
-    name: str
-    workload: str
-    params: dict[str, Any]
-    right: tuple[str, ...]
-    because: str
-    graph: bool = False
-    """The same step can be captured as a graph: then T must come to B."""
-
-
-CASES = (
-    Case("matmul_add_64", "matmul_add", {"n": 64}, ("overhead-bound",), "0.5 MFLOP against two launches"),
-    Case(
-        "matmul_add_256", "matmul_add", {"n": 256}, ("overhead-bound",), "34 MFLOP: under a microsecond of arithmetic"
-    ),
-    Case(
-        "matmul_add_1024", "matmul_add", {"n": 1024}, ("overhead-bound",), "2 GFLOP: some 5 us, two launches cost more"
-    ),
-    Case("matmul_add_4096", "matmul_add", {"n": 4096}, ("compute-bound",), "137 GFLOP: 0.2 ms in one kernel"),
-    Case("matmul_add_8192", "matmul_add", {"n": 8192}, ("compute-bound",), "1.1 TFLOP: 1.5 ms in one kernel"),
-    Case("compiled_64", "matmul_add", {"n": 64, "compile": True}, ("overhead-bound",), "guards and launches remain"),
-    Case("compiled_4096", "matmul_add", {"n": 4096, "compile": True}, ("compute-bound",), "the product remains"),
-    Case("graph_4096", "matmul_add", {"n": 4096, "graph": True}, ("compute-bound",), "the product remains"),
-    Case("matmul_8192", "matmul", {"n": 8192}, ("compute-bound",), "1.1 TFLOP: 1.5 ms in one kernel"),
-    Case(
-        "normalize_chain",
-        "normalize_chain",
-        {"rows": 16384, "width": 8192},
-        ("memory-bound",),
-        "four passes over 0.5 GB, a few FLOPs a value",
-    ),
-    Case("gemv", "gemv", {"n": 16384}, ("memory-bound",), "one FLOP a byte of the matrix"),
-    Case("elementwise_1g", "elementwise", {"mebibytes": 1024}, ("memory-bound",), "a quarter FLOP a byte"),
-    Case(
-        "mlp_train_large",
-        "mlp_train",
-        {"batch": 8192, "width": 4096, "hidden": 16384},
-        ("compute-bound",),
-        "6.6 TFLOP a step against some GB of optimizer traffic",
-    ),
-    Case(
-        "attention",
-        "attention",
-        {"batch": 8, "heads": 32, "length": 4096, "width": 128},
-        ("compute-bound",),
-        "2.2 TFLOP on 1 GB of q, k, v",
-    ),
-    Case("copy_pageable", "host_copy", {"mebibytes": 256, "pinned": False}, ("transfer-bound",), "nothing but a copy"),
-    Case("copy_pinned", "host_copy", {"mebibytes": 256, "pinned": True}, ("transfer-bound",), "nothing but a copy"),
-    Case(
-        "hidden_copies",
-        "hidden_copies",
-        {"n": 8192, "mebibytes": 32},
-        ("compute-bound",),
-        "0.6 ms of copies behind 1.5 ms of arithmetic",
-    ),
-    Case("slow_loader", "slow_loader", {"batch": 16, "width": 512}, ("input-bound",), "16 ms of decoding a batch"),
-    Case("host_work", "host_work", {"n": 2048, "milliseconds": 10.0}, ("host-bound",), "10 ms of numpy a step"),
-    Case(
-        "item_loop",
-        "item_loop",
-        {"n": 4096, "small_operators": 12},
-        ("sync-bound",),
-        "each read drains the queue; 12 launches would hide behind the next 0.2 ms product",
-    ),
-    Case(
-        "few_blocks_graph",
-        "few_blocks_graph",
-        {"rows": 8, "width": 65536, "count": 20},
-        ("latency-bound",),
-        "eight blocks on 132 multiprocessors",
-    ),
-    Case(
-        "optimizer_for_loop",
-        "optimizer_only",
-        {"tensors": 200, "size": 1024, "kind": "for-loop"},
-        ("overhead-bound",),
-        "some 2,000 launches on 4 KB each",
-    ),
-    Case(
-        "optimizer_foreach_small",
-        "optimizer_only",
-        {"tensors": 200, "size": 1024, "kind": "foreach"},
-        ("overhead-bound",),
-        "a dozen launches on less than a megabyte, and Python over 200 tensors",
-    ),
-    Case(
-        "optimizer_fused_large",
-        "optimizer_only",
-        {"tensors": 16, "size": 16 << 20, "kind": "fused"},
-        ("memory-bound",),
-        "7 GB of parameters, moments and gradients",
-    ),
-    Case("resnet50_fp32", "resnet", {"batch": 64}, ("compute-bound",), "1.6 TFLOP in float32, images on the GPU"),
-    Case(
-        "mlp_train_small",
-        "mlp_train",
-        {"batch": 64, "width": 256, "hidden": 1024},
-        ("overhead-bound",),
-        "0.2 GFLOP against some 30 launches and autograd",
-        True,
-    ),
-    Case(
-        "mlp_train_mid",
-        "mlp_train",
-        {"batch": 256, "width": 1024, "hidden": 4096},
-        ("overhead-bound",),
-        "13 GFLOP: some 20 us of arithmetic and 0.1 ms of optimizer traffic against some 30 launches and autograd",
-        True,
-    ),
-    Case(
-        "decode",
-        "decode",
-        {"layers": 8, "width": 512, "tokens": 16},
-        ("overhead-bound",),
-        "thousands of launches of microsecond kernels",
-    ),
+Line = dict[str, Any]
+_COLUMNS = (
+    "workload",
+    "T us",
+    "B us",
+    "u",
+    "R us",
+    "DRAM",
+    "largest pipe",
+    "verdict",
+    "confidence",
+    "reason given beforehand",
 )
+_BEGIN, _END = "<!-- suite -->", "<!-- end of suite -->"
+HEAD = "| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|"
 
 
 def experiment_of(case: Case, params: dict[str, Any]) -> Any:
@@ -149,34 +57,70 @@ def experiment_of(case: Case, params: dict[str, Any]) -> Any:
     return Experiment(
         name=case.name,
         path=HERE / "verdict_suite.yaml",
-        workload=f"verdict_workloads.py:{case.workload}",
+        workload=f"labelled.{case.workload}",
         params=params,
-        timing=TimingOptions(max_seconds=6.0),
-        # The window begins with an empty queue: what runs side by side in the long run needs some steps to get there.
-        schedule=Schedule(active=10) if case.workload == "hidden_copies" else Schedule(),
+        timing=TimingOptions(min_steps=10, min_seconds=0.3, max_seconds=3.0),  # a suite of many cases has to end
+        schedule=Schedule(**case.schedule),
     )
 
 
-def run(case: Case, params: dict[str, Any] | None = None) -> Any:
-    """Capture and judge one case; returns the record."""
+def run(case: Case, params: dict[str, Any] | None = None, keep: Path | None = None) -> Any:
+    """Capture and judge one case; returns the record. `keep`: a folder for what was measured."""
+    import torch
+
     from proftrack.analysis.pipeline import analyze_capture
     from proftrack.capture import capture, environment
     from proftrack.report.progress import Silent
 
+    torch.manual_seed(0)
     experiment = experiment_of(case, case.params if params is None else params)
-    with tempfile.TemporaryDirectory() as folder:
-        captured = capture(experiment, output=Path(folder), progress=Silent())
-        return analyze_capture(captured, experiment, environment.collect(captured.device, code=HERE)).record
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            captured = capture(experiment, output=Path(folder), progress=Silent())
+            around = environment.collect(captured.device, code=HERE)
+            if keep is not None:
+                _keep(keep / case.name, captured, around, Path(folder))
+            return analyze_capture(captured, experiment, around).record
+    finally:
+        gc.collect()  # what a graph or an iterator keeps
+        torch.cuda.empty_cache()
 
 
-def line_of(case: Case, record: Any, seconds: float) -> dict[str, Any]:
+def _keep(folder: Path, captured: Any, around: Any, traces: Path) -> None:
+    shutil.copytree(traces, folder)
+    cycles = [msgspec.structs.replace(c, trace=c.trace.relative_to(traces)) for c in captured.cycles]
+    parts = {"capture": msgspec.structs.replace(captured, cycles=cycles), "environment": around}
+    (folder / "measured.json").write_bytes(msgspec.json.encode(parts, enc_hook=str))
+
+
+def again(folder: Path) -> Any:
+    """The record of a case by what was kept of it, judged by today's rules."""
+    from proftrack.analysis.pipeline import analyze_capture
+    from proftrack.capture.result import Capture
+    from proftrack.record.environment import Environment
+
+    def path_of(kind: type, value: Any) -> Any:
+        return kind(value)
+
+    parts = msgspec.json.decode((folder / "measured.json").read_bytes())
+    captured = msgspec.convert(parts["capture"], Capture, dec_hook=path_of)
+    cycles = [msgspec.structs.replace(c, trace=folder / c.trace) for c in captured.cycles]
+    captured = msgspec.structs.replace(captured, cycles=cycles)
+    around = msgspec.convert(parts["environment"], Environment)
+    return analyze_capture(captured, captured.experiment, around).record
+
+
+# ---- what is kept of a record --------------------------------------------------------------------------------------
+
+
+def line_of(case: Case, record: Any, seconds: float) -> Line:
     verdict, times = record.verdict, record.times
     return {
         "name": case.name,
-        "right": list(case.right),
+        "right": list(case.regimes),
         "because": case.because,
         "regime": verdict.regime,
-        "ok": verdict.regime in case.right,
+        "ok": verdict.regime in case.regimes,
         "confidence": verdict.confidence,
         "cause": verdict.cause,
         "T_us": record.step_time_us,
@@ -184,7 +128,11 @@ def line_of(case: Case, record: Any, seconds: float) -> dict[str, Any]:
         "u": verdict.gpu_busy_fraction,
         "R_us": times.roofline_time_us,
         "rates": {k: getattr(record.rates, k, None) for k in ("tflops", "gbytes_per_s", "mfu", "mbu")},
+        "counters": counters_of(record.counters, verdict.gpu_busy_fraction),
+        "input_wait_us": getattr(record.timing, "input_wait_us", None),
         "busy": {e.name: e.value for e in verdict.evidence if e.name.startswith(("busy_", "idle_", "waits"))},
+        "kernels": [[kernel.name[:100], kernel.kind, kernel.total_us] for kernel in record.kernels[:5]],
+        "summary": verdict.summary,
         "reasons": verdict.reasons,
         "flags": [f.code for f in record.quality],
         "notes": record.run.notes,
@@ -193,13 +141,94 @@ def line_of(case: Case, record: Any, seconds: float) -> dict[str, Any]:
     }
 
 
-def show(line: dict[str, Any]) -> str:
-    r = "-" if line["R_us"] is None else f"{line['R_us']:.4g}"
-    mark = "" if line["ok"] else f" (wanted {' or '.join(line['right'])})"
-    return (
-        f"| {line['name']} | {line['T_us']:.4g} | {line['B_us']:.4g} | {line['u']:.2f} | {r} | "
-        f"{line['regime']}{mark} | {line['confidence']} | {line['because']} |"
+def counters_of(counters: Any, u: float | None) -> dict[str, Any] | None:
+    """The raw shares, and those of section "What limits a busy GPU": DRAM and the pipe that is used the most."""
+    from proftrack.record.counters import PIPES
+
+    if counters is None:
+        return None
+    use = {unit: counters.utilization(unit, u or 0.0) for unit in ("dram", *PIPES)}
+    pipes = {unit: share for unit, share in use.items() if unit != "dram" and share is not None}
+    pipe = max(pipes, key=lambda unit: pipes[unit], default=None)
+    return {
+        "shares": counters.shares,
+        "reachable": counters.reachable,
+        "s_mem": use["dram"],
+        "pipe": pipe,
+        "s_pipe": pipes.get(pipe),
+        "joules_per_step": counters.energy_joules_per_step,
+        "watts": counters.power_watts,
+        "window_s": counters.window_s,
+    }
+
+
+def show(line: Line) -> str:
+    """The line as a row of the table."""
+    if line["regime"] == "failed":
+        cells = ["", "", "", "", "", "", "failed", "", line["because"]]
+    else:
+        counters = line["counters"] or {}
+        pipe = f"{counters['pipe']} {counters['s_pipe']:.2f}" if counters.get("pipe") else "-"
+        mark = "" if line["ok"] else f" (wanted {' or '.join(line['right'])})"
+        cells = [
+            *(number(line[key], ".4g") for key in ("T_us", "B_us")),
+            number(line["u"], ".2f"),
+            number(line["R_us"], ".4g"),
+            number(counters.get("s_mem"), ".2f"),
+            pipe,
+            f"{line['regime']}{mark}",
+            line["confidence"],
+            line["because"],
+        ]
+    return f"| {' | '.join([line['name'], *cells])} |"
+
+
+def number(value: float | None, form: str) -> str:
+    return "-" if value is None else f"{value:{form}}"
+
+
+def score(lines: list[Line]) -> tuple[str, bool]:
+    """How many are right, those that are not by name, and whether that is good enough."""
+    right = sum(line["ok"] for line in lines)
+    wrong = [line for line in lines if not line["ok"]]
+    sure = _names(line for line in wrong if line["confidence"] == "high" and line["regime"] != "inconclusive")
+    unsure = _names(line for line in wrong if line["confidence"] != "high" and line["regime"] not in _NO_ANSWER)
+    open_, failed = (_names(line for line in wrong if line["regime"] == name) for name in _NO_ANSWER)
+    text = (
+        f"{right} of {len(lines)} right; wrong at high confidence: {sure or 'none'}; wrong below: {unsure or 'none'}; "
+        f"inconclusive: {open_ or 'none'}" + (f"; failed: {failed}" if failed else "")
     )
+    return text, not sure and right * 20 >= 19 * len(lines)
+
+
+_NO_ANSWER = ("inconclusive", "failed")
+
+
+def _names(lines: Iterable[Line]) -> str:
+    return ", ".join(line["name"] for line in lines)
+
+
+def table(files: list[Path], page: Path | None = None) -> int:
+    """Print what several parts wrote as one table, in the order of the cases, and put it into the page."""
+    parts = [json.loads(file.read_text()) for file in files]
+    order = {case.name: index for index, case in enumerate((*CASES, *HELD_OUT))}
+    lines = sorted((line for part in parts for line in part["lines"]), key=lambda line: order.get(line["name"], -1))
+    text, good = score(lines)
+    seconds = sum(line.get("seconds", 0.0) for line in lines)
+    rows = "\n".join([HEAD, *map(show, lines)])
+    checks = [line for part in parts for line in part["extra"]]
+    took = f"{len(lines)} workloads took {seconds:.0f} s in {len(parts)} processes"
+    print("\n".join([rows, "", *checks, took, text]))
+    if page is not None:
+        before, _, rest = page.read_text().partition(f"{_BEGIN}\n")
+        _, end, after = rest.partition(_END)
+        if not end:
+            raise SystemExit(f"{page}: has no lines {_BEGIN} and {_END}; add them where the table belongs")
+        page.write_text(f"{before}{_BEGIN}\n{rows}\n\n{text}.\n{_END}{after}")
+    return int(not good)
+
+
+# ---- checks beside the verdicts ------------------------------------------------------------------------------------
 
 
 def check_rates() -> list[str]:
@@ -226,65 +255,102 @@ def check_rates() -> list[str]:
     return out
 
 
-def graph_line(case: Case, eager: Any) -> str:
+def graph_line(case: Case, eager: Line) -> str:
     """Replaying the step as a graph takes launch overhead away: T must come near the B that was predicted."""
-    record = run(case, {**case.params, "graph": True})
-    predicted, time = eager.times.gpu_busy_per_step_us, record.step_time_us
+    try:
+        time = run(case, {**case.params, "graph": True}).step_time_us
+    except Exception as error:
+        return f"graph of {case.name}: {type(error).__name__}: {error}"
+    predicted = eager["B_us"]
     return (
-        f"graph of {case.name}: predicted B {predicted:.4g} us, T {eager.step_time_us:.4g} -> "
+        f"graph of {case.name}: predicted B {predicted:.4g} us, T {eager['T_us']:.4g} -> "
         f"{time:.4g} us: {time / predicted:.2f} of B"
     )
 
 
-def repeats(count: int) -> list[dict[str, Any]]:
+def repeats(count: int) -> int:
     lines = []
     for n in (64, 2048, 4096):
-        case = Case(f"matmul_add_{n}", "matmul_add", {"n": n}, (), "repeat")
+        case = Case(f"matmul_add_{n}", "operators:matmul_add", {"n": n}, (), "repeat")
         found = [run(case) for _ in range(count)]
         said = [(r.verdict.regime, r.verdict.confidence, round(r.verdict.gpu_busy_fraction, 3)) for r in found]
         high = {regime for regime, confidence, _ in said if confidence == "high"}
         lines.append({"n": n, "said": said, "flips_at_high": len(high) > 1})
         print(json.dumps(lines[-1]), flush=True)
-    return lines
+    return int(any(line["flips_at_high"] for line in lines))
+
+
+# ---- the suite -----------------------------------------------------------------------------------------------------
+
+
+def judge(case: Case, record_of: Callable[[Case], Any], *, ncu: bool) -> Line:
+    """The line of one case."""
+    begin = time.perf_counter()
+    try:
+        record = record_of(case)
+        line = line_of(case, record, time.perf_counter() - begin)
+    except Exception as error:
+        traceback.print_exc()
+        said = f"{type(error).__name__}: {error}"
+        return {
+            "name": case.name,
+            "right": list(case.regimes),
+            "because": case.because,
+            "ok": False,
+            "confidence": "none",
+            "regime": "failed",
+            "error": said[:500],
+        }
+    if ncu:
+        from gpm_against_ncu import ncu_of
+
+        line["ncu"] = [kernel._asdict() for kernel in ncu_of(case.name)]
+    return line
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--part", default="1/1", help="I/N: every N-th case, starting with the I-th")
+    parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER")
+    parser.add_argument("--again", type=Path, metavar="FOLDER")
+    parser.add_argument("--ncu", action="store_true")
+    parser.add_argument("--table", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--into", type=Path, metavar="PAGE")
     parser.add_argument("--repeats", type=int, default=0)
     options = parser.parse_args()
-    lines: list[dict[str, Any]] = []
-    extra: list[str] = []
+    if options.table:
+        return table(options.table, options.into)
     if options.repeats:
-        found = repeats(options.repeats)
-        return int(any(line["flips_at_high"] for line in found))
+        return repeats(options.repeats)
     part, parts = map(int, options.part.split("/"))
-    chosen = [c for i, c in enumerate(CASES) if i % parts == part - 1 and (not options.only or c.name in options.only)]
-    print("| workload | T us | B us | u | R us | verdict | confidence | reason given beforehand |\n" + "|---" * 8 + "|")
-    for case in chosen:
-        begin = time.perf_counter()
-        try:
-            record = run(case)
-            lines.append(line_of(case, record, time.perf_counter() - begin))
-            print(show(lines[-1]), flush=True)
-            if case.graph:
-                extra.append(graph_line(case, record))
-        except Exception:
-            traceback.print_exc()
-            lines.append({"name": case.name, "ok": False, "confidence": "none", "regime": "failed"})
-    extra += check_rates() if not options.only else []
-    print("\n".join(extra))
+    cases = HELD_OUT if options.held_out else CASES
+    if options.only:
+        cases = tuple(case for case in (*CASES, *HELD_OUT) if case.name in options.only)
+    if options.again:
+        cases = tuple(case for case in (*CASES, *HELD_OUT) if (options.again / case.name).is_dir() and case in cases)
+
+    def record_of(case: Case) -> Any:
+        return again(options.again / case.name) if options.again else run(case, keep=options.keep)
+
+    lines: list[Line] = []
+    extra: list[str] = []
+    print(HEAD, flush=True)
+    for case in cases[part - 1 :: parts]:
+        lines.append(judge(case, record_of, ncu=options.ncu))
+        print(show(lines[-1]), flush=True)
+        if case.graph and not options.again and lines[-1]["regime"] != "failed":
+            extra.append(graph_line(case, lines[-1]))
+    extra += check_rates() if part == 1 and not (options.only or options.held_out or options.again) else []
+    text, good = score(lines)
+    print("\n".join(["", *extra, text]))
     if options.output:
         options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / f"suite_{part}_{parts}.json").write_text(
-            json.dumps({"lines": lines, "extra": extra}, indent=1)
-        )
-    right = sum(line["ok"] for line in lines)
-    wrong_and_sure = [line["name"] for line in lines if not line["ok"] and line["confidence"] == "high"]
-    print(f"{right} of {len(lines)} right; wrong at high confidence: {', '.join(wrong_and_sure) or 'none'}")
-    return int(bool(wrong_and_sure) or right * 20 < 19 * len(lines))
+        name = f"{'held_out' if options.held_out else 'suite'}_{part}_{parts}.json"
+        (options.output / name).write_text(json.dumps({"lines": lines, "extra": extra}, indent=1))
+    return int(not good)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from proftrack.capture import call_costs, ceilings
+from proftrack.capture import call_costs, ceilings, loads
 from proftrack.capture.device import CpuDevice
 from proftrack.record.ceilings import PARALLEL, Ceilings
 
@@ -141,8 +141,8 @@ def test_int8_has_a_rate_where_there_is_such_a_product(cache: Path, small: None)
     found = ceilings.ceilings_of(CpuDevice(), ceilings.DTYPES)
     assert {"float32", "int8"} <= set(found.flops_per_s)
     assert not {"float8_e4m3fn", "tfloat32"} & set(found.flops_per_s)  # a CPU at best emulates them
-    assert ceilings._product(CpuDevice(), "int8", 32)().dtype == torch.int32
-    assert ceilings._product(CpuDevice(), "float8_e4m3fn", 32)().dtype == torch.bfloat16
+    assert loads.product(CpuDevice(), "int8", 32)().dtype == torch.int32
+    assert loads.product(CpuDevice(), "float8_e4m3fn", 32)().dtype == torch.bfloat16
 
 
 def test_what_a_device_does_not_have_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_what_a_device_does_not_have_is_left_out(monkeypatch: pytest.MonkeyPatch
 
 def test_a_program_that_chooses_tf32_by_the_new_setting_is_another_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings.compat, "float32_products", lambda: "tf32")
-    with ceilings.compat.products_in_tf32():  # nothing to change, nothing to restore
+    with ceilings.compat.products_in("tf32"):  # nothing to change, nothing to restore
         assert torch.get_float32_matmul_precision() == "highest"
 
 

@@ -185,12 +185,23 @@ def test_how_float32_is_multiplied_is_restored() -> None:
     matmul = torch.backends.cuda.matmul
     before = compat.float32_products()
     assert before == "ieee"
-    with compat.products_in_tf32():
+    with compat.products_in("tf32"):
         assert compat.float32_products() == "tf32"
         assert matmul.allow_tf32
     assert (compat.float32_products(), matmul.allow_tf32) == (before, False)
     assert torch.get_float32_matmul_precision() == "highest"
     assert compat.convolutions_in_tf32()
+
+
+def test_float32_without_tf32_where_the_program_chose_it() -> None:
+    matmul = torch.backends.cuda.matmul
+    matmul.allow_tf32 = True
+    try:
+        with compat.products_in("ieee"):
+            assert (compat.float32_products(), matmul.allow_tf32) == ("ieee", False)
+        assert (compat.float32_products(), matmul.allow_tf32) == ("tf32", True)
+    finally:
+        matmul.allow_tf32 = False
 
 
 def test_narrow_products() -> None:

@@ -22,6 +22,7 @@ from team import BOB, Fault, FaultProxy, Server, as_user, free_port
 
 from proftrack import doctor, process, rundir
 from proftrack.capture import profiler_check as probing
+from proftrack.capture.counters import Missing
 from proftrack.capture.profiler_check import Probe
 from proftrack.record.ceilings import Ceilings
 from proftrack.store import connect, health, keys, lifecycle
@@ -106,6 +107,40 @@ def test_a_real_profile_on_a_gpu() -> None:
     found = probing.probe()
     assert (found.device, found.error) == ("cuda", None)
     assert min(found.operators, found.launches, found.kernels) >= 1
+
+
+@pytest.mark.parametrize(
+    ("known", "status", "text"),
+    [
+        (
+            {"has_counters": True, "has_energy": True},
+            "ok",
+            "the GPU's hardware counters are read; energy is measured",
+        ),
+        (
+            {"has_energy": True, "missing_counters": Missing("this GPU has none", by_nature=True)},
+            "note",
+            "no hardware counters: this GPU has none; energy is measured",
+        ),
+        (
+            {"missing_counters": Missing("the package nvidia-ml-py is not installed", "pip install it")},
+            "warning",
+            "no hardware counters: the package nvidia-ml-py is not installed; energy is not measured",
+        ),
+    ],
+)
+def test_it_says_whether_there_are_counters_and_why_not(
+    store_uri: str, profiler: Callable[..., None], known: dict[str, Any], status: str, text: str
+) -> None:
+    profiler(**known)
+    (said,) = findings()["counters"]
+    assert (said.status, said.text) == (status, text)
+    assert (said.remedy is not None) == (status == "warning")
+
+
+def test_a_cpu_has_no_line_about_counters(store_uri: str, profiler: Callable[..., None]) -> None:
+    profiler(device="cpu")
+    assert "counters" not in findings()
 
 
 def test_recalibrate(store_uri: str, profiler: Callable[..., None], no_measuring: list[bool]) -> None:

@@ -660,7 +660,7 @@ def workload(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
     monkeypatch.setattr(stages, "_benches", {})
     # Ceilings are not what is tested, and take seconds.
     bench = stages._bench
-    monkeypatch.setattr(stages, "_bench", lambda device, *, calibrate: bench(device, calibrate=False))
+    monkeypatch.setattr(stages, "_bench", lambda device, *, calibrate, **more: bench(device, calibrate=False, **more))
 
     def write(code: str, n: int = 1) -> stages.PointSpec:
         (project / "e.yaml").write_text(
@@ -683,7 +683,7 @@ def test_a_point_in_stages(workload: Callable[..., stages.PointSpec], tmp_path: 
     assert timings.timed is not None and not timings.own_process
     assert (timings.first_us or 0) > 0
     assert stages.time_point(stages.ToTime(where, companions=1)).first_us is None
-    captured = stages.profile_point(stages.ToProfile(where, folder, timings))
+    captured = stages.profile_point(stages.ToProfile(where, folder, timings, companions=1))
     assert captured.capture.timing == msgspec.structs.replace(
         timings.timed.timing, build_time_us=timings.build_us, first_step_time_us=timings.first_us
     )

@@ -25,6 +25,7 @@ from proftrack.text import counted, moment, plain, scaled
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+    from proftrack.capture.profiler_check import Probe
     from proftrack.store.address import Store
 
 LEAST_TORCH, LEAST_MLFLOW = (2, 6), (3, 10)
@@ -256,6 +257,17 @@ def _profiler() -> Iterator[Check]:
     if not seen.has_clocks:
         text = "NVML does not answer: the GPU's clocks, throttling and other processes are not recorded"
         yield Check(name="profiler", status="warning", text=text, remedy="pip install nvidia-ml-py")
+    if seen.device != "cpu":
+        yield _counters(seen)
+
+
+def _counters(seen: Probe) -> Check:
+    energy = "energy is measured" if seen.has_energy else "energy is not measured"
+    missing = seen.missing_counters
+    if missing is None:
+        return Check(name="counters", status="ok", text=f"the GPU's hardware counters are read; {energy}")
+    text = f"no hardware counters: {missing.why}; {energy}"
+    return Check(name="counters", status="warning" if missing.remedy else "note", text=text, remedy=missing.remedy)
 
 
 def _ceilings(*, fresh: bool) -> Iterator[Check]:

@@ -4,12 +4,16 @@
     device           the device that steps run on
     environment      facts about the machine, the software and the code
     cpu_load         what used the CPUs while steps were timed
+    nvml             NVIDIA's management library, asked about one device
     gpu_state        the GPU's clocks, throttling and other processes
     input_waits      how long steps wait for their data
     timing           warm-up, and steps timed without a profiler
+    counters         hardware counters and energy of steps that run without a profiler
     in_turns         several workloads timed in turns
     lockstep         ranks timed in lockstep
     call_costs       the cost of calling an operator on this CPU
+    loads            the work by which a device is measured
+    reachable        what this device reaches of each unit's peak
     ceilings         attainable rates of the device, measured once and cached
     op_flops         FLOPs of one call of an operator
     step_work        the least work that one step must do, counted
@@ -39,7 +43,7 @@ Process-wide changes that capture makes, and why it needs them:
     CUDAGraph.capture_begin          while variants run: a capture by one of them gets in the way of the next
     CUDAGraph.capture_begin and _end while a workload is built and runs its first steps: what a graph does is counted
     CUDAGraph.replay, Triton's run   while one step is counted: neither dispatches an operator
-    TF32 for products                while its ceiling is measured; then restored
+    TF32 for products                on for its ceiling, off while float32 shows what it reaches; then restored
     warnings.catch_warnings          around the first query for a GPU, and for NVIDIA's driver: the reason is quoted
     the current GPU                  of a rank that `torchrun` started through the command line
     sys.path, sys.modules            while a workload from a file is in use (`proftrack.experiment.workload`)

@@ -1,12 +1,13 @@
 """How long a measurement may take (timing.budget_seconds), and which of its parts fit.
 
     start                                                                                        budget
-    | device | build | first step | counted | ceilings | warm-up | timing | recorded steps | report |
+    | device | build | first step | counted | ceilings | warm-up | timing | counters | recorded steps | report |
                                   ^ the plan is made here, from the first step's time
 
 Required: the first step, FEWEST_STEPS timed steps and the schedule's steps. Done if there is time: counting a step's
-work, ceilings, warm-up, more timed steps. If not even the required steps fit, the measurement is refused before it
-takes the time. A measurement that is nearly done is never discarded: the rest may overrun the budget by a tenth of it.
+work, ceilings, warm-up, more timed steps, steps repeated for hardware counters. If not even the required steps fit, the
+measurement is refused before it takes the time. A measurement that is nearly done is never discarded: the rest may
+overrun the budget by a tenth of it.
 
 A first step that would take many times the budget is interrupted, see `guarded`.
 """
@@ -24,6 +25,7 @@ from typing import Any
 from msgspec import Struct
 
 from proftrack.capture import compat
+from proftrack.capture.counters import COUNTED_SECONDS
 from proftrack.capture.dtype import Emulated
 from proftrack.capture.timing import FEWEST_STEPS
 from proftrack.errors import BudgetError
@@ -40,6 +42,8 @@ _COUNTED_STEPS = 2
 """Cost of a counted step, in steps: each operator passes through Python."""
 _CEILINGS_SECONDS = 6.0
 """In the first run on a machine; later runs read them from the cache."""
+_COUNTERS_SHARE = 0.2
+"""Share of the spare time for steps that are repeated for hardware counters, if the device has some."""
 _CERTAIN = 2.0
 """An estimate from small products must exceed the budget by this factor to refuse a step that has not run."""
 
@@ -55,6 +59,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """At most."""
     timing_seconds: float
     """At most, for each of the two timings."""
+    counters: bool = False
+    """Whether steps may be repeated for hardware counters."""
     expected_seconds: float
     """Expected duration of everything that is left to do."""
 
@@ -74,6 +80,8 @@ class Budget:
         self.timed_steps = timed_steps
         self.emulated: Emulated | None = None
         """The workload's type if this CPU only emulates it, once that is known."""
+        self.counts_hardware = False
+        """Whether steps will be repeated for hardware counters."""
         self._clock, self._start = clock, clock()
 
     @property
@@ -105,6 +113,10 @@ class Budget:
         count = counted <= spare / 2
         ceilings = spare - counted * count >= 2 * _CEILINGS_SECONDS
         spare -= counted * count + _CEILINGS_SECONDS * ceilings
+        # A lead-in and a window are one step each at least.
+        repeated = max(COUNTED_SECONDS, 2 * step_seconds) if self.counts_hardware else 0.0
+        counters = 0 < repeated <= _COUNTERS_SHARE * spare
+        spare -= repeated * counters
         options = self.experiment.timing
         warm_up, timing = _WARM_UP_SHARE * spare, min(options.max_seconds, _TIMING_SHARE * spare)
         a_timing = min(timing, max(options.min_seconds, options.min_steps * step_seconds))
@@ -114,7 +126,13 @@ class Budget:
             ceilings=ceilings,
             warm_up_seconds=warm_up if warm_up >= step_seconds else 0.0,
             timing_seconds=timing,
-            expected_seconds=least + counted * count + 2 * a_timing + min(warm_up, 1.0) + _REPORT_SHARE * self.seconds,
+            counters=counters,
+            expected_seconds=least
+            + counted * count
+            + 2 * a_timing
+            + repeated * counters
+            + min(warm_up, 1.0)
+            + _REPORT_SHARE * self.seconds,
         )
 
     def refuse_before(self, predicted_seconds: float) -> None:

@@ -26,6 +26,8 @@ from proftrack.capture import compat
 from proftrack.capture.call_costs import call_costs
 from proftrack.capture.cpu_load import Reading, load_between, read_load
 from proftrack.capture.device import Device
+from proftrack.capture.loads import copy, product
+from proftrack.capture.reachable import with_reached
 from proftrack.record.ceilings import Ceilings
 
 DTYPES = ("bfloat16", "float16", "float32", "float64", "tfloat32", "float8_e4m3fn", "int8")
@@ -47,20 +49,23 @@ _REPEAT_SECONDS = 0.03
 """A timed repeat is about this long: reading the clock and synchronising is negligible against it."""
 
 
-def ceilings_of(device: Device, dtypes: Iterable[str] = DTYPES, *, fresh: bool = False) -> Ceilings:
+def ceilings_of(
+    device: Device, dtypes: Iterable[str] = DTYPES, *, fresh: bool = False, companions: int = 0
+) -> Ceilings:
     """The device's ceilings for at least these dtypes, from the cache if they were measured before.
 
-    `fresh` measures again. A dtype without a ceiling (see DTYPES) or without a matmul on this device is left out.
+    `fresh` measures again. `companions`: other processes that are known to be idle on this GPU. A dtype without a
+    ceiling (see DTYPES) or without a matmul on this device is left out.
     """
     facts = _facts(device)
     path = cache_folder() / f"{_digest(facts)}.json"
     known = None if fresh else _cached(path)
     missing = _missing(device, dtypes, known)
-    if known is not None and not missing:
-        return known
-    measured = measure(device, missing, known)
-    _keep(path, facts, measured)
-    return measured
+    ceilings = measure(device, missing, known) if known is None or missing else known
+    ceilings = with_reached(device, dtypes, ceilings, companions=companions)
+    if ceilings is not known:
+        _keep(path, facts, ceilings)
+    return ceilings
 
 
 def known_ceilings(device: Device, dtypes: Iterable[str]) -> Ceilings | None:
@@ -172,41 +177,17 @@ def _matmul_rate(device: Device, dtype: str, within: float) -> float | None:
         if best is not None and 3 * 2 * n**3 / best > left:
             break
         try:
-            with compat.products_in_tf32() if dtype == "tfloat32" else contextlib.nullcontext():
-                seconds = _best(device, _product(device, dtype, n), left)
+            with compat.products_in("tf32") if dtype == "tfloat32" else contextlib.nullcontext():
+                seconds = _best(device, product(device, dtype, n), left)
         except (RuntimeError, AttributeError):  # out of memory, or not implemented
             continue
         best = max(2 * n**3 / seconds, best or 0.0)
     return best
 
 
-def _product(device: Device, dtype: str, n: int) -> Callable[[], Any]:
-    """A product of two n x n matrices of random values. float8: as if it had been scaled; int8: into int32."""
-    import torch
-
-    if dtype == "int8":
-        x, w = (torch.randint(-128, 128, (n, n), device=device.torch_device, dtype=torch.int8) for _ in range(2))
-        return compat.int8_product(x, w.t())
-    stored = getattr(torch, "float32" if dtype == "tfloat32" else dtype)
-    x, w = (torch.randn(n, n, device=device.torch_device).to(stored) for _ in range(2))
-    if dtype == "float8_e4m3fn":
-        return compat.float8_product(x, w.t())
-    out = torch.empty_like(x)
-    return lambda: torch.mm(x, w, out=out)
-
-
 def _copy_rate(device: Device) -> float:
-    import torch
-
-    size = _GPU_COPY_BYTES if device.is_gpu else _CPU_COPY_BYTES
-    while True:
-        try:
-            source = torch.ones(size, dtype=torch.uint8, device=device.torch_device)
-            target = torch.empty_like(source)
-            break
-        except RuntimeError:  # a small or a full device
-            size //= 4
-    return 2 * size / _best(device, lambda: target.copy_(source), CEILING_SECONDS)
+    work, size = copy(device, _GPU_COPY_BYTES if device.is_gpu else _CPU_COPY_BYTES)
+    return 2 * size / _best(device, work, CEILING_SECONDS)
 
 
 def _best(device: Device, work: Callable[[], Any], within: float) -> float:

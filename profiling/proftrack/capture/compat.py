@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 # ---- the profiler ----------------------------------------------------------------------------------------------------
 
@@ -375,16 +375,17 @@ def convolutions_in_tf32() -> bool:
 
 
 @contextlib.contextmanager
-def products_in_tf32() -> Iterator[None]:
-    """Compute products of float32 matrices in TF32 inside, whatever the program chose."""
+def products_in(precision: Literal["tf32", "ieee"]) -> Iterator[None]:
+    """Compute products of float32 matrices like this inside, whatever the program chose."""
     import torch
 
     before, backend = float32_products(), torch.backends.cuda.matmul
-    if before == "tf32":
+    if before == precision:
         yield
         return
     new = _uses_new_precision(backend)
-    name, inside, after = ("fp32_precision", "tf32", before) if new else ("allow_tf32", True, False)
+    settings = (precision, before) if new else (precision == "tf32", before == "tf32")
+    name, (inside, after) = "fp32_precision" if new else "allow_tf32", settings
     setattr(backend, name, inside)
     try:
         yield

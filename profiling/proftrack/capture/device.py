@@ -59,6 +59,9 @@ class Device(Protocol):
     def peak_memory_bytes(self) -> int | None:
         """Largest memory that torch's allocator held on one device; None if torch does not count it."""
 
+    def gpus_in_use(self) -> int:
+        """The number of GPUs on which this process has memory; 0 for a CPU."""
+
 
 class CpuDevice:
     """The host: work is done when the call returns."""
@@ -102,6 +105,10 @@ class CpuDevice:
     def peak_memory_bytes(self) -> int | None:
         """None: torch does not count CPU memory."""
         return None
+
+    def gpus_in_use(self) -> int:
+        """None of them."""
+        return 0
 
 
 class CudaDevice:
@@ -157,6 +164,10 @@ class CudaDevice:
     def peak_memory_bytes(self) -> int | None:
         """The peak of the GPU that used the most."""
         return max(int(self._cuda.max_memory_allocated(index)) for index in self._used())
+
+    def gpus_in_use(self) -> int:
+        """1, unless the workload spreads over several."""
+        return len(self._used())
 
     def _used(self) -> list[int]:
         # Synchronising an unused GPU would create a context there: some hundred MB and most of a second.

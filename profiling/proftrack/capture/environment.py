@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
+from proftrack.capture.nvml import nvml
 from proftrack.git import git_state
 from proftrack.record.environment import DeviceFacts, Environment
 from proftrack.threads import usable_cpus
@@ -134,13 +135,8 @@ def driver_version() -> str | None:
     """NVIDIA's driver version, from NVML if its package is installed, else from nvidia-smi."""
     with contextlib.suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import pynvml
-
-        pynvml.nvmlInit()
-        try:
+        with nvml() as pynvml:
             version = pynvml.nvmlSystemGetDriverVersion()
-        finally:
-            pynvml.nvmlShutdown()
         return version.decode() if isinstance(version, bytes) else str(version)
     answer = _run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
     return answer.split()[0] if answer and answer.strip() else None

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from proftrack.capture.counters import LEAD_IN_SECONDS, Meter
 from proftrack.capture.cpu_load import Reading, load_between, read_load
 from proftrack.capture.device import open_device
 from proftrack.capture.input_waits import InputWaits
@@ -30,10 +31,12 @@ from proftrack.capture.profiling import (
     records_all_threads,
     refuse_running_profiler,
 )
+from proftrack.capture.reachable import with_reachable
 from proftrack.capture.result import Capture, Cycle
 from proftrack.capture.run import trace_folder
 from proftrack.capture.timing import BLOCKS, STEPS_PER_BLOCK, Samples, timing_of
 from proftrack.experiment import Experiment
+from proftrack.record.counters import Counters
 from proftrack.record.environment import GpuState
 from proftrack.record.timing import Timing
 from proftrack.text import short_time
@@ -76,6 +79,16 @@ def plan(before: int, mode: str) -> Plan | None:
     return Plan(before - singles - blocks * per_block, blocks, per_block, singles)
 
 
+class _Stretch(NamedTuple):
+    """Steps between two readings of the clock."""
+
+    until: int
+    """The number of steps when it ends."""
+    us: float
+    waited_us: float
+    """How long they waited for data, together."""
+
+
 class LoopCapture:
     """Times and records the steps of a user's loop. Call `step()` after each step and `finish()` at the end.
 
@@ -93,12 +106,15 @@ class LoopCapture:
         self._before = schedule.skip_first + schedule.wait
         self._plan = plan(self._before, experiment.timing.mode)
         self._marks = _marks(self._plan, self._before)
-        self._stretches: list[tuple[float, float]] = []
-        """Each one's time, and how long it waited for data. Microseconds."""
+        self._stretches: list[_Stretch] = []
         self._waits = InputWaits()
         self._first_is_timed = True
         self._last = 0
         self._loads: list[Reading] = []
+        self._meter: Meter | None = None
+        self._alone_since: int | None = None  # the mark after which nothing but steps ran
+        self._counted_from: int | None = None
+        self._counters: Counters | None = None
         self._gpu: GpuState | None = None
         self._recording = Recording(self._device, experiment, self._folder, rank=rank)
         self._region: Any = None
@@ -126,7 +142,9 @@ class LoopCapture:
         self._bench = ready(self._device, self._notes, progress, calibrate=calibrate)
         # The loop's types are only known once it is over, when nothing may be timed any more.
         dtypes = GPU_DTYPES if self._device.is_gpu else CPU_DTYPES
-        self._ceilings = calibrated(self._device, dtypes, progress, pace) if calibrate else None
+        self._ceilings = calibrated(self._bench, dtypes, progress, pace) if calibrate else None
+        if self._plan is not None:
+            self._meter = Meter(self._device)
         if first_is_over and self._before:
             self.steps = 1
             self._marks.discard(1)
@@ -175,6 +193,7 @@ class LoopCapture:
             device=self._device.type,
             ceilings=self._ceilings,
             gpu=self._gpu,
+            counters=with_reachable(self._counters, self._ceilings),
             all_threads=records_all_threads(self.experiment.profiler),
             notes=[*self._bench.notes, *self._own_notes(), *recorded_notes(recorded, self._device, self.experiment)],
         )
@@ -184,6 +203,7 @@ class LoopCapture:
         self._excluded.close()
         self._timing_only.close()
         self._leave_region()
+        self._end_counting()
         with quiet():
             self._open.close()
 
@@ -195,6 +215,7 @@ class LoopCapture:
             return
         if self._is_timing:
             self._device.synchronize()  # the steps' own work is part of them
+            self._alone_since = self._counted_from = None  # what follows would be counted as theirs
         self._paused_at = time.perf_counter_ns()
         self._excluded.enter_context(self._recording.excluded())
         self._excluded.enter_context(self._waits.ignored())
@@ -220,11 +241,45 @@ class LoopCapture:
     def _mark(self) -> None:
         self._device.synchronize()
         now = time.perf_counter_ns()
-        self._stretches.append(((now - self._last) / 1e3, self._waits.lap_us()))
-        if self._plan is not None and self.steps in (self._plan.warm, self._plan.timed_until):
-            self._loads.append(read_load())
+        self._stretches.append(_Stretch(self.steps, (now - self._last) / 1e3, self._waits.lap_us()))
+        if self._plan is not None and self._read(self._plan):
             now = time.perf_counter_ns()
         self._last = now
+
+    def _read(self, plan: Plan) -> bool:
+        """Read what is counted over several blocks: the GPU's counters and the processors' load. Whether it was due."""
+        counted = self._read_counters(plan)
+        if self.steps in (plan.warm, plan.timed_until):
+            self._loads.append(read_load())
+            return True
+        return counted
+
+    def _read_counters(self, plan: Plan) -> bool:
+        """Count from the first block that follows a lead-in to the last block."""
+        if self._meter is None or self._alone_since is None:
+            self._alone_since = self.steps
+        elif self._counted_from is not None:
+            if self.steps < plan.timed_until:
+                return False
+            self._meter.stop()
+            self._counters = self._meter.count(*self._since(self._counted_from))
+            self._end_counting()
+            return True
+        elif plan.warm <= self.steps < plan.timed_until and self._since(self._alone_since)[1] >= LEAD_IN_SECONDS:
+            self._meter.start()
+            self._counted_from = self.steps
+            return True
+        return False
+
+    def _since(self, step: int) -> tuple[int, float]:
+        """The numbers of steps and of seconds since the end of a step at which the clock was read."""
+        return self.steps - step, sum(each.us for each in self._stretches if each.until > step) / 1e6
+
+    def _end_counting(self) -> None:
+        if self._meter is not None:
+            self._notes += self._meter.notes()
+            self._meter.close()
+            self._meter = None
 
     def _timing(self) -> Timing | None:
         if self._plan is None or len(self._stretches) < len(self._marks):
@@ -239,14 +294,14 @@ class LoopCapture:
             load=load_between(*self._loads) if len(self._loads) == 2 else None,
             batches_ahead=self._waits.batches_ahead,
         )
-        first = self._stretches[0][0] if self._first_is_timed else None
+        first = self._stretches[0].us if self._first_is_timed else None
         return msgspec.structs.replace(timing, first_step_time_us=first, warmup_steps=self._plan.warm)
 
     def _samples(self, which: slice, steps: int) -> Samples:
         """These stretches, of so many steps each."""
         stretches = self._stretches[which]
-        waits = [waited / steps for _, waited in stretches] if self._waits.calls else []
-        return Samples([us / steps for us, _ in stretches], waits)
+        waits = [each.waited_us / steps for each in stretches] if self._waits.calls else []
+        return Samples([each.us / steps for each in stretches], waits)
 
     def _own_notes(self) -> list[str]:
         notes = []

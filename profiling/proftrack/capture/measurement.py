@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from proftrack.capture.budget import Budget, Plan, guarded
 from proftrack.capture.ceilings import ceilings_of, known_ceilings
+from proftrack.capture.counters import LONG_SECONDS, Meter, count
 from proftrack.capture.device import Device
 from proftrack.capture.dtype import declared, emulated, resolved
 from proftrack.capture.gpu_state import gpu_state
@@ -27,13 +28,16 @@ from proftrack.capture.profiling import (
     throw_away_session,
     windows,
 )
+from proftrack.capture.reachable import with_reachable
 from proftrack.capture.result import Capture, Cycle
 from proftrack.capture.step_work import CapturedGraphs, count_step
 from proftrack.capture.timing import CPU_WARM_UP, FEWEST_STEPS, GPU_WARM_UP, Stopwatch, Warm, time_steps, warm_up
+from proftrack.capture.timing import plan as blocks_of
 from proftrack.errors import BudgetError, CaptureError, WorkloadError
 from proftrack.experiment import Experiment, workload
 from proftrack.experiment.workload import Step
 from proftrack.record.ceilings import Ceilings, StepWork
+from proftrack.record.counters import Counters
 from proftrack.record.environment import GpuState
 from proftrack.record.timing import Timing
 
@@ -62,6 +66,8 @@ class ReadyDevice(Struct):
     """Whether ceilings and a step's work are wanted."""
     notes: list[str]
     """Sentences about what is missing."""
+    companions: int = 0
+    """Other processes on the same GPU that are known to be idle."""
 
 
 class OpenWorkload(Struct):
@@ -92,13 +98,14 @@ class OpenWorkload(Struct):
 
 
 class TimedSteps(NamedTuple):
-    """The results of the timed steps: the timing, the peak memory, the GPU's state right after them."""
+    """The results of the timed steps: the timing, the peak memory, the GPU's state right after them, its counters."""
 
     timing: Timing
     peak_memory_bytes: int | None
     gpu: GpuState | None
     agreed_step_us: float
     """The step time that all ranks use; with one rank, the timing's own."""
+    counters: Counters | None = None
 
 
 def ready(device: Device, notes: list[str], progress: Progress, *, calibrate: bool) -> ReadyDevice:
@@ -108,12 +115,12 @@ def ready(device: Device, notes: list[str], progress: Progress, *, calibrate: bo
     return ReadyDevice(device, calibrate, notes)
 
 
-def calibrated(device: Device, dtypes: Iterable[str], progress: Progress, pace: Pace | None = None) -> Ceilings:
+def calibrated(bench: ReadyDevice, dtypes: Iterable[str], progress: Progress, pace: Pace | None = None) -> Ceilings:
     """The device's ceilings for these dtypes. If a machine has several ranks, one measures and the others read."""
     with pace.in_turn("ceilings") if pace is not None else contextlib.nullcontext():
         with progress.phase("ceilings of the device", live=True):
-            ceilings = ceilings_of(device, dtypes)
-            device.release_memory()
+            ceilings = ceilings_of(bench.device, dtypes, companions=bench.companions)
+            bench.device.release_memory()
         return ceilings
 
 
@@ -138,6 +145,7 @@ def opened(
     device, notes = bench.device, list(bench.notes)
     experiment = resolved(experiment, device)
     budget = Budget(experiment, timed_steps=timed_steps)
+    budget.counts_hardware = device.is_gpu
     graphs = CapturedGraphs(device.type)
     with contextlib.ExitStack() as stack, contextlib.ExitStack() as before_timing:
         if bench.calibrate and device.type == "cuda":
@@ -170,9 +178,19 @@ def time_alone(subject: OpenWorkload, progress: Progress, pace: Pace | None = No
     step, device = subject.step, subject.device
     paced = PacedStopwatch(step, device, pace, tick=progress.advance) if pace is not None else None
     watch = paced or Stopwatch(step, device, tick=progress.advance)
-    timing, peak = _timed(watch, subject, progress)
-    this_ranks = paced.own_timing(timing) if paced is not None else timing
-    return TimedSteps(this_ranks, peak, state_of(device), timing.step_time_us)
+    with Meter(device, companions=subject.bench.companions) as meter:
+        timing, peak = _timed(watch, subject, progress, meter)
+        this_ranks = paced.own_timing(timing) if paced is not None else timing
+        state = state_of(device)
+        counters = _counted(watch, subject, timing, progress, meter, pace)
+    return TimedSteps(this_ranks, peak, state, timing.step_time_us, counters)
+
+
+def count_hardware(subject: OpenWorkload, step_time_us: float, progress: Progress) -> Counters | None:
+    """Repeat the steps of a workload that is warm and was timed, for hardware counters and energy."""
+    watch = Stopwatch(subject.step, subject.device)
+    with Meter(subject.device, companions=subject.bench.companions) as meter:
+        return _repeated(watch, subject, step_time_us, progress, meter)
 
 
 def state_of(device: Device) -> GpuState | None:
@@ -211,6 +229,7 @@ def result(subject: OpenWorkload, timed: TimedSteps, recorded: list[Recorded], s
         ceilings=subject.ceilings,
         work=subject.work,
         gpu=timed.gpu,
+        counters=with_reachable(timed.counters, subject.ceilings),
         tokens_per_step=subject.tokens_per_step,
         all_threads=records_all_threads(experiment.profiler),
         notes=notes,
@@ -280,7 +299,7 @@ def _count(built: Step, subject: OpenWorkload, graphs: CapturedGraphs, progress:
     chosen = declared(subject.experiment)
     dtypes = {*(subject.work.dtypes if subject.work is not None else ()), *((chosen,) if chosen else ())}
     if plan.ceilings:
-        subject.ceilings = calibrated(device, dtypes or {"float32"}, progress, pace)
+        subject.ceilings = calibrated(subject.bench, dtypes or {"float32"}, progress, pace)
     else:
         subject.ceilings = known_ceilings(device, dtypes or {"float32"})
     if not plan.count or subject.ceilings is None:
@@ -295,7 +314,7 @@ def _count(built: Step, subject: OpenWorkload, graphs: CapturedGraphs, progress:
 # ---- without the profiler ------------------------------------------------------------------------------------------
 
 
-def _timed(watch: Stopwatch, subject: OpenWorkload, progress: Progress) -> tuple[Timing, int | None]:
+def _timed(watch: Stopwatch, subject: OpenWorkload, progress: Progress, meter: Meter) -> tuple[Timing, int | None]:
     """Warm-up and timing within the plan's limits, and the peak memory of the timed steps."""
     device, experiment, plan = watch.device, subject.experiment, subject.plan
     limits = GPU_WARM_UP if device.is_gpu else CPU_WARM_UP
@@ -307,9 +326,53 @@ def _timed(watch: Stopwatch, subject: OpenWorkload, progress: Progress) -> tuple
     gc.collect()
     device.reset_peak_memory()
     with _phase(progress, experiment, "timing without the profiler"):
-        timing, short = time_steps(watch, experiment.timing, warm.step_seconds, at_most=plan.timing_seconds)
+        timing, short = time_steps(
+            watch,
+            experiment.timing,
+            warm.step_seconds,
+            at_most=plan.timing_seconds,
+            around=meter.window() if _are_slow(warm.step_seconds, experiment, plan) else None,
+        )
     subject.notes += [*_warm_up_notes(warm), *short]
     return msgspec.structs.replace(timing, warmup_steps=warm.steps), device.peak_memory_bytes()
+
+
+def _are_slow(step_seconds: float, experiment: Experiment, plan: Plan) -> bool:
+    """Whether the timed blocks will last long enough to be counted themselves."""
+    blocks, per_block = blocks_of(step_seconds, experiment.timing)
+    return min(blocks * per_block * step_seconds, plan.timing_seconds) >= LONG_SECONDS
+
+
+def _counted(
+    watch: Stopwatch, subject: OpenWorkload, timing: Timing, progress: Progress, meter: Meter, pace: Pace | None
+) -> Counters | None:
+    """Counters of the timed steps themselves if they took long, else of steps that are repeated."""
+    wanted = meter.works and meter.window_seconds < LONG_SECONDS
+    if pace.agree(float(wanted)) if pace is not None else wanted:
+        return _repeated(watch, subject, timing.step_time_us, progress, meter)
+    counters = None
+    if meter.window_seconds >= LONG_SECONDS:
+        steps = len(timing.block_step_times_us) * timing.steps_per_block
+        counters = meter.count(steps, sum(timing.block_step_times_us) * timing.steps_per_block / 1e6)
+    subject.notes += meter.notes()
+    return counters
+
+
+def _repeated(
+    watch: Stopwatch, subject: OpenWorkload, step_time_us: float, progress: Progress, meter: Meter
+) -> Counters | None:
+    counters = None
+    if meter.works or isinstance(watch, PacedStopwatch):
+        if not subject.plan.counters:
+            budget = subject.experiment.timing.budget_seconds
+            text = f"The budget of {budget:g} s left no time for hardware counters; allow more with --budget."
+            subject.notes.append(text)
+            return None
+        with _phase(progress, subject.experiment, "hardware counters"):
+            one_by_one = subject.experiment.timing.mode == "latency"  # as T is timed
+            counters = count(watch, meter, step_time_us / 1e6, one_by_one=one_by_one)
+    subject.notes += meter.notes()
+    return counters
 
 
 def _check_result(result: Any, experiment: Experiment) -> None:

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from proftrack.capture.ceilings import ceilings_of
 from proftrack.capture.compat import recorded_events
+from proftrack.capture.counters import Meter, Missing
 from proftrack.capture.device import Device, open_device
 from proftrack.capture.gpu_state import gpu_state
 from proftrack.capture.profiling import quiet, throw_away_session
@@ -44,6 +45,11 @@ class Probe(Struct, frozen=True, kw_only=True):
     remedy: str | None = None
     has_clocks: bool = True
     """Whether NVML reports clocks and throttling; always True on a CPU, which NVML does not cover."""
+    has_counters: bool = False
+    """Whether this user may read the GPU's hardware counters."""
+    has_energy: bool = False
+    missing_counters: Missing | None = None
+    """Why there are no counters."""
     injected: list[str] = []
     """Environment variables through which another profiler is loaded into this process."""
 
@@ -66,9 +72,18 @@ def probe() -> Probe:
         return msgspec.structs.replace(seen, error=first_line(error))
     clocks = device.type != "cuda" or gpu_state(device.torch_device.index) is not None
     seconds = time.monotonic() - begin
-    return msgspec.structs.replace(
-        seen, operators=operators, launches=launches, kernels=kernels, seconds=seconds, has_clocks=clocks
-    )
+    with Meter(device) as meter:
+        return msgspec.structs.replace(
+            seen,
+            operators=operators,
+            launches=launches,
+            kernels=kernels,
+            seconds=seconds,
+            has_clocks=clocks,
+            has_counters=meter.has_gpm,
+            has_energy=meter.has_energy,
+            missing_counters=meter.missing,
+        )
 
 
 def ceilings(*, fresh: bool) -> Ceilings:

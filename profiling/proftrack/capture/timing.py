@@ -12,10 +12,12 @@ Between two readings of the clock only the step and the synchronisation run.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import msgspec
@@ -136,11 +138,17 @@ class Samples(NamedTuple):
 
 
 def time_steps(
-    watch: Stopwatch, options: TimingOptions, step_seconds: float, *, at_most: float | None = None
+    watch: Stopwatch,
+    options: TimingOptions,
+    step_seconds: float,
+    *,
+    at_most: float | None = None,
+    around: AbstractContextManager[Any] | None = None,
 ) -> tuple[Timing, list[str]]:
     """Time warm steps in both ways; `step_seconds` is the warm-up's estimate.
 
     `at_most`: seconds that the budget allows for each of the two; it applies if it is below the options' max_seconds.
+    `around` is entered before the first block of steps back to back, and left after the last one.
     Returns the timing, and a note for each part that had to be cut short.
     """
     original = options
@@ -148,7 +156,8 @@ def time_steps(
         options = msgspec.structs.replace(options, max_seconds=at_most, min_seconds=min(options.min_seconds, at_most))
     with InputWaits() as waits:
         before = read_load()
-        per_block, blocks = _throughput(watch, options, step_seconds, waits)
+        with around or contextlib.nullcontext():
+            per_block, blocks = _throughput(watch, options, step_seconds, waits)
         load = load_between(before, read_load())
         singles = _latencies(watch, options, waits) if per_block > 1 else Samples([], [])
     timing = timing_of(options.mode, blocks, per_block, singles, load=load, batches_ahead=waits.batches_ahead)
@@ -193,6 +202,7 @@ def _throughput(
     waited: list[float] = []
     total = 0.0
     watch.device.synchronize()
+    waits.lap_us()
     while len(times) < MOST_BLOCKS:
         duration = watch.block(per_block)
         times.append(duration / per_block * 1e6)
@@ -213,6 +223,7 @@ def _latencies(watch: Stopwatch, options: TimingOptions, waits: InputWaits) -> S
     waited: list[float] = []
     total = 0.0
     watch.device.synchronize()
+    waits.lap_us()
     while len(times) < max(MOST_LATENCIES, options.min_steps):
         duration = watch.block(1)
         times.append(duration * 1e6)

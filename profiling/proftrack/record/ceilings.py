@@ -6,6 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from proftrack.record.counters import Unit
+
 PARALLEL = "(a call on all threads)"
 """A key of `Ceilings.call_us` that is not an operator: the price of waking the threads, measured with a 128 KB fill."""
 
@@ -27,6 +29,9 @@ class Ceilings(Struct, frozen=True, kw_only=True):
     call_us: dict[str, float] = {}
     """CPU: self time by operator, inside torch.profiler, of calls on one thread that have almost nothing to do.
     The entry PARALLEL is added if all threads take part."""
+    reachable: dict[Unit, float] = {}
+    """GPU: what these loads and a copy reach of each unit's peak, by NVML's counters: 0 to 1. Only units that one of
+    them loads."""
     waited: float = 0.0
     """CPU: share of the time in which a measuring thread had no core because other programs used the machine."""
     measured_ns: int = 0

@@ -4,7 +4,8 @@ Format history
     1   first
     2   steps left out of T and B (`per_step[].outlier`, `per_step[].device_us`, `window.outlier_steps`,
         `times.step_time_all_steps_us`); `launches` may be null; `joint.findings` are objects with a code; hardware
-        counters and energy (`counters`), `timing.input_wait_us` and the waits of its samples, `run.tokens_per_step`;
+        counters and energy (`counters`, `ceilings.reachable`), `timing.input_wait_us` and the waits of its samples,
+        `run.tokens_per_step`;
         `kernels[].occupancy`; what R leaves out (`work.uncounted_share`, `work.launched_kernels`)
 """
 

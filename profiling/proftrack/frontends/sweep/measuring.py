@@ -50,6 +50,8 @@ from proftrack.text import counted
 
 _MOST_WRITERS = 4
 _CORES_PER_WRITER = 4
+_COMPANIONS = 1
+"""Of timer and profiler each one holds the GPU, idle, while the other works."""
 _UNCOMPILED = (None, "", "none", "eager", False)
 
 
@@ -136,7 +138,8 @@ class Measuring:
     def _timings(self, request: Request) -> Timings:
         self._ready()
         with self._phase(f"{request.text}: timing"):
-            return self._timer.worker.call(stages.time_point, ToTime(request.spec, companions=1), Timings, request.log)
+            asked = ToTime(request.spec, companions=_COMPANIONS)
+            return self._timer.worker.call(stages.time_point, asked, Timings, request.log)
 
     def _profiled(self, timed: Sequence[tuple[Request, Timings, float]]) -> Iterator[Measured]:
         waiting = list(timed)
@@ -159,7 +162,8 @@ class Measuring:
     def _send(self, request: Request, timings: Timings) -> None:
         """Tell the profiler to start on a point."""
         self._profiler.begun = request
-        self._profiler.worker.send(stages.profile_point, ToProfile(request.spec, request.folder, timings), request.log)
+        asked = ToProfile(request.spec, request.folder, timings, companions=_COMPANIONS)
+        self._profiler.worker.send(stages.profile_point, asked, request.log)
 
     def _captured(self, request: Request, timings: Timings) -> Captured:
         self._ready()

@@ -82,11 +82,12 @@ class Timings(Struct):
 
 
 class ToProfile(Struct):
-    """A timed point to profile, with the run folder for its traces."""
+    """A timed point to profile, with the run folder for its traces; `companions` as above."""
 
     spec: PointSpec
     folder: Path
     timings: Timings
+    companions: int
 
 
 class Captured(Struct):
@@ -130,14 +131,14 @@ def start_writing(_request: Start) -> Started:
 def time_point(request: ToTime) -> Timings:
     """Build and time a point. The process must not have profiled."""
     experiment = request.spec.experiment()
-    bench = _bench(experiment.device, calibrate=False)
-    return _cleanly(bench.device, lambda: _timings(experiment, bench, request.companions))
+    bench = _bench(experiment.device, calibrate=False, companions=request.companions)
+    return _cleanly(bench.device, lambda: _timings(experiment, bench))
 
 
 def profile_point(request: ToProfile) -> Captured:
     """Build and profile a point that another process has timed."""
     experiment = request.spec.experiment()
-    bench = _bench(experiment.device, calibrate=True)
+    bench = _bench(experiment.device, calibrate=True, companions=request.companions)
     return _cleanly(bench.device, lambda: _captured(experiment, bench, request))
 
 
@@ -163,7 +164,7 @@ def measure_point(request: ToMeasure) -> Done:
 # ---- timing ----------------------------------------------------------------------------------------------------------
 
 
-def _timings(experiment: Experiment, bench: ReadyDevice, companions: int) -> Timings:
+def _timings(experiment: Experiment, bench: ReadyDevice) -> Timings:
     from proftrack.capture.compilation import watched
     from proftrack.capture.measurement import opened, time_alone
     from proftrack.capture.profiling import no_other_profiler
@@ -178,7 +179,7 @@ def _timings(experiment: Experiment, bench: ReadyDevice, companions: int) -> Tim
         if timed is None or seen():
             return Timings(own_process=seen())
         return Timings(
-            timed=timed._replace(gpu=_without(timed.gpu, companions)),
+            timed=timed._replace(gpu=_without(timed.gpu, bench.companions)),
             build_us=subject.build_us,
             first_us=subject.first_us if is_first else None,
             notes=subject.notes,
@@ -227,7 +228,7 @@ def _captured(experiment: Experiment, bench: ReadyDevice, request: ToProfile) ->
 # ---- one process, many points ----------------------------------------------------------------------------------------
 
 
-def _bench(device: str, *, calibrate: bool) -> ReadyDevice:
+def _bench(device: str, *, calibrate: bool, companions: int = 0) -> ReadyDevice:
     from proftrack.capture.measurement import ready
     from proftrack.capture.profiling import refuse_running_profiler
 
@@ -235,7 +236,7 @@ def _bench(device: str, *, calibrate: bool) -> ReadyDevice:
         refuse_running_profiler()
         opened, notes = open_device(device)
         _benches[device, calibrate] = ready(opened, notes, Lines(), calibrate=calibrate)
-    return _benches[device, calibrate]
+    return msgspec.structs.replace(_benches[device, calibrate], companions=companions)
 
 
 def _cleanly(device: Device, work: Callable[[], T]) -> T:

@@ -31,7 +31,7 @@ from proftrack.recorder import keep
 if TYPE_CHECKING:
     from proftrack.capture.compilation import Counters
     from proftrack.capture.in_turns import RoundTimes
-    from proftrack.capture.measurement import OpenWorkload, Progress, ReadyDevice
+    from proftrack.capture.measurement import OpenWorkload, Progress, ReadyDevice, TimedSteps
     from proftrack.capture.result import Capture
     from proftrack.capture.timing import WarmUp
 
@@ -95,8 +95,9 @@ def measure(
         if opened:
             _check_outputs(opened, measured)
             turns = _timed(opened, base, rounds, progress)
+            timed = [_timed_steps(one, times, progress) for one, times in zip(opened, turns, strict=True)]
             with no_other_profiler(base):
-                captures = [_profiled(o, t, folder_of(o.variant), progress) for o, t in zip(opened, turns, strict=True)]
+                captures = [_profiled(o, t, folder_of(o.variant), progress) for o, t in zip(opened, timed, strict=True)]
             for one, times in zip(opened, turns, strict=True):
                 measured[one.variant.name].compilation = compilation.summed(one.first, one.later)
                 measured[one.variant.name].round_us = _samples(times, base)
@@ -229,18 +230,26 @@ def _within(limits: WarmUp, seconds: float) -> WarmUp:
     return msgspec.structs.replace(limits, max_seconds=min(limits.max_seconds, seconds))
 
 
-def _profiled(one: _Open, turns: RoundTimes, folder: Path, progress: Progress) -> Capture | CaptureError:
-    from proftrack.capture.measurement import TimedSteps, profiled, result, state_of
-    from proftrack.capture.run import trace_folder
+def _timed_steps(one: _Open, turns: RoundTimes, progress: Progress) -> TimedSteps:
+    """The rounds as one timing, and hardware counters, which take some further steps."""
+    from proftrack.capture.measurement import TimedSteps, count_hardware, state_of
     from proftrack.capture.timing import timing_of
 
     subject = one.subject
     timing = timing_of(subject.experiment.timing.mode, turns.blocks, turns.per_block, turns.singles)
     state = state_of(subject.device)
-    named = Named(progress, one.variant.name)
+    counters = count_hardware(subject, timing.step_time_us, Named(progress, one.variant.name))
+    return TimedSteps(timing, None, state, timing.step_time_us, counters)
+
+
+def _profiled(one: _Open, timed: TimedSteps, folder: Path, progress: Progress) -> Capture | CaptureError:
+    from proftrack.capture.measurement import profiled, result
+    from proftrack.capture.run import trace_folder
+
+    subject, named = one.subject, Named(progress, one.variant.name)
     try:
-        recorded = profiled(subject, trace_folder(folder, subject.experiment), timing.step_time_us, named)
-        return result(subject, TimedSteps(timing, None, state, timing.step_time_us), recorded, one.started_ns)
+        recorded = profiled(subject, trace_folder(folder, subject.experiment), timed.agreed_step_us, named)
+        return result(subject, timed, recorded, one.started_ns)
     except CaptureError as error:
         return error
 
