@@ -66,6 +66,16 @@ class Plan(NamedTuple):
         return self.warm + self.blocks * self.per_block
 
 
+class _Stretch(NamedTuple):
+    """Steps between two readings of the clock."""
+
+    until: int
+    """The number of steps at its end."""
+    us: float
+    waited_us: float
+    """The part in which the loop waited for its data."""
+
+
 def plan(before: int, mode: str) -> Plan | None:
     """How to use `before` steps without a profiler; None if there are too few to time."""
     if before < FEWEST_STEPS:
@@ -77,16 +87,6 @@ def plan(before: int, mode: str) -> Plan | None:
     blocks = min(BLOCKS, max(_FEWEST_BLOCKS, (timed - singles) // STEPS_PER_BLOCK))
     per_block = (timed - singles) // blocks
     return Plan(before - singles - blocks * per_block, blocks, per_block, singles)
-
-
-class _Stretch(NamedTuple):
-    """Steps between two readings of the clock."""
-
-    until: int
-    """The number of steps when it ends."""
-    us: float
-    waited_us: float
-    """How long they waited for data, together."""
 
 
 class LoopCapture:
