@@ -350,3 +350,21 @@ def test_the_wait_belongs_to_the_median() -> None:
 
 def test_a_single_sample_is_its_own() -> None:
     assert samples([20], [5]).input_wait_us == 5
+
+
+def test_what_ran_before_the_first_block_is_not_its_wait() -> None:
+    """Counters need a lead-in; its steps wait, too."""
+    batches = iter(DataLoader(Slow(), batch_size=1))
+
+    @contextlib.contextmanager
+    def lead_in() -> Iterator[None]:
+        for _ in range(20):
+            next(batches)
+        yield
+
+    found, _ = timing.time_steps(stopwatch(lambda: next(batches)), QUICK, step_seconds=0.005, around=lead_in())
+    for times, waits in (
+        (found.block_step_times_us, found.block_input_waits_us),
+        (found.step_latencies_us, found.latency_input_waits_us),
+    ):
+        assert all(wait <= time for wait, time in zip(waits, times, strict=True))

@@ -107,7 +107,6 @@ class LoopCapture:
         self._plan = plan(self._before, experiment.timing.mode)
         self._marks = _marks(self._plan, self._before)
         self._stretches: list[_Stretch] = []
-        """Each one's time, and how long it waited for data. Microseconds."""
         self._waits = InputWaits()
         self._first_is_timed = True
         self._last = 0

@@ -202,6 +202,7 @@ def _throughput(
     waited: list[float] = []
     total = 0.0
     watch.device.synchronize()
+    waits.lap_us()
     while len(times) < MOST_BLOCKS:
         duration = watch.block(per_block)
         times.append(duration / per_block * 1e6)
@@ -222,6 +223,7 @@ def _latencies(watch: Stopwatch, options: TimingOptions, waits: InputWaits) -> S
     waited: list[float] = []
     total = 0.0
     watch.device.synchronize()
+    waits.lap_us()
     while len(times) < max(MOST_LATENCIES, options.min_steps):
         duration = watch.block(1)
         times.append(duration * 1e6)
