@@ -59,7 +59,7 @@ def experiment_of(case: Case, params: dict[str, Any]) -> Any:
         path=HERE / "verdict_suite.yaml",
         workload=f"labelled.{case.workload}",
         params=params,
-        timing=TimingOptions(min_steps=10, min_seconds=0.3, max_seconds=3.0),  # a suite of many cases has to end
+        timing=TimingOptions(min_steps=10, min_seconds=0.2, max_seconds=3.0),  # a suite of many cases has to end
         schedule=Schedule(**case.schedule),
     )
 
@@ -337,19 +337,24 @@ def main() -> int:
 
     lines: list[Line] = []
     extra: list[str] = []
+
+    def write() -> None:
+        if options.output:
+            options.output.mkdir(parents=True, exist_ok=True)
+            name = f"{'held_out' if options.held_out else 'suite'}_{part}_{parts}.json"
+            (options.output / name).write_text(json.dumps({"lines": lines, "extra": extra}, indent=1))
+
     print(HEAD, flush=True)
     for case in cases[part - 1 :: parts]:
         lines.append(judge(case, record_of, ncu=options.ncu))
         print(show(lines[-1]), flush=True)
         if case.graph and not options.again and lines[-1]["regime"] != "failed":
             extra.append(graph_line(case, lines[-1]))
+        write()  # a later case may end the process
     extra += check_rates() if part == 1 and not (options.only or options.held_out or options.again) else []
     text, good = score(lines)
     print("\n".join(["", *extra, text]))
-    if options.output:
-        options.output.mkdir(parents=True, exist_ok=True)
-        name = f"{'held_out' if options.held_out else 'suite'}_{part}_{parts}.json"
-        (options.output / name).write_text(json.dumps({"lines": lines, "extra": extra}, indent=1))
+    write()
     return int(not good)
 
 

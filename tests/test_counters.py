@@ -507,6 +507,15 @@ def test_a_budget_plans_the_repeated_steps() -> None:
     assert not budget.plan(4.0, 50).counters
 
 
+def test_a_first_step_that_compiled_does_not_take_the_counters_time() -> None:
+    """By its 3 s two more would be 6 of the 50 s, over a fifth of the rest; a second step tells what a step takes."""
+    budget = Budget(experiment.load("matmul_add"), clock=lambda: 0.0)
+    assert budget.is_ample(3.0, 50)
+    budget.counts_hardware = True
+    assert not budget.is_ample(3.0, 50)
+    assert budget.is_ample(0.5, 50)
+
+
 def test_what_is_around_the_blocks_is_outside_of_their_clock(gpu: FakeNvml) -> None:
     """And left before steps are timed one by one."""
     seen: list[str] = []

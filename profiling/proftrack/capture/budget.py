@@ -97,7 +97,9 @@ class Budget:
     def is_ample(self, step_seconds: float, left: float) -> bool:
         """Whether steps of this length leave time for everything."""
         spare = left - self.least_steps * step_seconds
-        return spare >= 2 * _CEILINGS_SECONDS and _WARM_UP_SHARE * spare >= step_seconds
+        if spare < 2 * _CEILINGS_SECONDS or _WARM_UP_SHARE * spare < step_seconds:
+            return False
+        return self.plan(step_seconds, left).counters or not self.counts_hardware
 
     def plan(self, step_seconds: float, left: float) -> Plan:
         """How to use the `left` seconds with steps of this length.
