@@ -17,8 +17,10 @@ from proftrack import experiment
 from proftrack.capture import counters, loop, measurement, reachable
 from proftrack.capture.budget import Budget, Plan
 from proftrack.capture.counters import EnergyReading, Meter, count, power
+from proftrack.capture.device import CpuDevice
 from proftrack.capture.lockstep import PacedStopwatch
 from proftrack.capture.timing import Stopwatch, time_steps
+from proftrack.errors import WorkloadError
 from proftrack.experiment import TimingOptions
 from proftrack.record.ceilings import Ceilings
 from proftrack.record.counters import Counters
@@ -106,6 +108,9 @@ def test_a_counter_that_stops_answering_leaves_energy(gpu: FakeNvml) -> None:
             gpu.run(Work(6.0, **PRODUCT))
             gpu.gpm = NvmlError(15, "GPU is lost")
         found = meter.count(6, 6.0)
+        assert meter.notes() == [
+            "Hardware counters were not measured: the GPU's counters stopped answering; check nvidia-smi."
+        ]
     assert found is not None and (found.source, found.shares) == ("nvml", {})
     assert found.energy_joules_per_step == pytest.approx(600, rel=0.02)
 
@@ -183,6 +188,16 @@ def test_nothing_is_left_open(gpu: FakeNvml) -> None:
         assert (meter.has_gpm, meter.has_energy, meter.missing, meter.works) == (True, True, None, True)
         assert (gpu.opened, gpu.samples) == (1, 2)
     assert (gpu.opened, gpu.samples, meter.works) == (0, 0, False)
+
+
+def test_a_driver_that_is_lost_meanwhile_ends_nothing(gpu: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise NvmlError(15, "GPU is lost")
+
+    with Meter(Gpu()) as meter, meter.window():
+        for name in ("nvmlShutdown", "nvmlGpmSampleGet", "nvmlGpmSampleFree", "nvmlDeviceGetTotalEnergyConsumption"):
+            monkeypatch.setattr(gpu, name, fails)
+    assert meter.count(1, 6.0) is None
 
 
 def test_an_older_gpu_has_energy_alone_and_no_run_complains(gpu: FakeNvml) -> None:
@@ -450,6 +465,28 @@ def test_a_variant_is_counted_like_a_run(gpu: FakeNvml, subject: Any) -> None:
     assert gpu.opened == 0
 
 
+def test_a_step_that_cannot_be_repeated_so_often_is_told_how_to_run_less_often(gpu: FakeNvml, subject: Any) -> None:
+    """Data for 3 more steps. Whatever stops them, nothing is left open."""
+    for error, raised in ((StopIteration(), WorkloadError), (KeyboardInterrupt(), KeyboardInterrupt)):
+        of_run = subject(Work(0.002, **PRODUCT))
+        step, left = of_run.step, iter(range(3))
+
+        def ends(step: Any = step, left: Any = left, error: BaseException = error) -> None:
+            if next(left, None) is None:
+                raise error
+            step()
+
+        of_run.step = ends
+        with pytest.raises(raised) as caught:
+            measurement.count_hardware(of_run, 2000.0, Quiet())
+        assert (gpu.opened, gpu.samples) == (0, 0)
+        if raised is WorkloadError:
+            assert str(caught.value) == (
+                "matmul_add: hardware counters: the step raised StopIteration: (no message); if it cannot be repeated "
+                "so often, --counters none runs fewer steps"
+            )
+
+
 @pytest.mark.parametrize("answers", [{"others": 1}, {"gpm": False, "has_energy": False}])
 def test_without_counters_no_step_is_repeated(gpu: FakeNvml, subject: Any, answers: dict[str, Any]) -> None:
     for name, value in answers.items():
@@ -505,6 +542,14 @@ def test_a_budget_plans_the_repeated_steps() -> None:
     assert plan.timing_seconds == pytest.approx(0.4 * (50 - 0.008 - 0.002 - 6 - 1.25))
     # Steps of 4 s: 8 of them leave 18 s, 2 counted ones 10; of what the ceilings leave, 8 s are more than a fifth.
     assert not budget.plan(4.0, 50).counters
+
+
+@pytest.mark.parametrize(("counters", "planned"), [("auto", True), ("none", False)])
+def test_only_wanted_counters_get_a_part_of_the_budget(counters: str, planned: bool) -> None:
+    asked = experiment.load("matmul_add", {"timing.counters": counters})
+    bench = measurement.ReadyDevice(Gpu(), False, [])
+    with measurement.opened(lambda device, **params: lambda: None, asked, bench, Quiet()) as subject:
+        assert subject.plan.counters is planned
 
 
 def test_a_first_step_that_compiled_does_not_take_the_counters_time() -> None:
@@ -671,6 +716,16 @@ def looped(
     assert record is not None and record.run is not None and record.timing is not None
     assert record.timing.step_time_us == pytest.approx(seconds * 1e6)
     return record.counters, record.run.notes
+
+
+def test_a_loops_peak_memory_is_not_that_of_the_ceilings_loads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(loop, "calibrated", lambda *_: seen.append("ceilings"))
+    monkeypatch.setattr(CpuDevice, "reset_peak_memory", lambda self: seen.append("reset"))
+    running = loop.LoopCapture(experiment.load("matmul_add", {"device": "cpu"}), tmp_path)
+    running.start(Quiet(), calibrate=True)
+    running.close()
+    assert seen == ["ceilings", "reset"]
 
 
 def test_a_loop_is_counted_over_its_timed_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -406,6 +408,34 @@ def test_a_capture_that_fails_leaves_no_counter_behind(graphs: CapturedGraphs) -
         FakeGraph().capture_begin()
         raise RuntimeError("stop")
     assert work_of(lambda: MLP(X)).flops == CASES["mlp"][1]
+
+
+def test_threads_capture_at_the_same_time(graphs: CapturedGraphs) -> None:
+    """The first to begin is the first to end; a third never ends its capture."""
+    made = [(FakeGraph(), torch.ones(rows, 32)) for rows in (4, 8)]
+    with graphs.watching(), contextlib.ExitStack() as stack:
+        *threads, third = (stack.enter_context(ThreadPoolExecutor(1)) for _ in range(3))
+        third.submit(FakeGraph().capture_begin).result()
+        for thread, (graph, _) in zip(threads, made, strict=True):
+            thread.submit(graph.capture_begin).result()
+        results = [thread.submit(MLP, x).result() for thread, (_, x) in zip(threads, made, strict=True)]
+        for thread, (graph, _) in zip(threads, made, strict=True):
+            thread.submit(graph.capture_end).result()
+    works = [counted(replay_of(graph, result), graphs)[0] for (graph, _), result in zip(made, results, strict=True)]
+    # Of the 16 rows of X.
+    assert [work and work.flops for work in works] == [CASES["mlp"][1] / 4, CASES["mlp"][1] / 2]
+
+
+def test_a_graph_that_is_captured_again_does_what_was_captured_last(
+    graphs: CapturedGraphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with graphs.watching():
+        graph, result = captured(lambda: MLP(X))
+        monkeypatch.setattr(compat, "has_compiled", lambda: True)
+        graph.capture_begin()
+        MLP(X)
+        graph.capture_end()
+    assert counted(replay_of(graph, result), graphs)[0] is None
 
 
 def test_kernels_that_python_launches_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

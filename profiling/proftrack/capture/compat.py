@@ -248,16 +248,16 @@ def before_each_graph_capture(call: Callable[[], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def around_each_graph_capture(begun: Callable[[], None], ending: Callable[[Any], None]) -> Iterator[None]:
-    """Call `begun()` when the capture of a CUDA graph has begun and `ending(graph)` before it ends."""
+def around_each_graph_capture(begun: Callable[[Any], None], ending: Callable[[Any], None]) -> Iterator[None]:
+    """Call `begun(graph)` when the capture of a CUDA graph has begun and `ending(graph)` before it ends."""
     import torch
 
     graph: Any = torch.cuda.CUDAGraph
     begin = graph.capture_begin
 
-    def begin_and_call(*arguments: Any, **named: Any) -> Any:
-        out = begin(*arguments, **named)
-        begun()
+    def begin_and_call(captured: Any, *arguments: Any, **named: Any) -> Any:
+        out = begin(captured, *arguments, **named)
+        begun(captured)
         return out
 
     graph.capture_begin = begin_and_call

@@ -239,6 +239,7 @@ class Meter:
     def _read_sample(self, which: int) -> None:
         if self.has_gpm and ask(self._api.nvmlGpmSampleGet, self._handle, self._samples[which]) is None:
             self.has_gpm = False  # never a window between an old and a new sample
+            self.missing = Missing("the GPU's counters stopped answering", "check nvidia-smi", what="Hardware counters")
 
     def _read_energy(self) -> None:
         if not self.has_energy:

@@ -145,7 +145,7 @@ def opened(
     device, notes = bench.device, list(bench.notes)
     experiment = resolved(experiment, device)
     budget = Budget(experiment, timed_steps=timed_steps)
-    budget.counts_hardware = device.is_gpu
+    budget.counts_hardware = device.is_gpu and experiment.timing.counters != "none"
     graphs = CapturedGraphs(device.type)
     with contextlib.ExitStack() as stack, contextlib.ExitStack() as before_timing:
         if bench.calibrate and device.type == "cuda":
@@ -373,7 +373,9 @@ def _repeated(
             text = f"The budget of {budget:g} s left no time for hardware counters; allow more with --budget."
             subject.notes.append(text)
             return None
-        with _phase(progress, subject.experiment, "hardware counters"):
+        # It has run many times by now: what ends is its data, or a schedule of so many training steps.
+        fewer = "if it cannot be repeated so often, --counters none runs fewer steps"
+        with _phase(progress, subject.experiment, "hardware counters", remedy=fewer):
             one_by_one = subject.experiment.timing.mode == "latency"  # as T is timed
             counters = count(watch, meter, step_time_us / 1e6, one_by_one=one_by_one)
     subject.notes += meter.notes()
@@ -398,10 +400,16 @@ def _warm_up_notes(warm: Warm) -> list[str]:
 
 @contextlib.contextmanager
 def _phase(
-    progress: Progress, experiment: Experiment, text: str, total: int | None = None, *, live: bool = False
+    progress: Progress,
+    experiment: Experiment,
+    text: str,
+    total: int | None = None,
+    *,
+    live: bool = False,
+    remedy: str | None = None,
 ) -> Iterator[None]:
-    """A phase in which the user's step runs; errors of the step name the phase."""
-    with progress.phase(text, total, live=live), workload.failing(f"{experiment.name}: {text}: the step"):
+    """A phase in which the user's step runs; errors of the step name the phase, and the remedy."""
+    with progress.phase(text, total, live=live), workload.failing(f"{experiment.name}: {text}: the step", remedy):
         yield
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -89,12 +90,16 @@ def count_step(
 
 
 class CapturedGraphs:
-    """The work of CUDA graphs, counted while they are captured; graphs that are gone are forgotten."""
+    """The work of CUDA graphs, counted while they are captured; graphs that are gone are forgotten.
+
+    Threads may capture at the same time: each has its own dispatch modes.
+    """
 
     def __init__(self, device_type: str) -> None:
         self._device_type = device_type
         self._work: weakref.WeakKeyDictionary[Any, _Tally] = weakref.WeakKeyDictionary()
-        self._running: list[tuple[_Tally, contextlib.ExitStack]] = []
+        self._running: dict[tuple[int, Any], tuple[_Tally, contextlib.ExitStack]] = {}
+        """By thread and graph."""
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -103,8 +108,8 @@ class CapturedGraphs:
             try:
                 yield
             finally:
-                while self._running:  # a capture that failed
-                    self._running.pop()[1].close()
+                for key in [each for each in self._running if each[0] == threading.get_ident()]:  # captures that failed
+                    self._running.pop(key)[1].close()
 
     @contextlib.contextmanager
     def replayed_into(self, tally: _Tally) -> Iterator[None]:
@@ -115,23 +120,28 @@ class CapturedGraphs:
 
         with (
             compat.before_each_graph_replay(replay),
-            compat.around_each_graph_capture(tally.pause, lambda _: tally.resume()),
+            compat.around_each_graph_capture(lambda _: tally.pause(), lambda _: tally.resume()),
             self.watching(),
         ):
             yield
 
-    def _begin(self) -> None:
+    def _begin(self, graph: Any) -> None:
+        key = threading.get_ident(), graph
+        if key in self._running:  # watched twice
+            return
+        self._work.pop(graph, None)  # it was captured before
         tally, stack = _Tally(self._device_type), contextlib.ExitStack()
         # Compiled code must not meet a dispatch mode while it is captured: it would not be compiled, and its kernels
         # are not dispatched. Such a graph stays unknown.
         if not compat.has_compiled():
             stack.enter_context(compat.before_each_triton_launch(tally.launched))
             stack.enter_context(_counter_class()(tally))
-        self._running.append((tally, stack))
+        self._running[key] = tally, stack
 
     def _end(self, graph: Any) -> None:
-        if self._running:
-            tally, stack = self._running.pop()
+        running = self._running.pop((threading.get_ident(), graph), None)
+        if running is not None:
+            tally, stack = running
             stack.close()
             if tally.calls and not compat.has_compiled():
                 self._work[graph] = tally
