@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from fake_nvml import FakeNvml, Gpu, NvmlError, Work, install
 
@@ -18,6 +19,7 @@ from proftrack.capture import counters, loop, measurement, reachable
 from proftrack.capture.budget import Budget, Plan
 from proftrack.capture.counters import EnergyReading, Meter, count, power
 from proftrack.capture.device import CpuDevice
+from proftrack.capture.loads import copy
 from proftrack.capture.lockstep import PacedStopwatch
 from proftrack.capture.timing import Stopwatch, time_steps
 from proftrack.errors import WorkloadError
@@ -421,21 +423,19 @@ def test_without_counters_a_run_reads_nothing(gpu: FakeNvml, subject: Any) -> No
     assert of_run.notes == []
 
 
-def test_what_is_counted_is_timed_as_t_is(gpu: FakeNvml, subject: Any) -> None:
-    """T of steps that are each waited for: half of it the GPU is idle, and so it is while they are counted."""
+def test_what_is_counted_runs_back_to_back(gpu: FakeNvml, subject: Any) -> None:
+    """In both modes: the judgement takes the u of such steps. A wait is idle for 1 ms; blocks of 50 steps of 1 ms."""
 
     class Waits(Gpu):
         def synchronize(self) -> None:
             gpu.run(Work(0.001, watts=100.0))
 
-    found = []
     for mode in ("throughput", "latency"):
         of_run = subject(Work(0.001, **PRODUCT), mode=mode)
         of_run.bench = measurement.ReadyDevice(Waits(), False, [])
-        counters = measurement.time_alone(of_run, Quiet()).counters
-        assert counters is not None
-        found.append(counters.shares["tensor"])
-    assert found == [pytest.approx(0.9 * 50 / 51, abs=0.01), pytest.approx(0.45, abs=0.01)]
+        timed = measurement.time_alone(of_run, Quiet())
+        assert timed.counters is not None and timed.timing.step_latency_us == pytest.approx(2000)
+        assert timed.counters.shares["tensor"] == pytest.approx(0.9 * 50 / 51, abs=0.01)
 
 
 def test_long_steps_are_counted_while_they_are_timed(gpu: FakeNvml, subject: Any) -> None:
@@ -450,6 +450,15 @@ def test_long_steps_are_counted_while_they_are_timed(gpu: FakeNvml, subject: Any
     assert timed.counters.shares["tensor"] == pytest.approx(0.9)
     steps = timed.timing.warmup_steps + 50 + len(timed.timing.step_latencies_us)
     assert gpu.now - begin == pytest.approx(0.4 * steps)
+
+
+def test_three_long_steps_are_counted_though_the_budget_has_room_for_no_more(gpu: FakeNvml, subject: Any) -> None:
+    """12 s, in a budget that plans 2.4 s: they must be timed in any case."""
+    of_run = subject(Work(4.0, **PRODUCT))
+    of_run.plan = msgspec.structs.replace(of_run.plan, counters=False, warm_up_seconds=0.0, timing_seconds=2.4)
+    found = measurement.time_alone(of_run, Quiet()).counters
+    assert found is not None and found.window_s == pytest.approx(12.0)
+    assert not any("hardware counters" in note for note in of_run.notes)
 
 
 def test_a_budget_without_room_leaves_the_counters_out_and_says_so(gpu: FakeNvml, subject: Any) -> None:
@@ -634,6 +643,17 @@ def test_the_better_window_counts(gpu: FakeNvml, loads: list[str], monkeypatch: 
     with Meter(Gpu()) as meter:
         assert reachable._reached(Gpu(), meter, load) == {"dram": 0.81}
         assert reachable._reached(Gpu(), meter, load) == {"dram": 0.85}
+
+
+def test_a_device_that_fails_is_not_copied_on_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch, "ones", fails)
+    with pytest.raises(RuntimeError, match="illegal"):
+        copy(CpuDevice(), 1 << 20)
 
 
 def test_what_is_known_is_not_measured_again(gpu: FakeNvml, loads: list[str]) -> None:

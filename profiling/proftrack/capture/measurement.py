@@ -345,7 +345,8 @@ def _timed(watch: Stopwatch, subject: OpenWorkload, progress: Progress, meter: M
 def _are_slow(step_seconds: float, experiment: Experiment, plan: Plan) -> bool:
     """Whether the timed blocks will last long enough to be counted themselves."""
     blocks, per_block = blocks_of(step_seconds, experiment.timing)
-    return min(blocks * per_block * step_seconds, plan.timing_seconds) >= LONG_SECONDS
+    seconds = max(min(blocks * per_block * step_seconds, plan.timing_seconds), FEWEST_STEPS * step_seconds)
+    return seconds >= LONG_SECONDS
 
 
 def _counted(
@@ -376,8 +377,7 @@ def _repeated(
         # It has run many times by now: what ends is its data, or a schedule of so many training steps.
         fewer = "if it cannot be repeated so often, --counters none runs fewer steps"
         with _phase(progress, subject.experiment, "hardware counters", remedy=fewer):
-            one_by_one = subject.experiment.timing.mode == "latency"  # as T is timed
-            counters = count(watch, meter, step_time_us / 1e6, one_by_one=one_by_one)
+            counters = count(watch, meter, step_time_us / 1e6)
     subject.notes += meter.notes()
     return counters
 
