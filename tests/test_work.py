@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -406,6 +408,81 @@ def test_a_capture_that_fails_leaves_no_counter_behind(graphs: CapturedGraphs) -
         FakeGraph().capture_begin()
         raise RuntimeError("stop")
     assert work_of(lambda: MLP(X)).flops == CASES["mlp"][1]
+
+
+TOKENS, FORMS = torch.ones(2, 8, 32) / 3, torch.ones(3, 32, 32) / 7
+CELLS = nn.LSTM(32, 16, batch_first=True).eval()
+IN_AUTOCAST: dict[str, Callable[[], Any]] = {
+    "einsum": lambda: torch.einsum("bsd,btd->bst", TOKENS, TOKENS),  # of what autocast has no rule for, the parts
+    "lstm": lambda: CELLS(TOKENS)[0],
+    "bilinear": lambda: F.bilinear(TOKENS[0], TOKENS[0], FORMS),  # a kernel that calls a product itself
+    "distance": lambda: torch.cdist(TOKENS, TOKENS),  # autocast's rule is float32, and that of its parts would not be
+    "off": lambda: off(lambda: torch.einsum("bsd,btd->bst", TOKENS, TOKENS)),
+}
+
+
+def off(work: Callable[[], Any]) -> Any:
+    with torch.autocast("cpu", enabled=False):
+        return work()
+
+
+@pytest.mark.parametrize("case", IN_AUTOCAST)
+@pytest.mark.parametrize("grad", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+def test_what_is_captured_or_counted_is_computed_as_without(graphs: CapturedGraphs, case: str, grad: Any) -> None:
+    """Autocast entered inside and outside of the capture."""
+
+    def step() -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return IN_AUTOCAST[case]()
+
+    with grad():
+        alone = step()
+        with graphs.watching():
+            seen = [captured(step)[1]]
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                seen.append(captured(IN_AUTOCAST[case])[1])
+        counted(lambda: seen.append(step()), graphs)
+    assert len(seen) == 3
+    for result in seen:
+        assert result.dtype is alone.dtype and torch.equal(result, alone)
+
+
+def test_products_inside_of_an_operator_count_in_autocasts_type() -> None:
+    def step() -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return torch.einsum("bsd,btd->bst", TOKENS, TOKENS)
+
+    for grad in (torch.inference_mode, torch.enable_grad):
+        with grad():
+            assert work_of(step).flops_by_dtype == {"bfloat16": 2 * 2 * 8 * 8 * 32}
+
+
+def test_threads_capture_at_the_same_time(graphs: CapturedGraphs) -> None:
+    """The first to begin is the first to end; a third never ends its capture."""
+    made = [(FakeGraph(), torch.ones(rows, 32)) for rows in (4, 8)]
+    with graphs.watching(), contextlib.ExitStack() as stack:
+        *threads, third = (stack.enter_context(ThreadPoolExecutor(1)) for _ in range(3))
+        third.submit(FakeGraph().capture_begin).result()
+        for thread, (graph, _) in zip(threads, made, strict=True):
+            thread.submit(graph.capture_begin).result()
+        results = [thread.submit(MLP, x).result() for thread, (_, x) in zip(threads, made, strict=True)]
+        for thread, (graph, _) in zip(threads, made, strict=True):
+            thread.submit(graph.capture_end).result()
+    works = [counted(replay_of(graph, result), graphs)[0] for (graph, _), result in zip(made, results, strict=True)]
+    # Of the 16 rows of X.
+    assert [work and work.flops for work in works] == [CASES["mlp"][1] / 4, CASES["mlp"][1] / 2]
+
+
+def test_a_graph_that_is_captured_again_does_what_was_captured_last(
+    graphs: CapturedGraphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with graphs.watching():
+        graph, result = captured(lambda: MLP(X))
+        monkeypatch.setattr(compat, "has_compiled", lambda: True)
+        graph.capture_begin()
+        MLP(X)
+        graph.capture_end()
+    assert counted(replay_of(graph, result), graphs)[0] is None
 
 
 def test_kernels_that_python_launches_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
