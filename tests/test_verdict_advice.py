@@ -273,8 +273,24 @@ def test_beside_copies_better_kernels_are_not_all_that_helps() -> None:
         trace.call("cudaMemcpyAsync", at=at + 10, dur=950, correlation=50 + i)
         trace.memcpy("Memcpy DtoH (Device -> Pageable)", at=at + 505, dur=450, correlation=50 + i)
     texts = verdict_of(trace, 1000).advice
-    assert texts[0].startswith("Copies from pageable memory take 450 us of a 1 ms step")
+    assert texts[0].startswith("Copies to pageable memory take 450 us of a 1 ms step")
     assert texts[1].startswith("Beyond copies and collectives, only better kernels")
+
+
+def test_copies_take_no_longer_than_the_step_and_leave_no_room_for_kernels() -> None:
+    """1080 us of copies under the profiler, 1000 without. R + copies is B: nothing is near a limit because of that."""
+    trace = TraceBuilder()
+    for i in range(3):
+        at = i * 1100
+        trace.step(i, at=at, dur=1100).region("train", at=at, dur=1100)
+        trace.call("cudaMemcpyAsync", at=at + 10, dur=1080, correlation=50 + i)
+        trace.memcpy("Memcpy DtoH (Device -> Pageable)", at=at + 15, dur=1080, correlation=50 + i)
+    work = StepWork(flops_by_dtype={}, bytes=4_000_000, source="counted")
+    ceilings = Ceilings(device="Test GPU 0", flops_per_s={}, bytes_per_s=4e12)
+    verdict = judge(trace.measures(), Context(step_time_us=1000, ceilings=ceilings, work=work)).verdict
+    assert verdict.regime == "transfer-bound"
+    assert verdict.advice[0].startswith("Copies to pageable memory take 1 ms of a 1 ms step")
+    assert not any("close to this device's limit" in text or "roofline" in text for text in verdict.advice)
 
 
 def test_launching_less_does_not_gain_what_waits_cost() -> None:

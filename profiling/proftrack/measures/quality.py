@@ -46,7 +46,8 @@ FLAGS: dict[FlagCode, str] = {
     "gpu_throttled": "The GPU was throttled while steps were timed: with better cooling or power it is faster.",
     "clocks_low": "The GPU's clock was below 90 % of its maximum while steps were timed.",
     "gpu_shared": "Other processes used the GPU while steps were timed: the program alone may be faster.",
-    "work_not_counted": "Part of the GPU's work has no known FLOPs or bytes: its kernels have no roofline.",
+    "work_not_counted": "The trace does not tell the FLOPs and bytes of part of the GPU's work: its kernels have no "
+    "roofline of their own.",
     "other_threads": "Threads started by the program did work that was not recorded: their work is missing.",
     "batches_ready": "The timed steps used no more batches than the data loader may have had ready before them: "
     "whether it keeps up with them for longer is not known.",

@@ -15,7 +15,7 @@ from proftrack.measures.waits import Wait
 from proftrack.record.figures import IdleCause, Site
 from proftrack.record.verdict import GPU_REGIMES, Cause, Regime
 from proftrack.text import counted, factor, how_often, plain, short_time
-from proftrack.verdict.by_unit import words_for
+from proftrack.verdict.by_unit import FEWER_BYTES, words_below, words_for
 from proftrack.verdict.context import Context
 from proftrack.verdict.rules import Ruling, StepFacts, ruling
 from proftrack.verdict.thresholds import Thresholds
@@ -94,7 +94,7 @@ def advise(name: Regime, cause: Cause | None, step: Step) -> list[str]:
     found = [advice for advice in found if advice.saves_us >= step.notable_us]
     found.sort(key=lambda advice: -advice.saves_us)
     rest = list(_general(name, cause, step))
-    if name in GPU_REGIMES and step.roofline_us is not None:
+    if name in GPU_REGIMES and name not in _MOVING and step.roofline_us is not None:
         rest.insert(-1, _roofline_sentence(step.facts.kernel_headroom(step.roofline_us)))
     return [*(advice.text for advice in found[:_MOST]), *rest]
 
@@ -258,11 +258,14 @@ def _kernels_us(step: Step, sites: list[Site]) -> float:
 
 
 def _copying(step: Step) -> Iterator[Advice]:
-    pageable = _kernels_us(step, [site for site in step.measures.sites if "Pageable" in site.kernel])
-    saves = min(pageable, step.facts.busy_by_limit_us.get("transfer", 0.0))  # a kernel hides the rest
+    sites = [site for site in step.measures.sites if "Pageable" in site.kernel]
+    exposed = min(_kernels_us(step, sites), step.facts.busy_by_limit_us.get("transfer", 0.0))  # a kernel hides the rest
+    saves = min(exposed, step.facts.step_time_us)  # under the profiler they may take longer
+    back = [site for site in sites if site.kernel.endswith("Pageable)")]
+    which = "from" if not back else "to" if len(back) == len(sites) else "from and to"
     yield Advice(
         saves,
-        f"Copies from pageable memory take {step.of_step(saves)}: pin it (pin_memory=True). That alone is several "
+        f"Copies {which} pageable memory take {step.of_step(saves)}: pin it (pin_memory=True). That alone is several "
         "times faster.",
     )
 
@@ -304,6 +307,8 @@ def _moving(step: Step) -> Iterator[Advice]:
 
 _Source = Callable[[Step], Iterator[Advice]]
 _GPU: tuple[_Source, ...] = (_computing, _moving, _copying)
+_MOVING: tuple[Regime, ...] = ("transfer-bound", "communication-bound")
+"""Their kernels' distance from the roofline is beside the point."""
 _SOURCES: dict[Regime, tuple[_Source, ...]] = {
     "overhead-bound": (_waiting, _launching, _loading, _hosting, _allocating),
     "mixed": (_waiting, _launching, _loading, _hosting, _allocating, *_GPU, _communicating),
@@ -343,11 +348,17 @@ def _limited(name: Regime, step: Step) -> tuple[str, ...]:
         general = (_BEYOND_MOVING,)
     if ruled is None or ruled.use is None:
         return general
+    limits, measures = step.limits, step.measures
     if ruled.at_limit:
-        words = words_for(ruled.use, step.measures, only_less=step.limits.unit_at_limit)
-        return (*words.tries, *(general if name == "memory-bound" else ()), *words.useless)
-    others = look_at(step.measures, step.facts)
-    return (*others, _NO_UNIT) if name == "latency-bound" else (general[0], *others, *general[1:])
+        words = words_for(ruled.use, measures, only_less=limits.unit_at_limit, lead=limits.unit_lead)
+        if name == "memory-bound":
+            return (*words.tries, general[0], *(words.useless or general[1:]))
+        return (*words.tries, *words.useless)
+    others = look_at(measures, step.facts)
+    if name == "latency-bound":
+        return (*others, _NO_UNIT)
+    below = words_below(ruled.use, name, measures)
+    return (*below, *others, *((_NO_UNIT,) if name == "memory-bound" else ()))
 
 
 def _launching_less(step: Step) -> tuple[str, ...]:
@@ -372,8 +383,8 @@ _BEYOND_MOVING = (
     "nearly all the time."
 )
 _NO_UNIT = (
-    "Fewer bytes or less arithmetic alone may not help, nor does launching less: the GPU is busy, but no unit of it is "
-    "near its limit."
+    "Fewer bytes or less arithmetic alone may not help, nor does launching the same kernels faster: the GPU is busy, "
+    "but no unit of it is near its limit."
 )
 BETTER_DATA = "Address the caveats: a verdict needs better data."
 _NOT_THE_ALLOCATOR = (
@@ -388,7 +399,7 @@ _GENERAL: dict[Regime, tuple[str, ...]] = {
         "Only better kernels, lower precision or less arithmetic helps: the GPU computes nearly all the time.",
     ),
     "memory-bound": (
-        "Move fewer bytes: fuse chains of operators, keep data in a narrower type, avoid copies and layout changes.",
+        FEWER_BYTES,
         "Faster arithmetic does not help here: the kernels wait for memory.",
     ),
     "latency-bound": (
@@ -397,8 +408,8 @@ _GENERAL: dict[Regime, tuple[str, ...]] = {
         "Launch overhead is not the limit: the GPU is busy, but most of its multiprocessors are empty.",
     ),
     "transfer-bound": (
-        "Copy from pinned memory with non_blocking=True on a second stream, so that kernels hide the copies; copy "
-        "less, or use a narrower type.",
+        "Copy from or to pinned memory with non_blocking=True on a second stream, so that kernels hide the copies; "
+        "copy less, or use a narrower type.",
         "Better kernels do not help here: the GPU's time goes into copies between host and device.",
     ),
     "communication-bound": (

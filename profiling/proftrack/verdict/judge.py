@@ -355,7 +355,7 @@ class _Outcome:
             rests = "what limits the kernels rests on their shapes and names"
         else:
             doubts = []
-            rests = "what limits the kernels was not measured"
+            rests = "the counters do not show what limits the kernels"
         unsure = ruled.by_kernels == "inconclusive" and limits.unit_bears <= min(use.memory, use.pipe_share)
         level: Confidence = "low" if unsure and use.lead < limits.unit_lead else "medium"
         return [*doubts, (level, f"No unit is near its limit ({both}): {rests}.")]
