@@ -53,7 +53,8 @@ FEWER_BYTES = (
     "Move fewer bytes: fuse chains of operators, keep data in a narrower type, avoid copies and layout changes."
 )
 _BETTER = (
-    "Better kernels and shapes that fit their tiles, less arithmetic, or a narrower type, where it is accurate enough.",
+    "Look for better kernels and shapes that fit their tiles; compute less, or in a narrower type where that is "
+    "accurate enough.",
 )
 
 

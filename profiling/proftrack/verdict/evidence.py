@@ -218,7 +218,10 @@ def _units(ruled: Ruling, facts: StepFacts, limits: Thresholds) -> list[Evidence
         if facts.use is None:
             return []
         moving = facts.moving_us / facts.gpu_busy_us
-        text = f"Counters do not judge the kernels: {moving:.0%} of the busy time is in copies and collectives."
+        text = (
+            f"Counters do not judge the kernels: {moving:.0%} of the busy time is in copies and collectives. Over "
+            f"all of it, {facts.use.at('dram')}, {facts.use.at(facts.use.pipe)}."
+        )
         return [item("busy_moving_fraction", moving, "", text)]
     pipe = use.at(use.pipe)
     out = [
