@@ -40,17 +40,25 @@ _OVERWRITING = ("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "be
 # The first argument of these is a lookup table that is not read whole: the bytes read are those of the result.
 _LOOKUPS = ("embedding", "index_select", "gather", "index", "take")
 _BAGS = ("_embedding_bag", "_embedding_bag_forward_only")
+# Of the first argument of these only the shape, type and device are asked for.
+_SHAPED = frozenset(
+    "empty_like zeros_like ones_like full_like rand_like randn_like randint_like new_empty new_empty_strided new_zeros "
+    "new_ones new_full record_stream".split()
+)
 # Of the first argument of these only the part is written that another argument has values for.
 _PARTIAL = {
     "index_put_": "values",
     "_index_put_impl_": "values",
     "index_copy_": "source",
     "index_add_": "source",
+    "index_fill_": "value",
+    "index_reduce_": "source",
+    "put_": "source",
     "scatter_": "src",
     "scatter_add_": "src",
     "scatter_reduce_": "src",
 }
-_ADDING = ("index_add_", "scatter_add_", "scatter_reduce_")
+_ADDING = ("index_add_", "index_reduce_", "scatter_add_", "scatter_reduce_")
 _MOST_NAMES = 50
 # A multiply-add of complex numbers is four of real ones.
 _COMPLEX = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
@@ -303,7 +311,7 @@ class _Traffic:
             call = compat.bound(func, args, kwargs)
             part = _PARTIAL.get(name)
             for index, (argument, value) in enumerate(call.items()):
-                if argument == "out" or (index == 0 and name in _OVERWRITING):
+                if argument == "out" or (index == 0 and (name in _OVERWRITING or name in _SHAPED)):
                     continue
                 if index == 0 and part is not None and not (name in _ADDING or call.get("accumulate")):
                     continue
@@ -380,6 +388,9 @@ def _moved(name: str, call: dict[str, Any], out: Any, index: int, tensor: Any) -
         return sum(map(_bytes, tensors_in(out)))
     if index == 0 and name in _BAGS:
         return int(call["indices"].numel() * math.prod(tensor.shape[1:]) * tensor.element_size())
+    if index == 0 and name == "index_fill_" and tensor.dim():
+        along = int(tensor.shape[call["dim"]])
+        return _bytes(tensor) * min(int(call["index"].numel()), along) // max(along, 1)
     if index == 0 and name in _PARTIAL:
         source = tensors_in(call.get(_PARTIAL[name]))
         return min(sum(map(_bytes, source)), _bytes(tensor)) if source else 0

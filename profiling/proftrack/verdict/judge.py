@@ -515,7 +515,10 @@ def _beyond(other: Regime, here: Regime) -> str:
     return f" (beyond it: {other})" if other != here else ""
 
 
-_NOTHING_TELLS = "Most GPU time is in kernels with names that do not reveal their kind, and no hardware counters tell what limits them."
+_NOTHING_TELLS = (
+    "Most GPU time is in kernels with names that do not reveal their kind, and no hardware counters tell what limits "
+    "them."
+)
 _LIMIT_OF: dict[Regime, Limit] = {
     "compute-bound": "arithmetic",
     "memory-bound": "bandwidth",
