@@ -453,6 +453,25 @@ def test_integer_arithmetic_is_named_and_narrower_types_do_not_help() -> None:
     assert not any("lower precision" in a for a in verdict.advice)
 
 
+def test_a_roofline_of_products_and_bytes_says_nothing_of_other_arithmetic() -> None:
+    """R = 100 us by 0.4 GB, but the integer pipe is at 82 %: kernels cannot come 9.5 times nearer to it."""
+    work = StepWork(flops_by_dtype={}, bytes=0.4e9, source="counted")
+    trace = TraceBuilder()
+    for i in range(3):
+        at = i * 1000
+        trace.step(i, at=at, dur=1000).region("train", at=at, dur=1000).op("aten::_embedding_bag", at=at, dur=10)
+        trace.work(i + 1, launch=at + 1, at=at + 5, dur=950, name="EmbeddingBag_updateOutputKernel_sum_mean")
+    integer = judged(trace, counters(dram=23, integer=78, tensor=0), ceilings=CEILINGS, work=work)
+    said = [a for a in integer.advice if "roofline" in a]
+    assert said == [
+        "The kernels are 9.5x above the roofline, but that is made of bytes and products: it does not tell what less "
+        "of this arithmetic gains."
+    ]
+    memory = judged(trace, counters(dram=75, integer=30, tensor=0), ceilings=CEILINGS, work=work)
+    (text,) = (a for a in memory.advice if "roofline" in a)
+    assert text.endswith("its distance from the roofline (fewer passes over the data, contiguous accesses).")
+
+
 def test_kernels_of_unknown_kind_are_judged_and_say_why() -> None:
     verdict = judged(kernels(("zorp", 1000)), counters(tensor=0, dram=1, fp32=70, integer=11))
     assert (verdict.regime, verdict.cause, verdict.confidence) == ("compute-bound", "arithmetic", "high")

@@ -15,7 +15,7 @@ from proftrack.measures.waits import Wait
 from proftrack.record.figures import IdleCause, Site
 from proftrack.record.verdict import GPU_REGIMES, Cause, Regime
 from proftrack.text import counted, factor, how_often, plain, short_time
-from proftrack.verdict.by_unit import FEWER_BYTES, words_below, words_for
+from proftrack.verdict.by_unit import FEWER_BYTES, not_in_roofline, words_below, words_for
 from proftrack.verdict.context import Context
 from proftrack.verdict.rules import Ruling, StepFacts, ruling
 from proftrack.verdict.thresholds import Thresholds
@@ -29,6 +29,13 @@ _EXPOSED = "Collectives that no kernel hides take"
 _MOST = 4
 """Pieces of specific advice: more are no help in choosing."""
 _WIDTH = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+_CAN_FUSE = re.compile(r"(Adam|AdamW|SGD|Adagrad)\.")
+_FUSED = ("aten::_fused_adam", "aten::_fused_sgd", "aten::_fused_adagrad")
+_NEARER_ALL = "shapes that fit the tiles, fused epilogues, fewer passes over the data"
+_NEARER: dict[Regime, str] = {
+    "memory-bound": "fewer passes over the data, contiguous accesses",
+    "latency-bound": "fewer and larger kernels, contiguous accesses, fewer atomics",
+}
 _GIVES_BACK = re.compile(r"Free|Unmap|Release|Unregister")
 _PINNED = "allocate pinned memory once and use it again."
 _GROWING = (
@@ -95,7 +102,7 @@ def advise(name: Regime, cause: Cause | None, step: Step) -> list[str]:
     found.sort(key=lambda advice: -advice.saves_us)
     rest = list(_general(name, cause, step))
     if name in GPU_REGIMES and name not in _MOVING and step.roofline_us is not None:
-        rest.insert(-1, _roofline_sentence(step.facts.kernel_headroom(step.roofline_us)))
+        rest.insert(-1, _roofline_sentence(name, step, step.facts.kernel_headroom(step.roofline_us)))
     return [*(advice.text for advice in found[:_MOST]), *rest]
 
 
@@ -120,16 +127,16 @@ def _faster_types(context: Context) -> list[tuple[str, str, float]]:
     return faster
 
 
-def _roofline_sentence(headroom: float) -> str:
+def _roofline_sentence(name: Regime, step: Step, headroom: float) -> str:
     if headroom <= _NEAR_ROOFLINE:
         return (
             f"The kernels are close to this device's limit (at most {factor(max(headroom, 1))} faster): only less "
             "work, lower precision or different hardware can shorten the step."
         )
-    return (
-        f"The kernels are {headroom:.1f}x above the roofline: start with the largest and its distance from the "
-        "roofline (shapes that fit the tiles, fused epilogues, fewer passes over the data)."
-    )
+    above, ruled = f"The kernels are {headroom:.1f}x above the roofline", step.ruled
+    if ruled is not None and ruled.use is not None and ruled.at_limit and not_in_roofline(ruled.use, step.measures):
+        return f"{above}, but that is made of bytes and products: it does not tell what less of this arithmetic gains."
+    return f"{above}: start with the largest and its distance from the roofline ({_NEARER.get(name, _NEARER_ALL)})."
 
 
 # -- the host's part: what the trace shows of the causes of T - B
@@ -178,7 +185,8 @@ def _optimizer(step: Step) -> Iterator[Advice]:
     everywhere = sum(each.launches or 0 for each in measures.per_step) or measures.totals.launches or 1
     for region in measures.regions:
         launches = total * min((region.launches or 0) / everywhere, 1.0)
-        if not region.name.startswith("Optimizer.step#") or launches < max(_SHARE * total, _MANY_LAUNCHES):
+        few = launches < max(_SHARE * total, _MANY_LAUNCHES)
+        if not region.name.startswith("Optimizer.step#") or few or _is_fused(step):
             continue
         foreach = any(op.name.startswith("aten::_foreach_") for op in measures.ops)
         remedy = "fused=True" if foreach else "foreach=True or fused=True"
@@ -305,8 +313,26 @@ def _moving(step: Step) -> Iterator[Advice]:
         )
 
 
+def _updating(step: Step) -> Iterator[Advice]:
+    """For an optimizer that passes over parameters and states several times, though it can do so once."""
+    for region in step.measures.regions:
+        name = region.name.removeprefix("Optimizer.step#")
+        if name == region.name or not _CAN_FUSE.match(name) or region.gpu_busy_us is None or _is_fused(step):
+            continue
+        saves = min(step.per_step(region.gpu_busy_us), step.facts.gpu_busy_us)
+        yield Advice(
+            saves,
+            f"{name} takes {step.of_step(saves)}, in several passes over parameters and states: pass it fused=True, "
+            "which makes one.",
+        )
+
+
+def _is_fused(step: Step) -> bool:
+    return any(op.name.startswith(_FUSED) for op in step.measures.ops)
+
+
 _Source = Callable[[Step], Iterator[Advice]]
-_GPU: tuple[_Source, ...] = (_computing, _moving, _copying)
+_GPU: tuple[_Source, ...] = (_computing, _moving, _updating, _copying)
 _MOVING: tuple[Regime, ...] = ("transfer-bound", "communication-bound")
 """Their kernels' distance from the roofline is beside the point."""
 _SOURCES: dict[Regime, tuple[_Source, ...]] = {

@@ -68,6 +68,11 @@ def _of_pipe(use: Use, measures: Measures) -> Words:
     return _fp32(measures) if use.pipe == "fp32" else _PIPES[use.pipe]
 
 
+def not_in_roofline(use: Use, measures: Measures) -> bool:
+    """Whether the unit in most use does arithmetic that R does not count: any but products."""
+    return use.unit not in _GAINS and not _products_in_fp32(use, measures)
+
+
 def _products_in_fp32(use: Use, measures: Measures) -> bool:
     return use.pipe == "fp32" and _share(measures, _PRODUCTS) > _MOSTLY
 
