@@ -179,6 +179,15 @@ def test_a_profiled_step_is_called_one() -> None:
     assert "of a 700 us step as profiled" in advice("mixed", loop(), facts(700, 400, dispatch=300), profiled=True)[0]
 
 
+def test_a_graph_must_not_wait_and_the_advice_names_what_does() -> None:
+    trace = loop(launches=10, busy=20)
+    for i in range(3):
+        trace.op("aten::nonzero", at=i * 1000 + 150, dur=30)
+        trace.sync(at=i * 1000 + 155, dur=20, name="cudaStreamSynchronize")
+    texts = advice("overhead-bound", trace, facts(1000, 200, dispatch=800))
+    assert any("step) once nothing in it waits for the GPU (here aten::nonzero), or" in text for text in texts), texts
+
+
 def test_launches_that_explain_nothing_are_no_advice() -> None:
     """All but 20 us of the idle time have other causes."""
     texts = advice("overhead-bound", loop(), facts(1000, 400, dispatch=20, input=290, host=290))

@@ -42,7 +42,8 @@ FLAGS: dict[FlagCode, str] = {
     "under_recorded_graphs": "Graph replays have few or no recorded kernels: the GPU did more than the trace shows.",
     "recompiled_in_window": "Compilation or autotuning ran during the recorded steps: later steps cost less.",
     "slow_under_profiler": "GPU busy time B exceeds the unprofiled step time T: work ran slower under the profiler.",
-    "roofline_above_busy": "Roofline time R exceeds busy time B: the ceilings were measured too low, so R is wrong.",
+    "roofline_above_busy": "Roofline time R exceeds busy time B and is left out: the ceilings are too low for this "
+    "step. One that only reads may be faster than the copy that measures the bandwidth.",
     "gpu_throttled": "The GPU was throttled while steps were timed: with better cooling or power it is faster.",
     "clocks_low": "The GPU's clock was below 90 % of its maximum while steps were timed.",
     "gpu_shared": "Other processes used the GPU while steps were timed: the program alone may be faster.",

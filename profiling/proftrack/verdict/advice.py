@@ -14,7 +14,7 @@ from proftrack.measures import Measures
 from proftrack.measures.waits import Wait
 from proftrack.record.figures import IdleCause, Site
 from proftrack.record.verdict import GPU_REGIMES, Cause, Regime
-from proftrack.text import counted, factor, how_often, plain, short_time
+from proftrack.text import counted, factor, how_often, listed, plain, short_time
 from proftrack.verdict.by_unit import FEWER_BYTES, not_in_roofline, words_below, words_for
 from proftrack.verdict.context import Context
 from proftrack.verdict.rules import Ruling, StepFacts, ruling
@@ -149,7 +149,8 @@ def _launching(step: Step) -> Iterator[Advice]:
     saves = _launching_us(step)
     measures = step.measures
     launches, most = measures.launches_per_step, f"(at most {step.of_step(saves)})"
-    once = " once nothing in it waits for the GPU" if measures.waits else ""
+    waiting = list(dict.fromkeys(wait.operator or wait.call for wait in measures.waits))[:2]
+    once = f" once nothing in it waits for the GPU (here {listed(waiting)})" if waiting else ""
     names = {op.name for op in measures.ops}
     if measures.replays_graphs:
         text = f"The step already replays a graph: put more work into each replay: more steps, a larger batch {most}."
