@@ -65,6 +65,18 @@ def test_a_lookup_reads_the_rows_it_fetches() -> None:
     assert work.bytes == 3 * 8 + 4 * (3 * 8) + 4 * (3 * 8)  # int64 indices, rows read, rows written
 
 
+def test_a_transposed_or_reshaped_view_is_read_once() -> None:
+    part = torch.ones(100, 8)[:10]
+    assert work_of(lambda: part @ part.t()).bytes == 4 * (80 + 100)
+    assert work_of(lambda: part.view(5, 16).sum() + part.sum()).bytes == 4 * (80 + 1)
+    other = torch.ones(100, 8)  # of which two parts are read
+    assert work_of(lambda: other[:10] @ other[10:20].t()).bytes == 4 * (80 + 80 + 100)
+    # Some rows looked up before or after the whole is read
+    table, index = torch.ones(100, 8), torch.tensor([1, 2, 3])
+    assert work_of(lambda: table.sum() + table[index].sum()).bytes == 4 * (800 + 1) + 8 * 3
+    assert work_of(lambda: table[index].sum() + table.sum()).bytes == 4 * (800 + 1) + 8 * 3
+
+
 def test_a_tensor_of_the_same_shape_is_not_read() -> None:
     x, index = torch.ones(1000), torch.tensor([1, 2, 3])
     for like in (torch.zeros_like, torch.empty_like, torch.rand_like, lambda t: t.new_full((1000,), 2.0)):

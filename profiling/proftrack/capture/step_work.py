@@ -337,7 +337,8 @@ class _Traffic:
                 if key in self.made or (its is graph.read and key in self._overwritten):
                     continue
                 self.capacity[key] = graph.capacity[key]
-                mine.setdefault(key, {}).update(views)
+                before = mine.setdefault(key, {})
+                before.update({view: max(moved, before.get(view, 0)) for view, moved in views.items()})
         self.made |= graph.made
 
     def returned(self, result: Any) -> None:
@@ -372,8 +373,8 @@ class _Traffic:
         if noted is self.read and key in self._overwritten:
             return
         self.capacity[key] = tensor.untyped_storage().nbytes()
-        view = (tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
-        noted.setdefault(key, {})[view] = moved
+        views, view = noted.setdefault(key, {}), _elements(tensor)
+        views[view] = max(moved, views.get(view, 0))  # a look-up may read less of it than something else
 
     def _overwrite(self, tensor: Any) -> None:
         """What the step has written whole it need not read any more."""
@@ -403,6 +404,18 @@ def _bytes(tensor: Any) -> int:
     for extent, stride in zip(tensor.shape, tensor.stride(), strict=True):
         size *= extent if stride else min(extent, 1)
     return int(size)
+
+
+def _elements(tensor: Any) -> tuple[Any, ...]:
+    """Which elements of its storage a tensor shows: the same for a transposed or reshaped view."""
+    dims = sorted((s, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1 and s)
+    merged: list[tuple[int, int]] = []
+    for stride, extent in dims:
+        if merged and stride == merged[-1][0] * merged[-1][1]:
+            merged[-1] = (merged[-1][0], merged[-1][1] * extent)
+        else:
+            merged.append((stride, extent))
+    return (tensor.storage_offset(), *merged)
 
 
 def _changed(func: Any, call: dict[str, Any]) -> list[Any]:
