@@ -67,6 +67,38 @@ def test_a_lookup_reads_the_rows_it_fetches() -> None:
     assert work.bytes == 3 * 8 + 4 * (3 * 8) + 4 * (3 * 8)  # int64 indices, rows read, rows written
 
 
+def test_a_transposed_or_reshaped_view_is_read_once() -> None:
+    part = torch.ones(100, 8)[:10]
+    assert work_of(lambda: part @ part.t()).bytes == 4 * (80 + 100)
+    assert work_of(lambda: part.view(5, 16).sum() + part.sum()).bytes == 4 * (80 + 1)
+    other = torch.ones(100, 8)  # of which two parts are read
+    assert work_of(lambda: other[:10] @ other[10:20].t()).bytes == 4 * (80 + 80 + 100)
+    # Some rows looked up before or after the whole is read
+    table, index = torch.ones(100, 8), torch.tensor([1, 2, 3])
+    assert work_of(lambda: table.sum() + table[index].sum()).bytes == 4 * (800 + 1) + 8 * 3
+    assert work_of(lambda: table[index].sum() + table.sum()).bytes == 4 * (800 + 1) + 8 * 3
+
+
+def test_a_tensor_of_the_same_shape_is_not_read() -> None:
+    x, index = torch.ones(1000), torch.tensor([1, 2, 3])
+    for like in (torch.zeros_like, torch.empty_like, torch.rand_like, lambda t: t.new_full((1000,), 2.0)):
+        assert work_of(lambda like=like: like(x)).bytes == 4 * 1000, like  # type: ignore[misc]  # the result
+    # A gradient of a table: the rows that are added, the indices, and the result.
+    rows = torch.ones(3, 10)
+    table = torch.ones(100, 10)
+    assert work_of(lambda: torch.zeros_like(table).index_add_(0, index, rows)).bytes == 4 * (30 + 1000) + 8 * 3
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce:UserWarning")
+def test_what_changes_some_rows_moves_these() -> None:
+    table, index, rows = torch.ones(100, 10), torch.tensor([1, 2, 3]), torch.ones(3, 10)
+    assert work_of(lambda: table.index_fill_(0, index, 2.0)).bytes == 8 * 3 + 4 * 30
+    assert work_of(lambda: table.index_fill_(-1, index, 2.0)).bytes == 8 * 3 + 4 * 300
+    assert work_of(lambda: table.put_(index, rows[0, :3])).bytes == 8 * 3 + 4 * (3 + 3)
+    reduced = work_of(lambda: table.index_reduce_(0, index, rows, "amax"))
+    assert reduced.bytes == 8 * 3 + 4 * (30 + 30 + 30)  # the rows that are there are read, too
+
+
 def test_training_step_of_sgd() -> None:
     model, x = nn.Linear(32, 16, bias=False), torch.ones(64, 32)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

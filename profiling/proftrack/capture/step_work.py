@@ -42,17 +42,25 @@ _OVERWRITING = ("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "be
 # The first argument of these is a lookup table that is not read whole: the bytes read are those of the result.
 _LOOKUPS = ("embedding", "index_select", "gather", "index", "take")
 _BAGS = ("_embedding_bag", "_embedding_bag_forward_only")
+# Of the first argument of these only the shape, type and device are asked for.
+_SHAPED = frozenset(
+    "empty_like zeros_like ones_like full_like rand_like randn_like randint_like new_empty new_empty_strided new_zeros "
+    "new_ones new_full record_stream".split()
+)
 # Of the first argument of these only the part is written that another argument has values for.
 _PARTIAL = {
     "index_put_": "values",
     "_index_put_impl_": "values",
     "index_copy_": "source",
     "index_add_": "source",
+    "index_fill_": "value",
+    "index_reduce_": "source",
+    "put_": "source",
     "scatter_": "src",
     "scatter_add_": "src",
     "scatter_reduce_": "src",
 }
-_ADDING = ("index_add_", "scatter_add_", "scatter_reduce_")
+_ADDING = ("index_add_", "index_reduce_", "scatter_add_", "scatter_reduce_")
 _MOST_NAMES = 50
 # A multiply-add of complex numbers is four of real ones.
 _COMPLEX = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
@@ -352,7 +360,7 @@ class _Traffic:
             call = compat.bound(func, args, kwargs)
             part = _PARTIAL.get(name)
             for index, (argument, value) in enumerate(call.items()):
-                if argument == "out" or (index == 0 and name in _OVERWRITING):
+                if argument == "out" or (index == 0 and (name in _OVERWRITING or name in _SHAPED)):
                     continue
                 if index == 0 and part is not None and not (name in _ADDING or call.get("accumulate")):
                     continue
@@ -378,7 +386,8 @@ class _Traffic:
                 if key in self.made or (its is graph.read and key in self._overwritten):
                     continue
                 self.capacity[key] = graph.capacity[key]
-                mine.setdefault(key, {}).update(views)
+                before = mine.setdefault(key, {})
+                before.update({view: max(moved, before.get(view, 0)) for view, moved in views.items()})
         self.made |= graph.made
 
     def returned(self, result: Any) -> None:
@@ -413,8 +422,8 @@ class _Traffic:
         if noted is self.read and key in self._overwritten:
             return
         self.capacity[key] = tensor.untyped_storage().nbytes()
-        view = (tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
-        noted.setdefault(key, {})[view] = moved
+        views, view = noted.setdefault(key, {}), _elements(tensor)
+        views[view] = max(moved, views.get(view, 0))  # a look-up may read less of it than something else
 
     def _overwrite(self, tensor: Any) -> None:
         """What the step has written whole it need not read any more."""
@@ -429,6 +438,9 @@ def _moved(name: str, call: dict[str, Any], out: Any, index: int, tensor: Any) -
         return sum(map(_bytes, tensors_in(out)))
     if index == 0 and name in _BAGS:
         return int(call["indices"].numel() * math.prod(tensor.shape[1:]) * tensor.element_size())
+    if index == 0 and name == "index_fill_" and tensor.dim():
+        along = int(tensor.shape[call["dim"]])
+        return _bytes(tensor) * min(int(call["index"].numel()), along) // max(along, 1)
     if index == 0 and name in _PARTIAL:
         source = tensors_in(call.get(_PARTIAL[name]))
         return min(sum(map(_bytes, source)), _bytes(tensor)) if source else 0
@@ -441,6 +453,18 @@ def _bytes(tensor: Any) -> int:
     for extent, stride in zip(tensor.shape, tensor.stride(), strict=True):
         size *= extent if stride else min(extent, 1)
     return int(size)
+
+
+def _elements(tensor: Any) -> tuple[Any, ...]:
+    """Which elements of its storage a tensor shows: the same for a transposed or reshaped view."""
+    dims = sorted((s, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1 and s)
+    merged: list[tuple[int, int]] = []
+    for stride, extent in dims:
+        if merged and stride == merged[-1][0] * merged[-1][1]:
+            merged[-1] = (merged[-1][0], merged[-1][1] * extent)
+        else:
+            merged.append((stride, extent))
+    return (tensor.storage_offset(), *merged)
 
 
 def _changed(func: Any, call: dict[str, Any]) -> list[Any]:

@@ -49,6 +49,11 @@ class Use(NamedTuple):
         """The use of the memory or of the pipe."""
         return self.memory if unit == "dram" else self.pipe_share
 
+    @property
+    def other(self) -> Unit:
+        """Of the memory and the pipe the one that is used less."""
+        return "dram" if self.unit == self.pipe else self.pipe
+
     def at(self, unit: Unit) -> str:
         """`DRAM at 96% of what a copy reaches`."""
         name = UNIT_NAMES[unit] if unit in ("dram", "tensor") else f"{UNIT_NAMES[unit]} pipe"
