@@ -12,6 +12,7 @@ from proftrack.frontends.batch.result import fill
 from proftrack.frontends.sweep.result import Point
 from proftrack.record import Record
 from proftrack.record.figures import CpuWork
+from proftrack.record.timing import StepTime
 from proftrack.report import figures
 from proftrack.report.charts import Words
 from proftrack.report.pages import note as description
