@@ -75,11 +75,38 @@ def test_steps_that_leave_the_gpu_idle_use_less_of_it(gpu: FakeNvml) -> None:
 
 def test_what_the_gpu_does_not_count_is_absent(gpu: FakeNvml) -> None:
     gpu.unsupported = {"FP16_UTIL", "NVLINK_TOTAL_RX_PER_SEC", "NVLINK_TOTAL_TX_PER_SEC", "DMMA_TENSOR_UTIL"}
-    found = counted(gpu, Work(0.001, DFMA_TENSOR_UTIL=88.0, INTEGER_UTIL=float("nan"), FP32_UTIL=float("inf")))
+    odd = {"INTEGER_UTIL": float("nan"), "FP32_UTIL": float("inf"), "FP64_UTIL": -1.0}
+    found = counted(gpu, Work(0.001, DFMA_TENSOR_UTIL=88.0, **odd))
     assert found is not None
     assert set(found.link_bytes_per_s) == {"pcie_tx", "pcie_rx"}
-    assert not {"fp16", "integer", "fp32"} & set(found.shares)
+    assert not {"fp16", "integer", "fp32", "fp64"} & set(found.shares)
     assert found.shares["dmma"] == pytest.approx(0.88)  # what this GPU calls the product of float64
+
+
+def test_each_figure_is_of_its_own_counter(gpu: FakeNvml) -> None:
+    units = {
+        "sm_active": "SM_UTIL",
+        "occupancy": "SM_OCCUPANCY",
+        "dram": "DRAM_BW_UTIL",
+        "tensor": "ANY_TENSOR_UTIL",
+        "hmma": "HMMA_TENSOR_UTIL",
+        "imma": "IMMA_TENSOR_UTIL",
+        "fp64": "FP64_UTIL",
+        "fp32": "FP32_UTIL",
+        "fp16": "FP16_UTIL",
+        "integer": "INTEGER_UTIL",
+    }
+    links = {
+        "pcie_tx": "PCIE_TX_PER_SEC",
+        "pcie_rx": "PCIE_RX_PER_SEC",
+        "nvlink_tx": "NVLINK_TOTAL_TX_PER_SEC",
+        "nvlink_rx": "NVLINK_TOTAL_RX_PER_SEC",
+    }
+    values = {name: float(number) for number, name in enumerate([*units.values(), *links.values()], 1)}
+    found = counted(gpu, Work(0.001, DMMA_TENSOR_UTIL=30.0, DFMA_TENSOR_UTIL=25.0, **values))
+    assert found is not None
+    assert found.shares == pytest.approx({**{unit: values[n] / 100 for unit, n in units.items()}, "dmma": 0.55})
+    assert found.link_bytes_per_s == pytest.approx({link: values[n] * 1024 * 1024 for link, n in links.items()})
 
 
 def test_a_share_is_at_most_1(gpu: FakeNvml) -> None:
@@ -110,6 +137,58 @@ def test_a_counter_that_stops_answering_leaves_energy(gpu: FakeNvml) -> None:
     assert found.energy_joules_per_step == pytest.approx(600, rel=0.02)
 
 
+def test_a_window_whose_end_is_not_sampled_does_not_end_with_an_older_sample(gpu: FakeNvml) -> None:
+    with Meter(Gpu()) as meter:
+        with meter.window():
+            gpu.run(Work(6.0, **PRODUCT))
+        gpu.run(Work(1.0, FP32_UTIL=80.0))  # between that sample and the next
+        with meter.window():
+            gpu.run(Work(6.0, DRAM_BW_UTIL=85.0))
+            gpu.gpm = NvmlError(15, "GPU is lost")
+        found = meter.count(6, 6.0)
+    assert found is not None and (found.source, found.shares) == ("nvml", {})
+
+
+def test_a_window_has_nothing_of_the_one_before(gpu: FakeNvml) -> None:
+    with Meter(Gpu()) as meter:
+        for watts, use in ((300.0, 40.0), (600.0, 80.0)):
+            with meter.window():
+                gpu.run(Work(6.0, watts=watts, DRAM_BW_UTIL=use))
+            found = meter.count(6, 6.0)
+    assert found is not None and found.shares["dram"] == pytest.approx(0.8, rel=0.02)
+    assert found.power_watts == pytest.approx(600, rel=0.02)
+
+
+def test_pauses_between_the_timed_steps_are_not_theirs(gpu: FakeNvml) -> None:
+    """6 steps of 0.5 s in a window of 6 s at 600 W."""
+    with Meter(Gpu()) as meter:
+        with meter.window():
+            gpu.run(Work(6.0))
+        found = meter.count(6, 3.0)
+    assert found is not None and found.window_s == pytest.approx(6)
+    assert found.energy_joules_per_step == pytest.approx(300, rel=0.02)
+
+
+def test_what_is_read_after_the_window_is_not_its_energy(gpu: FakeNvml) -> None:
+    with Meter(Gpu()) as meter:
+        with meter.window():
+            gpu.run(Work(6.0))
+        gpu.run(Work(3.0, watts=90.0))
+        meter._read_energy()  # a thread that has not ended yet
+        found = meter.count(6, 6.0)
+    assert found is not None and found.power_watts == pytest.approx(600, rel=0.02)
+
+
+def test_a_slow_reading_of_the_counters_does_not_cost_the_energy(gpu: FakeNvml) -> None:
+    """20 ms for each: the last reading of the energy is as late."""
+    gpu.call_s = 0.02
+    with Meter(Gpu()) as meter:
+        with meter.window():
+            gpu.run(Work(6.0))
+        found = meter.count(6, 6.0)
+    assert found is not None and found.power_watts == pytest.approx(600, rel=0.02)
+
+
 # ---- energy ----------------------------------------------------------------------------------------------------------
 
 
@@ -121,6 +200,9 @@ def test_power_is_taken_between_two_updates() -> None:
     # Updates between 0.098 and 0.1 s and between 0.498 and 0.5 s: 240 J in 0.4 s.
     often = readings((0, 50), (0.098, 50), (0.1, 110), (0.3, 230), (0.498, 290), (0.5, 350), (0.55, 350))
     assert power(often) == pytest.approx(600)
+    # At 0.1 s, give or take 1 ms, and at 0.5 s, give or take 10: 11 ms of 0.4 s are 2.75 %.
+    seldom = readings((0, 50), (0.099, 50), (0.101, 110), (0.49, 110), (0.51, 350))
+    assert power(seldom) == pytest.approx(600)
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,9 @@ def test_volta_has_larger_units_of_shared_memory_and_reserves_none() -> None:
     assert found.limited_by == ["shared memory"]
     found = occupancy(V100, launch(800, 128, 32, 32768 + 1))  # up to 33024: 2
     assert found and found.blocks_per_sm == 2
+    # 8832 is 69 times 128, but up to 8960 in units of 256: 98304 // 8960 = 10, not 11. Registers and warps allow 16.
+    found = occupancy(V100, launch(800, 128, 32, 8832))
+    assert found and (found.blocks_per_sm, found.limited_by) == (10, ["shared memory"])
 
 
 @pytest.mark.parametrize(
