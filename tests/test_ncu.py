@@ -554,6 +554,9 @@ def test_kernels_that_were_not_launched_again_are_named(tmp_path: Path) -> None:
     record = join(tmp_path, two_products(), replayed(("gemm", counted(10))), ["gemm", "add"])
     assert record.replay is not None
     assert record.replay.problem == "The step that was replayed launched none of these: add."
+    record = join(tmp_path, two_products(), replayed(("gemm", counted(10))), ["gemm", *"abcde"])
+    assert record.replay is not None
+    assert record.replay.problem == "The step that was replayed launched none of these: a, b, c and 2 more."
 
 
 def test_a_graphs_kernels_join_in_the_order_in_which_they_run(tmp_path: Path) -> None:
@@ -586,14 +589,22 @@ def test_the_largest_kernels_are_chosen_without_copies_and_collectives(tmp_path:
     assert joining.plan(analysis, 1, 60).selection == Selection(["large"], None)
 
 
-def many(shapes: list[list[list[int]]], *, name: str = "gemm", grids: list[int] | None = None) -> TraceBuilder:
-    """One step with a launch of 10 us for each of these shapes."""
+def many(
+    shapes: list[list[list[int]]],
+    *,
+    name: str = "gemm",
+    grids: list[int] | None = None,
+    times: list[float] | None = None,
+) -> TraceBuilder:
+    """One step with a launch for each of these shapes, of 10 us if `times` does not say."""
     trace = TraceBuilder().step(0, at=0, dur=100.0 * len(shapes) + 100)
     for index, each in enumerate(shapes):
         at = 50.0 + 100 * index
         trace.op("aten::mm", at=at, dur=20, Input_Dims=each)
         blocks = grids[index] if grids else 1000
-        trace.work(1 + index, launch=at + 2, at=at + 30, dur=10, name=name, grid=[blocks, 1, 1])
+        trace.work(
+            1 + index, launch=at + 2, at=at + 30, dur=times[index] if times else 10, name=name, grid=[blocks, 1, 1]
+        )
     return trace
 
 
@@ -605,6 +616,30 @@ def test_if_there_is_no_time_for_all_each_operator_and_shapes_comes_first(tmp_pa
     assert joining.plan(analysis, 1, 2.5 * a_launch).selection.numbers == [1, 21]
     assert joining.plan(analysis, 1, 4.5 * a_launch).selection.numbers == [1, 2, 3, 21]
     assert joining.plan(analysis, 1, 30.5 * a_launch).selection.numbers is None
+
+
+def test_what_takes_longest_comes_first(tmp_path: Path) -> None:
+    """Two launches of 10 us of one shape, one of 50 us of another."""
+    trace = many([WIDE, TALL, TALL, [[16, 512], [512, 16]]], times=[10, 10, 10, 50])
+    analysis = analyze_trace(trace.write(tmp_path / "trace.json"))
+    assert joining.plan(analysis, 1, 2.5 * joining.LAUNCH_SECONDS).selection.numbers == [1, 4]
+
+
+def test_launches_join_those_of_a_typical_step(tmp_path: Path) -> None:
+    """The first step takes ten times as long, and begins with another shape."""
+    trace, at = TraceBuilder(), 0.0
+    for number in range(5):
+        dur = 5000 if number == 0 else 500
+        trace.step(number, at=at, dur=dur)
+        for index, shapes in enumerate([TALL, WIDE] if number == 0 else [WIDE, TALL]):
+            begin = at + 50 + 100 * index
+            trace.op("aten::mm", at=begin, dur=20, Input_Dims=shapes)
+            trace.work(1 + 2 * number + index, launch=begin + 2, at=begin + 30, dur=60, name="gemm")
+        at += dur
+    record = join(tmp_path, trace, replayed(("gemm", counted(10)), ("gemm", counted(30))), ["gemm"])
+    assert [step.outlier is not None for step in record.per_step] == [True] + [False] * 4
+    by_shapes = {site.shapes: site.counters for site in record.sites}
+    assert by_shapes == {"[[8,512],[512,8]]": counted(10), "[[512,8],[8,512]]": counted(30)}
 
 
 def test_the_same_numbers_are_taken_of_each_kernel_and_all_of_them_are_paid_for(tmp_path: Path) -> None:
@@ -667,6 +702,14 @@ def test_modules_around_the_launches(tmp_path: Path) -> None:
         "aten::mm [[8,512],[512,8]] in Linear_0",
         "aten::mm [[512,8],[8,512]] in MLP_0",
     ]
+
+
+def test_the_module_with_most_time_comes_first(tmp_path: Path) -> None:
+    """One launch of 50 us in one module, two of 10 us in another."""
+    trace = many([WIDE] * 3, times=[50, 10, 10])
+    trace.python("nn.Module: Linear_0", at=45, dur=60).python("nn.Module: Linear_1", at=140, dur=150)
+    record = join(tmp_path, trace, replayed(*[("gemm", counted(10))] * 3), ["gemm"])
+    assert [site.modules for site in record.sites] == [["Linear_0", "Linear_1"]]
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
