@@ -19,6 +19,7 @@ from proftrack.verdict.context import Context
 from proftrack.verdict.judge import judge
 from proftrack.verdict.rules import StepFacts, gpu_regime, regime, ruling
 from proftrack.verdict.thresholds import THRESHOLDS
+from proftrack.verdict.unfilled import look_at
 from proftrack.verdict.units import use_of
 
 REACHABLE: dict[Unit, float] = {"tensor": 0.91, "dram": 0.85, "fp32": 0.76}
@@ -459,6 +460,57 @@ def test_small_grids_and_short_kernels_have_their_own_sentences() -> None:
     assert "200 kernels per step take 4.9 us each" in said
     assert "multiprocessors are at work" not in said  # the warps on them were not counted
     assert "most of it in kernels too small to fill the GPU, and no unit is near its limit" in verdict.summary
+
+
+@pytest.mark.parametrize(
+    ("occupancy", "said"), [(12, []), (9, ["Multiprocessors at work hold 20% of the warps that fit (occupancy)"])]
+)
+def test_multiprocessors_and_their_warps_are_those_of_the_busy_time(occupancy: float, said: list[str]) -> None:
+    """B is 60 of 100: 45 % active are 75 % of it; warps of 12 and 9 % are 20 and 15 %, a quarter of 75 is 18.75 %."""
+    given = facts(100, 60, counted=counters(sm_active=45, occupancy=occupancy))
+    found = look_at(kernels(("zorp", 600)).measures(), given)[:-1]
+    assert found[0].startswith("75% of the multiprocessors are at work on average while the GPU is busy")
+    assert [text.split(":")[0] for text in found[1:]] == said
+
+
+def grids(*launches: tuple[str, float, int]) -> TraceBuilder:
+    """A step of kernels: name, time, blocks. The GPU has 100 multiprocessors."""
+    trace, at = TraceBuilder().step(0, at=0, dur=1000), 5.0
+    for number, (name, busy, blocks) in enumerate(launches, 1):
+        trace.work(number, launch=number, at=at, dur=busy, name=name, grid=[blocks, 1, 1])
+        at += busy
+    return trace
+
+
+def test_small_grids_are_named_from_three_tenths_on_by_their_own_time() -> None:
+    """`zorp` takes longer, but most of it in large grids."""
+    launches = [("zorp", 100, 8), ("zorp", 400, 1000), ("blub", 200, 8)]
+    found = look_at(grids(*launches, ("gemm", 300, 1000)).measures(), facts(1000, 1000))
+    assert found[0].startswith(
+        "30% of the GPU's time is in launches whose grids leave over half of it empty, most of all blub (8 blocks)"
+    )
+    found = look_at(grids(*launches, ("gemm", 320, 1000)).measures(), facts(1020, 1020))
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(("count", "us", "said"), [(20, 10, True), (19, 10, False), (20, 10.5, False)])
+def test_twenty_kernels_of_up_to_10_us_are_many_short_ones(count: int, us: float, said: bool) -> None:
+    """However long the step is: it is the time that they take."""
+    trace = kernels(*[("zorp", us)] * count, grid=[1000, 1, 1])
+    found = look_at(trace.measures(), facts(1000, count * us))
+    assert any(f"{count} kernels per step take" in text for text in found) == said
+
+
+@pytest.mark.parametrize(("registers", "said"), [(255, True), (32, False)])
+def test_launches_that_cannot_fill_half_of_the_gpu_are_named(registers: int, said: bool) -> None:
+    """255 registers are 8192 for a warp: 8 warps, 2 blocks of 4, an eighth of 64. 32 are 1024: 64 warps."""
+    device = {"id": 0, "computeMajor": 9, "computeMinor": 0, "warpSize": 32, "numSms": 132}
+    device |= {"maxThreadsPerMultiprocessor": 2048, "regsPerMultiprocessor": 65536}
+    launch = {"registers per thread": registers, "shared memory": 0, "block": [128, 1, 1], "grid": [21120, 1, 1]}
+    trace = kernels(("zorp", 900), **launch).member(deviceProperties=[{**device, "sharedMemPerMultiprocessor": 233472}])
+    found = look_at(trace.measures(), facts(1000, 900))
+    assert any("Launches can fill at most 12% of the GPU's room for warps" in text for text in found) == said
+    assert len(found) == 1 + said
 
 
 def test_doubts_about_names_are_none_where_counters_decide_and_stay_where_names_do() -> None:
