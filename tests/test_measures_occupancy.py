@@ -408,6 +408,23 @@ def test_the_sentence_names_the_busiest_kernels_and_what_limits_them() -> None:
     )
 
 
+def test_a_kernel_with_grids_of_both_kinds_and_one_that_is_not_worth_a_word() -> None:
+    # 128 threads of 32 registers fill all 64 warps, 16 blocks on 132 multiprocessors: 21120 are ten waves, 528 a
+    # quarter of one. 90 us at 1 and 60 at 0.25: 0.7 of 150. `rare` has 4 of 154 us.
+    full, part = launch(21120, 128, 32, 0), launch(528, 128, 32, 0)
+    found = kernels(("mixed", 90, full), ("mixed", 60, part), ("rare", 4, part))
+    assert filling(found) == (
+        "Launches can fill at most 69% of the GPU's room for warps (derived, not measured): "
+        "mixed, 97% of the time, at most 70% (some of its grids are under a wave)."
+    )
+    # Nor has any launch the 4.15 waves of the mean.
+    mostly_small = kernels(("mixed", 40, full), ("mixed", 60, part))
+    assert mostly_small[0].occupancy is not None and mostly_small[0].occupancy.waves == pytest.approx(4.15)
+    said = filling(mostly_small)
+    assert said is not None
+    assert said.endswith("mixed, 100% of the time, at most 55% (some of its grids are under a wave).")
+
+
 def test_no_sentence_where_too_little_is_known() -> None:
     known, unknown = launch(528, 128, 32, 0), launch(528, 128, None, 0)
     assert filling(kernels(("a", 40, known), ("b", 60, unknown))) is None

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from traces import TraceBuilder
 
 from proftrack.measures import Measures, combine, measure
+from proftrack.measures.counted import Counted
 from proftrack.record.ceilings import Ceilings, StepWork
 from proftrack.record.counters import PIPES, Counters, Unit
 from proftrack.record.timing import Timing
@@ -707,6 +708,22 @@ def test_copies_within_the_device_are_counted_by_what_they_move() -> None:
     assert measures.counted.busy_us == pytest.approx(3 * 950)
     assert measures.counted.copied_us == pytest.approx(3 * 250)
     assert by_work(trace, needing(240)).confidence == "high"  # 700 us of products are 2.9 times that
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "limit"),
+    [
+        (200, 900, "arithmetic"),  # twice the bytes' time whatever the ridge
+        (199, 900, None),
+        (199, 199, None),
+        (1, 51, None),  # by the lowest ridge it is within twofold
+        (1, 50, "bandwidth"),
+        (0, 0, "bandwidth"),
+    ],
+)
+def test_a_limit_holds_for_every_ridge_that_is_possible(least: float, most: float, limit: str | None) -> None:
+    assert Counted(bytes=100, least=least, most=most).limit(2) == limit
+    assert Counted().limit(2) is None
 
 
 def test_cycles_add_their_counted_work() -> None:
