@@ -14,7 +14,7 @@ import pytest
 from fake_nvml import FakeNvml, Gpu, NvmlError, Work, install
 
 from proftrack import experiment
-from proftrack.capture import counters, loop, measurement, reachable
+from proftrack.capture import compat, counters, loop, measurement, reachable
 from proftrack.capture.budget import Budget, Plan
 from proftrack.capture.counters import EnergyReading, Meter, count, power
 from proftrack.capture.lockstep import PacedStopwatch
@@ -393,6 +393,15 @@ def test_the_device_is_found_by_its_uuid(
     assert seen == asked
 
 
+@pytest.mark.parametrize(("current", "pending"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_a_gpu_that_will_be_divided_is_not_yet(current: int, pending: int) -> None:
+    """NVML answers with the mode of now and the one after the next reset."""
+    from proftrack.capture import nvml
+
+    api = SimpleNamespace(nvmlDeviceGetMigMode=lambda handle: [current, pending])
+    assert nvml.is_divided(api, "handle") == bool(current)
+
+
 def test_in_a_container_one_of_the_hosts_processes_is_this_one() -> None:
     from proftrack.capture import nvml
 
@@ -664,13 +673,46 @@ def test_each_load_gives_the_units_that_it_is_for(gpu: FakeNvml, loads: list[str
 
 
 def test_the_better_window_counts(gpu: FakeNvml, loads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    windows = iter([{"dram": 0.81, "fp32": 0.1}, None, None, {"dram": 0.85}])
+    windows = iter([{"dram": 0.81, "fp32": 0.1}, None, None, {"dram": 0.85}, {"dram": 0.82}, {"dram": 0.84}])
     found: list[Any] = [None if w is None else Counters(source="gpm", window_s=0.4, shares=w) for w in windows]
     monkeypatch.setattr(reachable, "count", lambda *_: found.pop(0))
     load = reachable.Load(("dram", "fp32"), lambda device: lambda: None)
     with Meter(Gpu()) as meter:
         assert reachable._reached(Gpu(), meter, load) == {"dram": 0.81}
         assert reachable._reached(Gpu(), meter, load) == {"dram": 0.85}
+        assert reachable._reached(Gpu(), meter, load) == {"dram": 0.84}
+
+
+@pytest.mark.parametrize("error", [RuntimeError("CUDA out of memory"), AttributeError("_int_mm")])
+def test_a_load_that_cannot_be_made_reaches_nothing(gpu: FakeNvml, loads: list[str], error: Exception) -> None:
+    def make(device: Any) -> Any:
+        raise error
+
+    with Meter(Gpu()) as meter:
+        assert reachable._reached(Gpu(), meter, reachable.Load(("imma",), make)) == {}
+
+
+def test_idle_companions_on_the_gpu_do_not_keep_from_measuring(gpu: FakeNvml, loads: list[str]) -> None:
+    gpu.others = 2
+    assert reachable.with_reached(Gpu(), ["bfloat16"], KNOWN, companions=1) is KNOWN
+    assert loads == []
+    assert reachable.with_reached(Gpu(), ["bfloat16"], KNOWN, companions=2).reachable["dram"] == pytest.approx(0.85)
+
+
+def test_float32_is_not_loaded_in_tf32(gpu: FakeNvml, loads: list[str]) -> None:
+    """It would load the tensor cores."""
+    seen: list[str] = []
+
+    def step() -> None:
+        seen.append(compat.float32_products())
+        gpu.run(Work(0.05, FP32_UTIL=76.0))
+
+    with compat.products_in("tf32"), Meter(Gpu()) as meter:
+        assert reachable._reached(Gpu(), meter, reachable.Load(("fp32",), lambda _: step)) == {
+            "fp32": pytest.approx(0.76)
+        }
+        assert compat.float32_products() == "tf32"
+    assert set(seen) == {"ieee"}
 
 
 def test_what_is_known_is_not_measured_again(gpu: FakeNvml, loads: list[str]) -> None:

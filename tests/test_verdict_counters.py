@@ -646,6 +646,14 @@ def test_without_ceilings_only_an_intensity_beyond_every_ridge_is_sure() -> None
     assert by_work(products(n=2048, dtype="c10::Float8_e4m3fn"), None).confidence == "medium"
 
 
+def test_without_ceilings_float64_may_have_a_ridge_of_one_half() -> None:
+    """36 in float32 does 6 FLOPs a byte, under half of every ridge; in float64 it does 3, over that of some GPUs."""
+    single, double = (by_work(products(n=36, dtype=dtype), None) for dtype in ("float", "double"))
+    assert (single.regime, single.confidence, single.reasons) == ("memory-bound", "high", [])
+    assert (double.regime, double.confidence) == ("memory-bound", "medium")
+    assert "within 2x of the ridge" in double.reasons[0]
+
+
 def test_work_whose_sum_points_the_other_way_is_doubted() -> None:
     """A product at a tenth of its rate takes most of the time, a copy most of the work: 12.5 to one in bytes."""
     trace, number = TraceBuilder(), itertools.count(1)
