@@ -159,6 +159,27 @@ def test_units_are_those_of_the_second_row() -> None:
     assert (launch.counters.duration_us, launch.counters.dram_bytes) == (1500.0, 2_000_500_000)
 
 
+@pytest.mark.parametrize(
+    ("units", "microseconds"),
+    [("ns nsecond", 0.002), ("us usecond", 2), ("ms msecond", 2000), ("s second", 2e6)],
+)
+def test_units_of_time(units: str, microseconds: float) -> None:
+    figures = {**named(PRODUCT), "gpu__time_duration.sum": "2"}
+    for unit in units.split():
+        given = {**fake_ncu.UNITS, "gpu__time_duration.sum": unit}
+        [launch] = ncu.parse(fake_ncu.table([("k", figures)], units=given)).launches
+        assert launch.counters.duration_us == pytest.approx(microseconds)
+
+
+@pytest.mark.parametrize(
+    ("unit", "size"), [("byte", 2), ("Kbyte", 2000), ("Mbyte", 2e6), ("Gbyte", 2e9), ("Tbyte", 2e12)]
+)
+def test_units_of_size(unit: str, size: float) -> None:
+    units = {**fake_ncu.UNITS, "dram__bytes.sum": unit}
+    [launch] = ncu.parse(fake_ncu.table([("k", {**named(PRODUCT), "dram__bytes.sum": "2"})], units=units)).launches
+    assert launch.counters.dram_bytes == size
+
+
 def test_figures_that_do_not_exist_are_absent_and_shares_are_at_most_one() -> None:
     figures = {
         **named(PRODUCT),
