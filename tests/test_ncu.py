@@ -6,6 +6,7 @@ import json
 import os
 import re
 import stat
+import subprocess
 import threading
 import time
 from itertools import pairwise
@@ -346,9 +347,8 @@ def test_a_program_that_cannot_be_started(experiment: Experiment, fake: Ncu) -> 
     assert "Exec format error" in str(replaying.replay(experiment, NVJET).about.problem)
 
 
-def limited(experiment: Experiment, seconds: float) -> Experiment:
-    """With less time than the command line allows."""
-    return structs.replace(experiment, timing=structs.replace(experiment.timing, ncu_seconds=seconds))
+def log_of(call: list[str]) -> Path:
+    return Path(call[call.index("--log-file") + 1])
 
 
 def are_gone(pids: list[int]) -> bool:
@@ -360,10 +360,24 @@ def are_gone(pids: list[int]) -> bool:
     return False
 
 
-def test_when_the_time_is_up_all_of_its_processes_are_killed(fake: Ncu, experiment: Experiment) -> None:
+def test_when_the_time_is_up_all_of_its_processes_are_killed(
+    fake: Ncu, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time is up once it hangs, however long it took to start."""
     fake.plan(state={"stage": "run the first step"}, hangs=True)
-    replayed = replaying.replay(limited(experiment, 1.5), NVJET)
-    assert "there were only 1.5 s (timing.ncu_seconds) to run the first step" in str(replayed.about.problem)
+
+    def out_of_time(self: Any, timeout: float) -> int:
+        assert 0 < timeout < 60  # what the version took is gone
+        until = time.monotonic() + 20
+        while not (fake.calls and log_of(fake.calls[0]).exists()) and time.monotonic() < until:
+            time.sleep(0.02)
+        monkeypatch.undo()
+        raise subprocess.TimeoutExpired("ncu", timeout)
+
+    monkeypatch.setattr("subprocess.Popen.wait", out_of_time)
+    monkeypatch.setattr(ncu, "title", lambda _: "ncu")  # which waits for a process of its own
+    replayed = replaying.replay(experiment, NVJET)
+    assert "there were only 60 s (timing.ncu_seconds) to run the first step" in str(replayed.about.problem)
     assert len(fake.pids) == 2
     assert are_gone(fake.pids)
 
