@@ -7,6 +7,7 @@ import os
 import re
 import stat
 import subprocess
+import sys
 import threading
 import time
 from itertools import pairwise
@@ -267,6 +268,13 @@ def test_a_metric_that_the_gpu_lacks_is_left_out(fake: Ncu, experiment: Experime
     assert set(first) - set(second) == {missing}
 
 
+def test_what_is_printed_without_a_metric_is_not_asked_for_again(fake: Ncu, experiment: Experiment) -> None:
+    missing = "sm__pipe_fp64_cycles_active.avg.pct_of_peak_sustained_elapsed"
+    fake.plan(f"==ERROR== Failed to find metric {missing}\n" + fake_ncu.table([("nvjet", named(PRODUCT))]))
+    assert len(replaying.replay(experiment, NVJET).launches) == 1
+    assert len(fake.calls) == 1
+
+
 def test_a_missing_metric_may_be_named_as_a_pattern() -> None:
     output = ncu.Output([], [r"Failed to find metric regex:^dram__bytes\.(sum|min|max|avg|pct|ratio|max_rate)$"])
     assert ncu.unknown_metrics(output, ncu.METRICS) == ["dram__bytes.sum"]
@@ -380,6 +388,25 @@ def test_when_the_time_is_up_all_of_its_processes_are_killed(
     assert "there were only 60 s (timing.ncu_seconds) to run the first step" in str(replayed.about.problem)
     assert len(fake.pids) == 2
     assert are_gone(fake.pids)
+
+
+def test_the_steps_process_knows_when_to_end(fake: Ncu, experiment: Experiment) -> None:
+    """Of 60 s from the epoch's second 1000 on 48 for the step, 57 in all; ncu's own time has been up for long."""
+    folder = fake.path.parent
+    assert replaying._call(fake.path, experiment, NVJET, ncu.METRICS, folder, 1000.0).code is None
+    request = msgspec.json.decode((folder / "request.json").read_bytes())
+    assert (request["started"], request["stop_at"], request["end_at"]) == (1000.0, 1048.0, 1057.0)
+
+
+def test_the_steps_process_has_no_run_of_mlflow_to_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_RUN_ID", "1234")
+    monkeypatch.setenv("ZORP", "5")
+    names = [*ncu.ENVIRONMENT, "ZORP", "MLFLOW_RUN_ID"]
+    code = f"import os; print(*(os.environ.get(name) for name in {names}))"
+    with (tmp_path / "out").open("w+") as file, replaying._running([sys.executable, "-c", code], file.fileno()) as it:
+        assert it.wait() == 0
+        file.seek(0)
+        assert file.read().split() == [*ncu.ENVIRONMENT.values(), "5", "None"]
 
 
 def test_an_interruption_kills_them_too(fake: Ncu, experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
