@@ -85,6 +85,20 @@ def test_the_variable_comes_before_the_path_and_the_path_before_cuda(
     assert ncu.find_ncu() is None
 
 
+def test_of_several_installed_versions_the_newest_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for version in ("2024.1.0", "2025.3.1", "2023.2.0"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "ncu").touch(0o755)
+    monkeypatch.delenv(ncu.VARIABLE, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(ncu, "_PLACES", (f"{tmp_path}/*/ncu",))
+    assert ncu.find_ncu() == tmp_path / "2025.3.1" / "ncu"
+
+
+def test_a_grid_has_as_many_blocks_as_its_sides_give() -> None:
+    assert [ncu._blocks(text) for text in ("(2, 66, 1)", "(132, 1, 1)", "")] == [132, 132, None]
+
+
 def test_a_variable_that_names_no_program_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(ncu.VARIABLE, str(tmp_path / "missing"))
     with pytest.raises(UsageError, match="not an executable file"):
