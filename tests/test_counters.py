@@ -15,7 +15,7 @@ import pytest
 from fake_nvml import FakeNvml, Gpu, NvmlError, Work, install
 
 from proftrack import experiment
-from proftrack.capture import counters, loop, measurement, reachable
+from proftrack.capture import compat, counters, loop, measurement, reachable
 from proftrack.capture.budget import Budget, Plan
 from proftrack.capture.counters import EnergyReading, Meter, count, power
 from proftrack.capture.device import CpuDevice
@@ -79,11 +79,38 @@ def test_steps_that_leave_the_gpu_idle_use_less_of_it(gpu: FakeNvml) -> None:
 
 def test_what_the_gpu_does_not_count_is_absent(gpu: FakeNvml) -> None:
     gpu.unsupported = {"FP16_UTIL", "NVLINK_TOTAL_RX_PER_SEC", "NVLINK_TOTAL_TX_PER_SEC", "DMMA_TENSOR_UTIL"}
-    found = counted(gpu, Work(0.001, DFMA_TENSOR_UTIL=88.0, INTEGER_UTIL=float("nan"), FP32_UTIL=float("inf")))
+    odd = {"INTEGER_UTIL": float("nan"), "FP32_UTIL": float("inf"), "FP64_UTIL": -1.0}
+    found = counted(gpu, Work(0.001, DFMA_TENSOR_UTIL=88.0, **odd))
     assert found is not None
     assert set(found.link_bytes_per_s) == {"pcie_tx", "pcie_rx"}
-    assert not {"fp16", "integer", "fp32"} & set(found.shares)
+    assert not {"fp16", "integer", "fp32", "fp64"} & set(found.shares)
     assert found.shares["dmma"] == pytest.approx(0.88)  # what this GPU calls the product of float64
+
+
+def test_each_figure_is_of_its_own_counter(gpu: FakeNvml) -> None:
+    units = {
+        "sm_active": "SM_UTIL",
+        "occupancy": "SM_OCCUPANCY",
+        "dram": "DRAM_BW_UTIL",
+        "tensor": "ANY_TENSOR_UTIL",
+        "hmma": "HMMA_TENSOR_UTIL",
+        "imma": "IMMA_TENSOR_UTIL",
+        "fp64": "FP64_UTIL",
+        "fp32": "FP32_UTIL",
+        "fp16": "FP16_UTIL",
+        "integer": "INTEGER_UTIL",
+    }
+    links = {
+        "pcie_tx": "PCIE_TX_PER_SEC",
+        "pcie_rx": "PCIE_RX_PER_SEC",
+        "nvlink_tx": "NVLINK_TOTAL_TX_PER_SEC",
+        "nvlink_rx": "NVLINK_TOTAL_RX_PER_SEC",
+    }
+    values = {name: float(number) for number, name in enumerate([*units.values(), *links.values()], 1)}
+    found = counted(gpu, Work(0.001, DMMA_TENSOR_UTIL=30.0, DFMA_TENSOR_UTIL=25.0, **values))
+    assert found is not None
+    assert found.shares == pytest.approx({**{unit: values[n] / 100 for unit, n in units.items()}, "dmma": 0.55})
+    assert found.link_bytes_per_s == pytest.approx({link: values[n] * 1024 * 1024 for link, n in links.items()})
 
 
 def test_a_share_is_at_most_1(gpu: FakeNvml) -> None:
@@ -117,6 +144,58 @@ def test_a_counter_that_stops_answering_leaves_energy(gpu: FakeNvml) -> None:
     assert found.energy_joules_per_step == pytest.approx(600, rel=0.02)
 
 
+def test_a_window_whose_end_is_not_sampled_does_not_end_with_an_older_sample(gpu: FakeNvml) -> None:
+    with Meter(Gpu()) as meter:
+        with meter.window():
+            gpu.run(Work(6.0, **PRODUCT))
+        gpu.run(Work(1.0, FP32_UTIL=80.0))  # between that sample and the next
+        with meter.window():
+            gpu.run(Work(6.0, DRAM_BW_UTIL=85.0))
+            gpu.gpm = NvmlError(15, "GPU is lost")
+        found = meter.count(6, 6.0)
+    assert found is not None and (found.source, found.shares) == ("nvml", {})
+
+
+def test_a_window_has_nothing_of_the_one_before(gpu: FakeNvml) -> None:
+    with Meter(Gpu()) as meter:
+        for watts, use in ((300.0, 40.0), (600.0, 80.0)):
+            with meter.window():
+                gpu.run(Work(6.0, watts=watts, DRAM_BW_UTIL=use))
+            found = meter.count(6, 6.0)
+    assert found is not None and found.shares["dram"] == pytest.approx(0.8, rel=0.02)
+    assert found.power_watts == pytest.approx(600, rel=0.02)
+
+
+def test_pauses_between_the_timed_steps_are_not_theirs(gpu: FakeNvml) -> None:
+    """6 steps of 0.5 s in a window of 6 s at 600 W."""
+    with Meter(Gpu()) as meter:
+        with meter.window():
+            gpu.run(Work(6.0))
+        found = meter.count(6, 3.0)
+    assert found is not None and found.window_s == pytest.approx(6)
+    assert found.energy_joules_per_step == pytest.approx(300, rel=0.02)
+
+
+def test_what_is_read_after_the_window_is_not_its_energy(gpu: FakeNvml) -> None:
+    with Meter(Gpu()) as meter:
+        with meter.window():
+            gpu.run(Work(6.0))
+        gpu.run(Work(3.0, watts=90.0))
+        meter._read_energy()  # a thread that has not ended yet
+        found = meter.count(6, 6.0)
+    assert found is not None and found.power_watts == pytest.approx(600, rel=0.02)
+
+
+def test_a_slow_reading_of_the_counters_does_not_cost_the_energy(gpu: FakeNvml) -> None:
+    """20 ms for each: the last reading of the energy is as late."""
+    gpu.call_s = 0.02
+    with Meter(Gpu()) as meter:
+        with meter.window():
+            gpu.run(Work(6.0))
+        found = meter.count(6, 6.0)
+    assert found is not None and found.power_watts == pytest.approx(600, rel=0.02)
+
+
 # ---- energy ----------------------------------------------------------------------------------------------------------
 
 
@@ -128,6 +207,9 @@ def test_power_is_taken_between_two_updates() -> None:
     # Updates between 0.098 and 0.1 s and between 0.498 and 0.5 s: 240 J in 0.4 s.
     often = readings((0, 50), (0.098, 50), (0.1, 110), (0.3, 230), (0.498, 290), (0.5, 350), (0.55, 350))
     assert power(often) == pytest.approx(600)
+    # At 0.1 s, give or take 1 ms, and at 0.5 s, give or take 10: 11 ms of 0.4 s are 2.75 %.
+    seldom = readings((0, 50), (0.099, 50), (0.101, 110), (0.49, 110), (0.51, 350))
+    assert power(seldom) == pytest.approx(600)
 
 
 @pytest.mark.parametrize(
@@ -326,6 +408,15 @@ def test_the_device_is_found_by_its_uuid(
     api = SimpleNamespace(nvmlDeviceGetHandleByUUID=by_uuid, NVMLError=NvmlError)
     assert nvml.handle_of(api, 0) == asked[-1]
     assert seen == asked
+
+
+@pytest.mark.parametrize(("current", "pending"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_a_gpu_that_will_be_divided_is_not_yet(current: int, pending: int) -> None:
+    """NVML answers with the mode of now and the one after the next reset."""
+    from proftrack.capture import nvml
+
+    api = SimpleNamespace(nvmlDeviceGetMigMode=lambda handle: [current, pending])
+    assert nvml.is_divided(api, "handle") == bool(current)
 
 
 def test_in_a_container_one_of_the_hosts_processes_is_this_one() -> None:
@@ -636,13 +727,46 @@ def test_each_load_gives_the_units_that_it_is_for(gpu: FakeNvml, loads: list[str
 
 
 def test_the_better_window_counts(gpu: FakeNvml, loads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    windows = iter([{"dram": 0.81, "fp32": 0.1}, None, None, {"dram": 0.85}])
+    windows = iter([{"dram": 0.81, "fp32": 0.1}, None, None, {"dram": 0.85}, {"dram": 0.82}, {"dram": 0.84}])
     found: list[Any] = [None if w is None else Counters(source="gpm", window_s=0.4, shares=w) for w in windows]
     monkeypatch.setattr(reachable, "count", lambda *_: found.pop(0))
     load = reachable.Load(("dram", "fp32"), lambda device: lambda: None)
     with Meter(Gpu()) as meter:
         assert reachable._reached(Gpu(), meter, load) == {"dram": 0.81}
         assert reachable._reached(Gpu(), meter, load) == {"dram": 0.85}
+        assert reachable._reached(Gpu(), meter, load) == {"dram": 0.84}
+
+
+@pytest.mark.parametrize("error", [RuntimeError("CUDA out of memory"), AttributeError("_int_mm")])
+def test_a_load_that_cannot_be_made_reaches_nothing(gpu: FakeNvml, loads: list[str], error: Exception) -> None:
+    def make(device: Any) -> Any:
+        raise error
+
+    with Meter(Gpu()) as meter:
+        assert reachable._reached(Gpu(), meter, reachable.Load(("imma",), make)) == {}
+
+
+def test_idle_companions_on_the_gpu_do_not_keep_from_measuring(gpu: FakeNvml, loads: list[str]) -> None:
+    gpu.others = 2
+    assert reachable.with_reached(Gpu(), ["bfloat16"], KNOWN, companions=1) is KNOWN
+    assert loads == []
+    assert reachable.with_reached(Gpu(), ["bfloat16"], KNOWN, companions=2).reachable["dram"] == pytest.approx(0.85)
+
+
+def test_float32_is_not_loaded_in_tf32(gpu: FakeNvml, loads: list[str]) -> None:
+    """It would load the tensor cores."""
+    seen: list[str] = []
+
+    def step() -> None:
+        seen.append(compat.float32_products())
+        gpu.run(Work(0.05, FP32_UTIL=76.0))
+
+    with compat.products_in("tf32"), Meter(Gpu()) as meter:
+        assert reachable._reached(Gpu(), meter, reachable.Load(("fp32",), lambda _: step)) == {
+            "fp32": pytest.approx(0.76)
+        }
+        assert compat.float32_products() == "tf32"
+    assert set(seen) == {"ieee"}
 
 
 def test_a_device_that_fails_is_not_copied_on_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -168,6 +170,30 @@ def test_what_is_ignored_does_not_count() -> None:
     assert waits.lap_us() == 5
 
 
+def test_what_is_ignored_ends_with_the_outermost() -> None:
+    clock = Clock()
+    with InputWaits(clock) as waits:
+        with waits.ignored():
+            with waits.ignored():
+                clock.microseconds(1)
+            assert list(loader(3, 4, clock=clock)) == [3, 4]
+        with waits.waiting(), waits.ignored():
+            clock.microseconds(6)
+        assert list(loader(5, clock=clock)) == [5]
+    assert (waits.lap_us(), waits.calls) == (11, 4)  # what waits, the iterator, one batch, the end
+
+
+def test_a_loader_is_not_kept_alive() -> None:
+    """With its workers."""
+    with InputWaits(Clock()) as waits:
+        batches = iter(loader(3, 4, clock=Clock()))
+        next(batches)
+        gone = weakref.ref(batches)
+        del batches
+    gc.collect()
+    assert (gone(), waits.calls) == (None, 2)
+
+
 def test_whoever_replaces_the_methods_meanwhile_keeps_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, iterator = Clock(), dataloader._BaseDataLoaderIter
     original = iterator.__next__
@@ -195,6 +221,29 @@ def test_a_marked_iterable_counts() -> None:
         with proftrack.loading():
             clock.microseconds(6)
     assert waits.lap_us() == 18
+
+
+def test_what_is_marked_is_the_innermosts_and_nobodys_afterwards() -> None:
+    clock = Clock()
+    with InputWaits(clock) as outer:
+        with InputWaits(clock) as inner, proftrack.loading():
+            clock.microseconds(3)
+        with proftrack.loading():
+            clock.microseconds(4)
+    with proftrack.loading():
+        clock.microseconds(5)
+    assert (inner.lap_us(), outer.lap_us()) == (3, 4)
+
+
+def test_what_is_marked_and_fails_counts() -> None:
+    clock = Clock()
+    with InputWaits(clock) as waits:
+        with pytest.raises(KeyError), proftrack.loading():
+            clock.microseconds(4)
+            raise KeyError
+        with proftrack.loading():
+            clock.microseconds(5)
+    assert (waits.lap_us(), waits.calls) == (9, 2)
 
 
 def test_a_marked_iterable_is_still_what_it_was() -> None:

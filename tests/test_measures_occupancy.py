@@ -113,6 +113,9 @@ def test_volta_has_larger_units_of_shared_memory_and_reserves_none() -> None:
     assert found.limited_by == ["shared memory"]
     found = occupancy(V100, launch(800, 128, 32, 32768 + 1))  # up to 33024: 2
     assert found and found.blocks_per_sm == 2
+    # 8832 is 69 times 128, but up to 8960 in units of 256: 98304 // 8960 = 10, not 11. Registers and warps allow 16.
+    found = occupancy(V100, launch(800, 128, 32, 8832))
+    assert found and (found.blocks_per_sm, found.limited_by) == (10, ["shared memory"])
 
 
 @pytest.mark.parametrize(
@@ -403,6 +406,23 @@ def test_the_sentence_names_the_busiest_kernels_and_what_limits_them() -> None:
         "small, 30% of the time, at most 25% (its grid is 0.25 waves); "
         "tail, 6% of the time, at most 100%, and 43% of the places in its 1.1 waves stay empty."
     )
+
+
+def test_a_kernel_with_grids_of_both_kinds_and_one_that_is_not_worth_a_word() -> None:
+    # 128 threads of 32 registers fill all 64 warps, 16 blocks on 132 multiprocessors: 21120 are ten waves, 528 a
+    # quarter of one. 90 us at 1 and 60 at 0.25: 0.7 of 150. `rare` has 4 of 154 us.
+    full, part = launch(21120, 128, 32, 0), launch(528, 128, 32, 0)
+    found = kernels(("mixed", 90, full), ("mixed", 60, part), ("rare", 4, part))
+    assert filling(found) == (
+        "Launches can fill at most 69% of the GPU's room for warps (derived, not measured): "
+        "mixed, 97% of the time, at most 70% (some of its grids are under a wave)."
+    )
+    # Nor has any launch the 4.15 waves of the mean.
+    mostly_small = kernels(("mixed", 40, full), ("mixed", 60, part))
+    assert mostly_small[0].occupancy is not None and mostly_small[0].occupancy.waves == pytest.approx(4.15)
+    said = filling(mostly_small)
+    assert said is not None
+    assert said.endswith("mixed, 100% of the time, at most 55% (some of its grids are under a wave).")
 
 
 def test_no_sentence_where_too_little_is_known() -> None:

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import stat
+import subprocess
+import sys
 import threading
 import time
 from itertools import pairwise
@@ -83,6 +85,20 @@ def test_the_variable_comes_before_the_path_and_the_path_before_cuda(
     assert ncu.find_ncu() is None
 
 
+def test_of_several_installed_versions_the_newest_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for version in ("2024.1.0", "2025.3.1", "2023.2.0"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "ncu").touch(0o755)
+    monkeypatch.delenv(ncu.VARIABLE, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(ncu, "_PLACES", (f"{tmp_path}/*/ncu",))
+    assert ncu.find_ncu() == tmp_path / "2025.3.1" / "ncu"
+
+
+def test_a_grid_has_as_many_blocks_as_its_sides_give() -> None:
+    assert [ncu._blocks(text) for text in ("(2, 66, 1)", "(132, 1, 1)", "")] == [132, 132, None]
+
+
 def test_a_variable_that_names_no_program_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(ncu.VARIABLE, str(tmp_path / "missing"))
     with pytest.raises(UsageError, match="not an executable file"):
@@ -157,6 +173,27 @@ def test_units_are_those_of_the_second_row() -> None:
     figures = {**named(PRODUCT), "gpu__time_duration.sum": "1.5", "dram__bytes.sum": "2,000.5"}
     [launch] = ncu.parse(fake_ncu.table([("k", figures)], units=units)).launches
     assert (launch.counters.duration_us, launch.counters.dram_bytes) == (1500.0, 2_000_500_000)
+
+
+@pytest.mark.parametrize(
+    ("units", "microseconds"),
+    [("ns nsecond", 0.002), ("us usecond", 2), ("ms msecond", 2000), ("s second", 2e6)],
+)
+def test_units_of_time(units: str, microseconds: float) -> None:
+    figures = {**named(PRODUCT), "gpu__time_duration.sum": "2"}
+    for unit in units.split():
+        given = {**fake_ncu.UNITS, "gpu__time_duration.sum": unit}
+        [launch] = ncu.parse(fake_ncu.table([("k", figures)], units=given)).launches
+        assert launch.counters.duration_us == pytest.approx(microseconds)
+
+
+@pytest.mark.parametrize(
+    ("unit", "size"), [("byte", 2), ("Kbyte", 2000), ("Mbyte", 2e6), ("Gbyte", 2e9), ("Tbyte", 2e12)]
+)
+def test_units_of_size(unit: str, size: float) -> None:
+    units = {**fake_ncu.UNITS, "dram__bytes.sum": unit}
+    [launch] = ncu.parse(fake_ncu.table([("k", {**named(PRODUCT), "dram__bytes.sum": "2"})], units=units)).launches
+    assert launch.counters.dram_bytes == size
 
 
 def test_figures_that_do_not_exist_are_absent_and_shares_are_at_most_one() -> None:
@@ -245,6 +282,13 @@ def test_a_metric_that_the_gpu_lacks_is_left_out(fake: Ncu, experiment: Experime
     assert set(first) - set(second) == {missing}
 
 
+def test_what_is_printed_without_a_metric_is_not_asked_for_again(fake: Ncu, experiment: Experiment) -> None:
+    missing = "sm__pipe_fp64_cycles_active.avg.pct_of_peak_sustained_elapsed"
+    fake.plan(f"==ERROR== Failed to find metric {missing}\n" + fake_ncu.table([("nvjet", named(PRODUCT))]))
+    assert len(replaying.replay(experiment, NVJET).launches) == 1
+    assert len(fake.calls) == 1
+
+
 def test_a_missing_metric_may_be_named_as_a_pattern() -> None:
     output = ncu.Output([], [r"Failed to find metric regex:^dram__bytes\.(sum|min|max|avg|pct|ratio|max_rate)$"])
     assert ncu.unknown_metrics(output, ncu.METRICS) == ["dram__bytes.sum"]
@@ -325,9 +369,8 @@ def test_a_program_that_cannot_be_started(experiment: Experiment, fake: Ncu) -> 
     assert "Exec format error" in str(replaying.replay(experiment, NVJET).about.problem)
 
 
-def limited(experiment: Experiment, seconds: float) -> Experiment:
-    """With less time than the command line allows."""
-    return structs.replace(experiment, timing=structs.replace(experiment.timing, ncu_seconds=seconds))
+def log_of(call: list[str]) -> Path:
+    return Path(call[call.index("--log-file") + 1])
 
 
 def are_gone(pids: list[int]) -> bool:
@@ -339,12 +382,45 @@ def are_gone(pids: list[int]) -> bool:
     return False
 
 
-def test_when_the_time_is_up_all_of_its_processes_are_killed(fake: Ncu, experiment: Experiment) -> None:
+def test_when_the_time_is_up_all_of_its_processes_are_killed(
+    fake: Ncu, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time is up once it hangs, however long it took to start."""
     fake.plan(state={"stage": "run the first step"}, hangs=True)
-    replayed = replaying.replay(limited(experiment, 1.5), NVJET)
-    assert "there were only 1.5 s (timing.ncu_seconds) to run the first step" in str(replayed.about.problem)
+
+    def out_of_time(self: Any, timeout: float) -> int:
+        assert 0 < timeout < 60  # what the version took is gone
+        until = time.monotonic() + 20
+        while not (fake.calls and log_of(fake.calls[0]).exists()) and time.monotonic() < until:
+            time.sleep(0.02)
+        monkeypatch.undo()
+        raise subprocess.TimeoutExpired("ncu", timeout)
+
+    monkeypatch.setattr("subprocess.Popen.wait", out_of_time)
+    monkeypatch.setattr(ncu, "title", lambda _: "ncu")  # which waits for a process of its own
+    replayed = replaying.replay(experiment, NVJET)
+    assert "there were only 60 s (timing.ncu_seconds) to run the first step" in str(replayed.about.problem)
     assert len(fake.pids) == 2
     assert are_gone(fake.pids)
+
+
+def test_the_steps_process_knows_when_to_end(fake: Ncu, experiment: Experiment) -> None:
+    """Of 60 s from the epoch's second 1000 on 48 for the step, 57 in all; ncu's own time has been up for long."""
+    folder = fake.path.parent
+    assert replaying._call(fake.path, experiment, NVJET, ncu.METRICS, folder, 1000.0).code is None
+    request = msgspec.json.decode((folder / "request.json").read_bytes())
+    assert (request["started"], request["stop_at"], request["end_at"]) == (1000.0, 1048.0, 1057.0)
+
+
+def test_the_steps_process_has_no_run_of_mlflow_to_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_RUN_ID", "1234")
+    monkeypatch.setenv("ZORP", "5")
+    names = [*ncu.ENVIRONMENT, "ZORP", "MLFLOW_RUN_ID"]
+    code = f"import os; print(*(os.environ.get(name) for name in {names}))"
+    with (tmp_path / "out").open("w+") as file, replaying._running([sys.executable, "-c", code], file.fileno()) as it:
+        assert it.wait() == 0
+        file.seek(0)
+        assert file.read().split() == [*ncu.ENVIRONMENT.values(), "5", "None"]
 
 
 def test_an_interruption_kills_them_too(fake: Ncu, experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -554,6 +630,9 @@ def test_kernels_that_were_not_launched_again_are_named(tmp_path: Path) -> None:
     record = join(tmp_path, two_products(), replayed(("gemm", counted(10))), ["gemm", "add"])
     assert record.replay is not None
     assert record.replay.problem == "The step that was replayed launched none of these: add."
+    record = join(tmp_path, two_products(), replayed(("gemm", counted(10))), ["gemm", *"abcde"])
+    assert record.replay is not None
+    assert record.replay.problem == "The step that was replayed launched none of these: a, b, c and 2 more."
 
 
 def test_a_graphs_kernels_join_in_the_order_in_which_they_run(tmp_path: Path) -> None:
@@ -586,14 +665,22 @@ def test_the_largest_kernels_are_chosen_without_copies_and_collectives(tmp_path:
     assert joining.plan(analysis, 1, 60).selection == Selection(["large"], None)
 
 
-def many(shapes: list[list[list[int]]], *, name: str = "gemm", grids: list[int] | None = None) -> TraceBuilder:
-    """One step with a launch of 10 us for each of these shapes."""
+def many(
+    shapes: list[list[list[int]]],
+    *,
+    name: str = "gemm",
+    grids: list[int] | None = None,
+    times: list[float] | None = None,
+) -> TraceBuilder:
+    """One step with a launch for each of these shapes, of 10 us if `times` does not say."""
     trace = TraceBuilder().step(0, at=0, dur=100.0 * len(shapes) + 100)
     for index, each in enumerate(shapes):
         at = 50.0 + 100 * index
         trace.op("aten::mm", at=at, dur=20, Input_Dims=each)
         blocks = grids[index] if grids else 1000
-        trace.work(1 + index, launch=at + 2, at=at + 30, dur=10, name=name, grid=[blocks, 1, 1])
+        trace.work(
+            1 + index, launch=at + 2, at=at + 30, dur=times[index] if times else 10, name=name, grid=[blocks, 1, 1]
+        )
     return trace
 
 
@@ -605,6 +692,30 @@ def test_if_there_is_no_time_for_all_each_operator_and_shapes_comes_first(tmp_pa
     assert joining.plan(analysis, 1, 2.5 * a_launch).selection.numbers == [1, 21]
     assert joining.plan(analysis, 1, 4.5 * a_launch).selection.numbers == [1, 2, 3, 21]
     assert joining.plan(analysis, 1, 30.5 * a_launch).selection.numbers is None
+
+
+def test_what_takes_longest_comes_first(tmp_path: Path) -> None:
+    """Two launches of 10 us of one shape, one of 50 us of another."""
+    trace = many([WIDE, TALL, TALL, [[16, 512], [512, 16]]], times=[10, 10, 10, 50])
+    analysis = analyze_trace(trace.write(tmp_path / "trace.json"))
+    assert joining.plan(analysis, 1, 2.5 * joining.LAUNCH_SECONDS).selection.numbers == [1, 4]
+
+
+def test_launches_join_those_of_a_typical_step(tmp_path: Path) -> None:
+    """The first step takes ten times as long, and begins with another shape."""
+    trace, at = TraceBuilder(), 0.0
+    for number in range(5):
+        dur = 5000 if number == 0 else 500
+        trace.step(number, at=at, dur=dur)
+        for index, shapes in enumerate([TALL, WIDE] if number == 0 else [WIDE, TALL]):
+            begin = at + 50 + 100 * index
+            trace.op("aten::mm", at=begin, dur=20, Input_Dims=shapes)
+            trace.work(1 + 2 * number + index, launch=begin + 2, at=begin + 30, dur=60, name="gemm")
+        at += dur
+    record = join(tmp_path, trace, replayed(("gemm", counted(10)), ("gemm", counted(30))), ["gemm"])
+    assert [step.outlier is not None for step in record.per_step] == [True] + [False] * 4
+    by_shapes = {site.shapes: site.counters for site in record.sites}
+    assert by_shapes == {"[[8,512],[512,8]]": counted(10), "[[512,8],[8,512]]": counted(30)}
 
 
 def test_the_same_numbers_are_taken_of_each_kernel_and_all_of_them_are_paid_for(tmp_path: Path) -> None:
@@ -667,6 +778,14 @@ def test_modules_around_the_launches(tmp_path: Path) -> None:
         "aten::mm [[8,512],[512,8]] in Linear_0",
         "aten::mm [[512,8],[8,512]] in MLP_0",
     ]
+
+
+def test_the_module_with_most_time_comes_first(tmp_path: Path) -> None:
+    """One launch of 50 us in one module, two of 10 us in another."""
+    trace = many([WIDE] * 3, times=[50, 10, 10])
+    trace.python("nn.Module: Linear_0", at=45, dur=60).python("nn.Module: Linear_1", at=140, dur=150)
+    record = join(tmp_path, trace, replayed(*[("gemm", counted(10))] * 3), ["gemm"])
+    assert [site.modules for site in record.sites] == [["Linear_0", "Linear_1"]]
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

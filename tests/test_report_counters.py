@@ -55,6 +55,15 @@ def test_the_most_used_unit_comes_first_whatever_it_is_a_share_of() -> None:
     assert counters.sentences(record)[0] == ("While the GPU is busy: integer 82.0 % of peak; DRAM 27.1 % of reachable.")
 
 
+def test_a_gpu_is_not_busy_for_longer_than_the_step() -> None:
+    """B = 125 of T = 100 us by two clocks: a unit's use while the GPU is busy is not under what was counted."""
+    record = with_counters(125, shares={"dram": 0.68, "tensor": 0.0})
+    assert record.counted_busy_fraction == 1.0
+    assert counters.sentences(record)[0] == "While the GPU is busy: DRAM 80.0 % of reachable."
+    (dram, *_) = counters._table(record).rows
+    assert [cell.text for cell in dram] == ["DRAM", "68.0 %", "68.0 %", "85.0 %", "80.0 %"]
+
+
 def test_units_that_hardly_work_are_not_named() -> None:
     record = with_counters(100, shares={"sm_active": 0.9, "dram": 0.02, "tensor": 0.01})
     assert counters.sentences(record)[0] == "While the GPU is busy, neither DRAM nor a pipe reaches 3 %."

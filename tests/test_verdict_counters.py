@@ -12,6 +12,7 @@ from msgspec import structs
 from traces import TraceBuilder
 
 from proftrack.measures import Measures, combine, measure
+from proftrack.measures.counted import Counted
 from proftrack.record.ceilings import Ceilings, StepWork
 from proftrack.record.counters import PIPES, Counters, Unit
 from proftrack.record.timing import Timing
@@ -20,6 +21,7 @@ from proftrack.verdict.context import Context
 from proftrack.verdict.judge import judge
 from proftrack.verdict.rules import StepFacts, gpu_regime, regime, ruling
 from proftrack.verdict.thresholds import THRESHOLDS
+from proftrack.verdict.unfilled import look_at
 from proftrack.verdict.units import use_of
 
 REACHABLE: dict[Unit, float] = {"tensor": 0.91, "dram": 0.85, "fp32": 0.76}
@@ -228,6 +230,10 @@ def test_from_a_tenth_of_copies_and_collectives_on_counters_do_not_judge() -> No
             transfer=transfer,
             communication=communication,
         )
+        assert regime(given, THRESHOLDS) == expected
+    # A tenth of B, not of T: 8 and 7.9 of 80.
+    for transfer, expected in ((8, "compute-bound"), (7.9, "memory-bound")):
+        given = facts(100, 80, counted=counted, arithmetic=80 - transfer, transfer=transfer)
         assert regime(given, THRESHOLDS) == expected
     trace = kernels(("gemm", 800), ("ncclDevKernel_AllReduce_Sum", 200))
     verdict = judged(trace, counted)
@@ -443,6 +449,32 @@ def test_each_part_of_the_tensor_pipe_has_its_own_reachable_value() -> None:
     assert structs.replace(both, reachable={}).reach("tensor") is None
 
 
+def test_from_nine_tenths_of_what_is_reachable_on_only_less_helps() -> None:
+    for share, said in ((0.9, "DRAM at 90% of what a copy reaches: only fewer"), (0.89, "gain at most 1.1x; beyond")):
+        verdict = judged(kernels(("softmax_warp", 1000)), counters(tensor=2, dram=share * 85))
+        assert any(said in advice for advice in verdict.advice), share
+
+
+@pytest.mark.parametrize(
+    ("name", "busy", "said"),
+    [
+        ("gemm", 600, "The products run in float32 without tensor cores"),
+        ("gemm", 400, "Tensor cores do not help"),
+        ("zorp", 600, "If the kernels compute products"),
+        ("zorp", 400, "Tensor cores do not help"),
+    ],
+)
+def test_what_most_of_the_time_is_spent_in_says_whether_tensor_cores_help(name: str, busy: float, said: str) -> None:
+    trace = kernels((name, busy), ("vectorized_elementwise_kernel", 1000 - busy))
+    assert said in texts(judged(trace, counters(fp32=70, dram=5)))
+
+
+def test_kernels_take_turns_only_if_each_kind_has_a_fifth_of_the_time() -> None:
+    for moving, turns in ((200, True), (190, False)):
+        verdict = judged(kernels(("gemm", 1000 - moving), ("softmax_warp", moving)), counters(tensor=33, dram=39))
+        assert ("take turns" in texts(verdict)) == turns
+
+
 def test_integer_arithmetic_is_named_and_narrower_types_do_not_help() -> None:
     verdict = judged(
         kernels(("EmbeddingBag_updateOutputKernel_sum_mean", 1000)), counters(tensor=0, dram=23, integer=82)
@@ -518,6 +550,57 @@ def test_small_grids_and_short_kernels_have_their_own_sentences() -> None:
     assert "200 kernels per step take 4.9 us each" in said
     assert "multiprocessors are at work" not in said  # the warps on them were not counted
     assert "most of it in kernels too small to fill the GPU, and no unit is near its limit" in verdict.summary
+
+
+@pytest.mark.parametrize(
+    ("occupancy", "said"), [(12, []), (9, ["Multiprocessors at work hold 20% of the warps that fit (occupancy)"])]
+)
+def test_multiprocessors_and_their_warps_are_those_of_the_busy_time(occupancy: float, said: list[str]) -> None:
+    """B is 60 of 100: 45 % active are 75 % of it; warps of 12 and 9 % are 20 and 15 %, a quarter of 75 is 18.75 %."""
+    given = facts(100, 60, counted=counters(sm_active=45, occupancy=occupancy))
+    found = look_at(kernels(("zorp", 600)).measures(), given)[:-1]
+    assert found[0].startswith("75% of the multiprocessors are at work on average while the GPU is busy")
+    assert [text.split(":")[0] for text in found[1:]] == said
+
+
+def grids(*launches: tuple[str, float, int]) -> TraceBuilder:
+    """A step of kernels: name, time, blocks. The GPU has 100 multiprocessors."""
+    trace, at = TraceBuilder().step(0, at=0, dur=1000), 5.0
+    for number, (name, busy, blocks) in enumerate(launches, 1):
+        trace.work(number, launch=number, at=at, dur=busy, name=name, grid=[blocks, 1, 1])
+        at += busy
+    return trace
+
+
+def test_small_grids_are_named_from_three_tenths_on_by_their_own_time() -> None:
+    """`zorp` takes longer, but most of it in large grids."""
+    launches = [("zorp", 100, 8), ("zorp", 400, 1000), ("blub", 200, 8)]
+    found = look_at(grids(*launches, ("gemm", 300, 1000)).measures(), facts(1000, 1000))
+    assert found[0].startswith(
+        "30% of the GPU's time is in launches whose grids leave over half of it empty, most of all blub (8 blocks)"
+    )
+    found = look_at(grids(*launches, ("gemm", 320, 1000)).measures(), facts(1020, 1020))
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(("count", "us", "said"), [(20, 10, True), (19, 10, False), (20, 10.5, False)])
+def test_twenty_kernels_of_up_to_10_us_are_many_short_ones(count: int, us: float, said: bool) -> None:
+    """However long the step is: it is the time that they take."""
+    trace = kernels(*[("zorp", us)] * count, grid=[1000, 1, 1])
+    found = look_at(trace.measures(), facts(1000, count * us))
+    assert any(f"{count} kernels per step take" in text for text in found) == said
+
+
+@pytest.mark.parametrize(("registers", "said"), [(255, True), (32, False)])
+def test_launches_that_cannot_fill_half_of_the_gpu_are_named(registers: int, said: bool) -> None:
+    """255 registers are 8192 for a warp: 8 warps, 2 blocks of 4, an eighth of 64. 32 are 1024: 64 warps."""
+    device = {"id": 0, "computeMajor": 9, "computeMinor": 0, "warpSize": 32, "numSms": 132}
+    device |= {"maxThreadsPerMultiprocessor": 2048, "regsPerMultiprocessor": 65536}
+    launch = {"registers per thread": registers, "shared memory": 0, "block": [128, 1, 1], "grid": [21120, 1, 1]}
+    trace = kernels(("zorp", 900), **launch).member(deviceProperties=[{**device, "sharedMemPerMultiprocessor": 233472}])
+    found = look_at(trace.measures(), facts(1000, 900))
+    assert any("Launches can fill at most 12% of the GPU's room for warps" in text for text in found) == said
+    assert len(found) == 1 + said
 
 
 def test_doubts_about_names_are_none_where_counters_decide_and_stay_where_names_do() -> None:
@@ -621,15 +704,25 @@ def test_within_twofold_of_the_ridge_it_is_medium(n: int, expected: str, confide
     assert all("within 2x of the ridge" in reason for reason in verdict.reasons)
 
 
-@pytest.mark.parametrize(("rest", "confidence"), [(180, "high"), (200, "medium")])
+@pytest.mark.parametrize(("rest", "confidence"), [(180, "high"), (190, "high"), (200, "medium")])
 def test_over_a_fifth_of_uncounted_work_is_judged_by_names(rest: float, confidence: str) -> None:
-    """770 of 950 counted are 81 %, 750 are 79 %."""
+    """770 of 950 counted are 81 %, 760 are 80, 750 are 79 %."""
     verdict = by_work(products(busy=950 - rest, rest=rest), needing(400))
     assert (verdict.regime, verdict.confidence) == ("compute-bound", confidence)
     expected = (
         [] if confidence == "high" else ["21% of the busy time is in kernels whose FLOPs and bytes are not known"]
     )
     assert [reason.split(":")[0] for reason in verdict.reasons] == expected
+
+
+def test_copies_to_the_host_are_known() -> None:
+    """Of 950 us 700 are counted and 90 a copy, together 83 %; without it they would be 74."""
+    trace = products(busy=700, rest=160)
+    for i in range(3):
+        trace.launch(at=1000 * i + 20, correlation=100 + i, name="cudaMemcpyAsync")
+        trace.memcpy("Memcpy DtoH (Device -> Pinned)", at=1000 * i + 870, dur=90, correlation=100 + i)
+    verdict = by_work(trace, needing(400))
+    assert (verdict.regime, verdict.confidence, verdict.reasons) == ("compute-bound", "high", [])
 
 
 def test_without_ceilings_only_an_intensity_beyond_every_ridge_is_sure() -> None:
@@ -640,6 +733,14 @@ def test_without_ceilings_only_an_intensity_beyond_every_ridge_is_sure() -> None
     # float8: twice the rate; 4096 does 2 n^3 / 3 n^2 = 2731 a byte, 2048 does 1365, under 2 x 860
     assert by_work(products(dtype="c10::Float8_e4m3fn"), None).confidence == "high"
     assert by_work(products(n=2048, dtype="c10::Float8_e4m3fn"), None).confidence == "medium"
+
+
+def test_without_ceilings_float64_may_have_a_ridge_of_one_half() -> None:
+    """36 in float32 does 6 FLOPs a byte, under half of every ridge; in float64 it does 3, over that of some GPUs."""
+    single, double = (by_work(products(n=36, dtype=dtype), None) for dtype in ("float", "double"))
+    assert (single.regime, single.confidence, single.reasons) == ("memory-bound", "high", [])
+    assert (double.regime, double.confidence) == ("memory-bound", "medium")
+    assert "within 2x of the ridge" in double.reasons[0]
 
 
 def test_work_whose_sum_points_the_other_way_is_doubted() -> None:
@@ -704,6 +805,22 @@ def test_copies_within_the_device_are_counted_by_what_they_move() -> None:
     assert measures.counted.busy_us == pytest.approx(3 * 950)
     assert measures.counted.copied_us == pytest.approx(3 * 250)
     assert by_work(trace, needing(240)).confidence == "high"  # 700 us of products are 2.9 times that
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "limit"),
+    [
+        (200, 900, "arithmetic"),  # twice the bytes' time whatever the ridge
+        (199, 900, None),
+        (199, 199, None),
+        (1, 51, None),  # by the lowest ridge it is within twofold
+        (1, 50, "bandwidth"),
+        (0, 0, "bandwidth"),
+    ],
+)
+def test_a_limit_holds_for_every_ridge_that_is_possible(least: float, most: float, limit: str | None) -> None:
+    assert Counted(bytes=100, least=least, most=most).limit(2) == limit
+    assert Counted().limit(2) is None
 
 
 def test_cycles_add_their_counted_work() -> None:

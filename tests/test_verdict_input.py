@@ -312,6 +312,8 @@ def test_only_the_threads_that_run_steps_get_data() -> None:
     measures = trace.measures()
     assert measures.loading is not None
     assert (measures.loading.timed_us, measures.loading.workers) == (400, True)
+    before = fed_by(100).region(WORKERS, at=100, dur=300).measures().loading  # and nothing else than in the steps
+    assert before is not None and before.timed_us == 400
     assert TraceBuilder().step(0, at=0, dur=10).measures().loading is None
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from proftrack.capture import compat
+from proftrack.capture import compat, step_work
 from proftrack.capture.device import CpuDevice
 from proftrack.capture.op_flops import pairs
 from proftrack.capture.step_work import CapturedGraphs, count_step
@@ -192,6 +192,9 @@ def test_the_same_step_has_the_same_work_however_it_is_run(case: str) -> None:
 def test_types_of_products() -> None:
     assert work_of(CASES["int8"][0]).dtypes == ["int8"]
     assert work_of(CASES["float8"][0]).flops_by_dtype == {"float8_e4m3fn": 2 * 32 * 64 * 32}
+    wide = torch.ones(32, 64).to(torch.float8_e5m2)  # the two kinds of float8 have one rate
+    gradient = work_of(lambda: torch._scaled_mm(wide, FLOAT8.t(), ONE, ONE, out_dtype=torch.bfloat16))
+    assert gradient.flops_by_dtype == {"float8_e4m3fn": 2 * 32 * 64 * 32}
     z = torch.ones(4, 4, dtype=torch.complex64)
     assert work_of(lambda: z @ z).flops_by_dtype == {"float32": 4 * 2 * 64}  # four real products each
     whole = torch.ones(4, 4, dtype=torch.int64)
@@ -199,11 +202,31 @@ def test_types_of_products() -> None:
     assert (work.flops_by_dtype, work.uncounted_ops) == ({}, ["aten.mm"])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "tf32", "rate"),
+    [("float32", True, "tfloat32"), ("float32", False, "float32"), ("bfloat16", True, "bfloat16")],
+)
+def test_a_gpu_convolves_float32_in_tf32_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, tf32: bool, rate: str
+) -> None:
+    monkeypatch.setattr(step_work, "tensors_in", lambda _: [SimpleNamespace(is_cuda=True)])
+    monkeypatch.setattr(compat, "convolutions_in_tf32", lambda: tf32)
+    for name in ("convolution", "cudnn_convolution", "convolution_backward", "_cudnn_rnn"):
+        assert step_work._rated(name, dtype, ()) == rate
+    assert step_work._rated("mm", dtype, ()) == dtype
+
+
 def test_gradients_need_twice_the_forward() -> None:
     weight = torch.ones(8, 1, 3, 3, requires_grad=True)  # each channel for itself
     image = IMAGE.clone().requires_grad_()
     work = work_of(lambda: F.conv2d(image, weight, groups=8).sum().backward())
     assert work.flops == 3 * 2 * 2 * 800 * 9
+    bias = torch.ones(8, requires_grad=True)  # its gradient is a sum
+    assert work_of(lambda: F.conv2d(image, weight, bias, groups=8).sum().backward()).flops == work.flops
+    # Transposed: each of 30 input elements meets 4 x 2 weights; the output has 80 elements.
+    short, kernel = torch.ones(2, 3, 5, requires_grad=True), torch.ones(3, 4, 2, requires_grad=True)
+    work = work_of(lambda: F.conv_transpose1d(short, kernel, stride=2).sum().backward())
+    assert work.flops == 3 * 2 * 30 * 8
     q, k, v = (Q.clone().requires_grad_() for _ in range(3))
     work = work_of(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward())
     assert work.flops == 2 * 8 * 136 * (16 + 5 * 8)
@@ -276,6 +299,19 @@ def test_products_of_groups(a: tuple[int, ...], b: tuple[int, ...], offsets: boo
     assert flops_of(operator, (torch.ones(a), torch.ones(b), ends), {}, None) == flops
 
 
+def test_products_of_packed_elements() -> None:
+    """Two float4 values in a byte; of a semi-structured matrix the half that is stored."""
+    from proftrack.capture.op_flops import flops_of
+
+    if hasattr(torch, "float4_e2m1fn_x2"):
+        a, b = torch.empty(32, 24, dtype=torch.float4_e2m1fn_x2), torch.empty(24, 16, dtype=torch.float4_e2m1fn_x2)
+        call = (a, b, torch.ones(1), torch.ones(1))
+        assert flops_of(torch.ops.aten._scaled_mm.default, call, {}, None) == 2 * 32 * 48 * 16
+    stored, rest, dense = torch.ones(32, 24), torch.ones(32, 3), torch.ones(48, 16)
+    found = flops_of(torch.ops.aten._sparse_semi_structured_mm.default, (stored, rest, dense), {}, None)
+    assert found == 2 * 32 * 24 * 16
+
+
 def test_packed_sequences_have_their_own_lengths() -> None:
     from proftrack.capture.op_flops import flops_of
 
@@ -283,6 +319,73 @@ def test_packed_sequences_have_their_own_lengths() -> None:
     operator = torch.ops.aten._flash_attention_forward.default
     found = flops_of(operator, (q, q, q, ends, ends, 4, 4, 0.0, True, False), {}, None)
     assert found == 2 * 2 * (6 + 10) * 16  # 3 x 4 / 2 and 4 x 5 / 2 pairs in 2 heads
+
+
+FLASH, EFFICIENT = torch.ops.aten._flash_attention_forward.default, torch.ops.aten._efficient_attention_forward.default
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes", "rest", "named", "wanted"),
+    [
+        # [B, S, H, D]: 3 queries at the last 3 of 5 keys see 3, 4 and 5 of them; products of 8 twice.
+        (FLASH, [(1, 3, 1, 8), (1, 5, 1, 8), (1, 5, 1, 8)], (None, None, 3, 5, 0.0, True, False), {}, 12 * 16),
+        # Of 10 keys 4 and 7 are used, by 3 queries each.
+        (
+            FLASH,
+            [(2, 3, 1, 8), (2, 10, 1, 8), (2, 10, 1, 8)],
+            (None, None, 3, 10, 0.0, False, False),
+            {"seqused_k": torch.tensor([4, 7])},
+            33 * 16,
+        ),
+        (
+            EFFICIENT,
+            [(2, 3, 1, 8), (2, 10, 1, 8), (2, 10, 1, 8)],
+            (None, None, None, 3, 10, 0.0, 0),
+            {"seqlen_k": torch.tensor([4, 7], dtype=torch.int32)},
+            33 * 16,
+        ),
+        # A window of 3: a query's own key and two before; values of 4.
+        (
+            EFFICIENT,
+            [(1, 6, 2, 8), (1, 6, 2, 8), (1, 6, 2, 4)],
+            (None, None, None, 6, 6, 0.0, 1),
+            {"window_size": 3},
+            2 * (1 + 2 + 3 + 3 + 3 + 3) * (8 + 4),
+        ),
+        # From the bottom right corner.
+        (EFFICIENT, [(1, 3, 1, 8), (1, 5, 1, 8), (1, 5, 1, 8)], (None, None, None, 3, 5, 0.0, 2), {}, 12 * 16),
+        (EFFICIENT, [(1, 3, 1, 8), (1, 5, 1, 8), (1, 5, 1, 8)], (None, None, None, 3, 5, 0.0, 1), {}, 6 * 16),
+    ],
+)
+def test_attention_counts_what_a_query_sees(
+    operator: Any, shapes: list[tuple[int, ...]], rest: tuple[Any, ...], named: dict[str, Any], wanted: int
+) -> None:
+    from proftrack.capture.op_flops import flops_of
+
+    assert flops_of(operator, (*map(torch.ones, shapes), *rest), named, None) == 2 * wanted
+
+
+def test_the_backward_of_attention_has_two_products_of_the_values_and_three_of_the_keys() -> None:
+    from proftrack.capture.op_flops import flops_of
+
+    operator = torch.ops.aten._scaled_dot_product_efficient_attention_backward.default
+    q, v = torch.ones(1, 2, 5, 8), torch.ones(1, 2, 5, 4)
+    call = (v, q, q, v, None, v, None, None, None, 0.0, [True, True, True, False], True)
+    assert flops_of(operator, call, {}, None) == 2 * 2 * 15 * (3 * 8 + 2 * 4)
+
+
+def test_fourier_transforms_of_real_values_need_half() -> None:
+    """4 transforms of 16 points: 2.5 x 16 x log2(16) each, there and back."""
+    points = torch.ones(4, 16)
+    assert work_of(lambda: torch.fft.rfft(points)).flops == 4 * 2.5 * 16 * 4
+    half = torch.ones(4, 9, dtype=torch.complex64)
+    assert work_of(lambda: torch.fft.irfft(half)).flops == 4 * 2.5 * 16 * 4
+
+
+def test_lookups_with_weights_multiply_and_add() -> None:
+    bag = nn.EmbeddingBag(1000, 8, mode="sum")
+    weights = torch.ones(20)
+    assert work_of(lambda: bag(torch.arange(20), torch.arange(0, 20, 4), weights)).flops == 2 * 160
 
 
 def test_lengths_cannot_be_read_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,6 +405,13 @@ def test_a_cache_is_written_where_it_changes() -> None:
     total = torch.zeros(1000, 8)
     found = work_of(lambda: total.index_add_(0, at, torch.ones(1, 8)))
     assert found.bytes == 8 + 4 * 8 + 4 * 8  # the new row is the step's own; the old one is read
+
+
+@pytest.mark.parametrize(("adds", "read"), [(False, 0), (True, 32)])
+def test_a_row_that_is_added_to_is_read_as_well(adds: bool, read: int) -> None:
+    """A row of 8 values and its index read, the row written."""
+    total, row, at = torch.zeros(1000, 8), torch.ones(1, 8), torch.tensor([3])
+    assert work_of(lambda: total.index_put_((at,), row, accumulate=adds)).bytes == 32 + 8 + 32 + read
 
 
 def test_what_the_step_wrote_whole_is_not_read_again() -> None:
@@ -354,6 +464,13 @@ def captured(step: Callable[[], Any]) -> tuple[FakeGraph, Any]:
     return graph, result
 
 
+def no_counter() -> bool:
+    """Whether no mode sees the operators."""
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+    return _get_current_dispatch_mode() is None
+
+
 def counted(step: Callable[[], Any], graphs: CapturedGraphs) -> tuple[StepWork | None, str | None]:
     return count_step(step, CpuDevice(), graphs)
 
@@ -364,6 +481,13 @@ def replay_of(graph: FakeGraph, result: Any) -> Callable[[], Any]:
         return result
 
     return step
+
+
+def test_what_a_graph_does_and_nobody_counts_is_named_at_its_replay(graphs: CapturedGraphs) -> None:
+    with graphs.watching():
+        graph, result = captured(lambda: torch.sort(X)[0])
+    work, _ = counted(replay_of(graph, result), graphs)
+    assert work is not None and work.uncounted_ops == ["aten.sort"]
 
 
 @pytest.mark.parametrize("case", ["mlp", "attention", "int8"])
@@ -421,8 +545,38 @@ def test_compiled_code_meets_no_counter_while_it_is_captured(
 ) -> None:
     monkeypatch.setattr(compat, "has_compiled", lambda: True)
     with graphs.watching():
+        graph, free = captured(no_counter)
+        assert free
         graph, _ = captured(lambda: MLP(X))
     assert counted(graph.replay, graphs)[0] is None
+
+
+def test_a_graph_whose_capture_compiled_stays_unknown(graphs: CapturedGraphs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernels are not dispatched, so that what was counted is a part."""
+    with graphs.watching():
+        graph = FakeGraph()
+        graph.capture_begin()
+        result = MLP(X)
+        monkeypatch.setattr(compat, "has_compiled", lambda: True)
+        graph.capture_end()
+    work, note = counted(replay_of(graph, result), graphs)
+    assert work is None
+    assert note is not None and "whose capture was not seen" in note
+
+
+def test_a_graphs_freed_memory_is_not_taken_for_what_comes_later(graphs: CapturedGraphs) -> None:
+    with graphs.watching(), torch.no_grad():
+        graph, result = captured(lambda: MLP(X))
+    later = [torch.ones(512) for _ in range(300)]
+
+    def step() -> Any:
+        graph.replay()
+        for each in later:
+            each.sum()
+        return result
+
+    work, _ = counted(step, graphs)
+    assert work is not None and work.bytes == CASES["mlp"][2] + 300 * 4 * 512
 
 
 def test_a_capture_inside_the_counted_step_is_no_work(graphs: CapturedGraphs) -> None:
@@ -438,7 +592,9 @@ def test_a_capture_inside_the_counted_step_is_no_work(graphs: CapturedGraphs) ->
 def test_a_capture_that_fails_leaves_no_counter_behind(graphs: CapturedGraphs) -> None:
     with pytest.raises(RuntimeError, match="stop"), graphs.watching():
         FakeGraph().capture_begin()
+        assert not no_counter()
         raise RuntimeError("stop")
+    assert no_counter()
     assert work_of(lambda: MLP(X)).flops == CASES["mlp"][1]
 
 
@@ -517,15 +673,29 @@ def test_a_graph_that_is_captured_again_does_what_was_captured_last(
     assert counted(replay_of(graph, result), graphs)[0] is None
 
 
-def test_kernels_that_python_launches_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    class JITFunction:
-        __name__ = "poly_kernel"
+class JITFunction:
+    """A Triton kernel."""
 
-        def run(self, *, warmup: bool) -> None:
-            """Launch."""
+    __name__ = "poly_kernel"
 
+    def run(self, *, warmup: bool) -> None:
+        """Launch."""
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> JITFunction:
     monkeypatch.setitem(sys.modules, "triton.runtime.jit", SimpleNamespace(JITFunction=JITFunction))
-    kernel = JITFunction()
+    return JITFunction()
+
+
+def test_kernels_in_a_graph_are_named_at_its_replay(graphs: CapturedGraphs, kernel: JITFunction) -> None:
+    with graphs.watching():
+        graph, result = captured(lambda: (kernel.run(warmup=False), MLP(X))[-1])
+    work, _ = counted(replay_of(graph, result), graphs)
+    assert work is not None and work.launched_kernels == ["poly_kernel"]
+
+
+def test_kernels_that_python_launches_are_named(kernel: JITFunction) -> None:
 
     def step() -> Any:
         kernel.run(warmup=True)  # compiles only

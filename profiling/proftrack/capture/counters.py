@@ -113,6 +113,7 @@ class Meter:
         self.missing: Missing | None = None
         self._samples: list[Any] = []
         self._energy: list[EnergyReading] = []
+        self._energy_of_window: list[EnergyReading] = []
         self._began = self._ended = 0.0
         self._device, self._companions = device, companions
         with contextlib.ExitStack() as stack:
@@ -151,6 +152,7 @@ class Meter:
         self._ended = time.perf_counter()
         self._read_sample(1)
         self._read_energy()
+        self._energy_of_window = self._energy.copy()  # a thread may go on reading
 
     @property
     def window_seconds(self) -> float:
@@ -186,7 +188,7 @@ class Meter:
             self.missing = not_ours
             return None
         values = self._values() if self.has_gpm else {}
-        watts = power([reading for reading in self._energy if reading.seconds <= self._ended + _POLL_SECONDS])
+        watts = power(self._energy_of_window)
         if not values and watts is None:
             return None
         return Counters(

@@ -227,7 +227,7 @@ def _sequences(call: Bound, heads_first: bool) -> list[tuple[int, int]]:
     else:
         at = -2 if heads_first else -3
         queries, keys = [q[at]] * math.prod(q[:1]), [k[at]] * math.prod(q[:1])
-    used = call.get("seqused_k")
+    used = _first(call, "seqused_k", "seqlen_k")
     if used is not None:
         keys = _values(used)
     return list(zip(queries, keys, strict=True))

@@ -48,15 +48,17 @@ def _worth(kernel: Kernel) -> bool:
 
 def _of(kernel: Kernel, occupancy: Occupancy) -> str:
     waves = number(occupancy.waves, 2)
-    if occupancy.limited_by == ["grid"]:
+    if occupancy.limited_by == ["grid"] and occupancy.waves <= 1:
         why = f" (its grid is {waves} waves)"
     elif occupancy.at_most > FULL:
         why = ""
-    elif occupancy.theoretical > FULL:
+    elif occupancy.limited_by == ["grid"] or occupancy.theoretical > FULL:
         why = " (some of its grids are under a wave)"
     else:
         why = f" (limited by {listed(occupancy.limited_by)})"
-    long_tail = occupancy.waves > 1 and occupancy.tail >= LONG_TAIL
+    # Of large and of small grids, the means of waves and tail describe neither.
+    large = occupancy.waves > 1 and occupancy.at_most > FULL * occupancy.theoretical
+    long_tail = large and occupancy.tail >= LONG_TAIL
     tail = f", and {occupancy.tail:.0%} of the places in its {waves} waves stay empty" if long_tail else ""
     return f"{brief(kernel.name, 60)}, {kernel.share:.0%} of the time, at most {_share(occupancy.at_most)}{why}{tail}"
 
