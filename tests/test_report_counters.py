@@ -134,7 +134,7 @@ def test_the_section_has_text_for_who_does_not_see_the_chart() -> None:
     rows = re.findall(r"<tr>(.*?)</tr>", section, re.S)
     cells = [re.findall(r"<td[^>]*>([^<]*)</td>", row) for row in rows]
     assert ["DRAM", "17.0 %", "42.5 %", "85.0 %", "50.0 %"] in cells
-    assert ["HMMA", "7.3 %", "18.2 %", "-", "-"] in cells
+    assert ["HMMA (floats of 16 bits and fewer)", "7.3 %", "18.2 %", "-", "-"] in cells
     assert ["integer", "2.0 %", "5.0 %", "-", "-"] in cells
     assert "<dd>30.0 mJ</dd>" in section
     assert "<dd>2.00 GB/s from the GPU, 1.00 GB/s to it</dd>" in section
