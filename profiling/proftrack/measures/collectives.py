@@ -47,7 +47,7 @@ def collectives(view: View) -> list[Collective]:
             rows.tolist(), _steps_of(view, rows), _meetings_of(view, rows).tolist(), exposed, strict=True
         )
     ]
-    return sorted(unordered, key=lambda c: (c.start_us, c.duration_us, c.name))
+    return sorted(unordered, key=lambda c: (c.start_us, c.duration_us, c.name, c.exposed_us or 0.0, c.step or 0))
 
 
 class _Groups(NamedTuple):
