@@ -74,6 +74,15 @@ def test_tokens_per_second_where_the_workload_says_how_many() -> None:
     assert "token" not in terminal.text(run.result(unsaid))
 
 
+def test_waits_for_data_stand_beside_the_step_time_only_if_there_are_any() -> None:
+    record = make_record()
+    assert record.timing is not None
+    assert "Of a timed step, 12.0 us is waiting for data." in remarks(record)
+    for wait in (0.0, None):
+        timing = msgspec.structs.replace(record.timing, input_wait_us=wait)
+        assert not any("waiting for data" in text for text in remarks(msgspec.structs.replace(record, timing=timing)))
+
+
 def test_without_counters_nothing_is_said() -> None:
     record = make_record(counters=None)
     assert counters.sentences(record) == []
