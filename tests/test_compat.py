@@ -19,7 +19,7 @@ from proftrack.capture.profiling import quiet  # noqa: E402
 
 # The folders that import torch or click; MLflow's names have a module and a test of their own.
 FOLDERS = ("capture", "cli", "experiment")
-PYTHONS_OWN = {"_replace", "_make", "_asdict", "_fields", "_getframe", "_exit", "_DummyThread"}
+PYTHONS_OWN = {"_replace", "_make", "_asdict", "_fields", "_getframe", "_exit", "_DummyThread", "_thread"}
 
 
 def private_names(path: Path) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from fake_nvml import FakeNvml, Gpu, NvmlError, Work, install
 
@@ -17,8 +18,11 @@ from proftrack import experiment
 from proftrack.capture import counters, loop, measurement, reachable
 from proftrack.capture.budget import Budget, Plan
 from proftrack.capture.counters import EnergyReading, Meter, count, power
+from proftrack.capture.device import CpuDevice
+from proftrack.capture.loads import copy
 from proftrack.capture.lockstep import PacedStopwatch
 from proftrack.capture.timing import Stopwatch, time_steps
+from proftrack.errors import WorkloadError
 from proftrack.experiment import TimingOptions
 from proftrack.record.ceilings import Ceilings
 from proftrack.record.counters import Counters
@@ -106,6 +110,9 @@ def test_a_counter_that_stops_answering_leaves_energy(gpu: FakeNvml) -> None:
             gpu.run(Work(6.0, **PRODUCT))
             gpu.gpm = NvmlError(15, "GPU is lost")
         found = meter.count(6, 6.0)
+        assert meter.notes() == [
+            "Hardware counters were not measured: the GPU's counters stopped answering; check nvidia-smi."
+        ]
     assert found is not None and (found.source, found.shares) == ("nvml", {})
     assert found.energy_joules_per_step == pytest.approx(600, rel=0.02)
 
@@ -183,6 +190,16 @@ def test_nothing_is_left_open(gpu: FakeNvml) -> None:
         assert (meter.has_gpm, meter.has_energy, meter.missing, meter.works) == (True, True, None, True)
         assert (gpu.opened, gpu.samples) == (1, 2)
     assert (gpu.opened, gpu.samples, meter.works) == (0, 0, False)
+
+
+def test_a_driver_that_is_lost_meanwhile_ends_nothing(gpu: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise NvmlError(15, "GPU is lost")
+
+    with Meter(Gpu()) as meter, meter.window():
+        for name in ("nvmlShutdown", "nvmlGpmSampleGet", "nvmlGpmSampleFree", "nvmlDeviceGetTotalEnergyConsumption"):
+            monkeypatch.setattr(gpu, name, fails)
+    assert meter.count(1, 6.0) is None
 
 
 def test_an_older_gpu_has_energy_alone_and_no_run_complains(gpu: FakeNvml) -> None:
@@ -406,21 +423,19 @@ def test_without_counters_a_run_reads_nothing(gpu: FakeNvml, subject: Any) -> No
     assert of_run.notes == []
 
 
-def test_what_is_counted_is_timed_as_t_is(gpu: FakeNvml, subject: Any) -> None:
-    """T of steps that are each waited for: half of it the GPU is idle, and so it is while they are counted."""
+def test_what_is_counted_runs_back_to_back(gpu: FakeNvml, subject: Any) -> None:
+    """In both modes: the judgement takes the u of such steps. A wait is idle for 1 ms; blocks of 50 steps of 1 ms."""
 
     class Waits(Gpu):
         def synchronize(self) -> None:
             gpu.run(Work(0.001, watts=100.0))
 
-    found = []
     for mode in ("throughput", "latency"):
         of_run = subject(Work(0.001, **PRODUCT), mode=mode)
         of_run.bench = measurement.ReadyDevice(Waits(), False, [])
-        counters = measurement.time_alone(of_run, Quiet()).counters
-        assert counters is not None
-        found.append(counters.shares["tensor"])
-    assert found == [pytest.approx(0.9 * 50 / 51, abs=0.01), pytest.approx(0.45, abs=0.01)]
+        timed = measurement.time_alone(of_run, Quiet())
+        assert timed.counters is not None and timed.timing.step_latency_us == pytest.approx(2000)
+        assert timed.counters.shares["tensor"] == pytest.approx(0.9 * 50 / 51, abs=0.01)
 
 
 def test_long_steps_are_counted_while_they_are_timed(gpu: FakeNvml, subject: Any) -> None:
@@ -437,6 +452,15 @@ def test_long_steps_are_counted_while_they_are_timed(gpu: FakeNvml, subject: Any
     assert gpu.now - begin == pytest.approx(0.4 * steps)
 
 
+def test_three_long_steps_are_counted_though_the_budget_has_room_for_no_more(gpu: FakeNvml, subject: Any) -> None:
+    """12 s, in a budget that plans 2.4 s: they must be timed in any case."""
+    of_run = subject(Work(4.0, **PRODUCT))
+    of_run.plan = msgspec.structs.replace(of_run.plan, counters=False, warm_up_seconds=0.0, timing_seconds=2.4)
+    found = measurement.time_alone(of_run, Quiet()).counters
+    assert found is not None and found.window_s == pytest.approx(12.0)
+    assert not any("hardware counters" in note for note in of_run.notes)
+
+
 def test_a_budget_without_room_leaves_the_counters_out_and_says_so(gpu: FakeNvml, subject: Any) -> None:
     of_run = subject(Work(0.001, **PRODUCT), counters=False)
     assert measurement.time_alone(of_run, Quiet()).counters is None
@@ -448,6 +472,28 @@ def test_a_variant_is_counted_like_a_run(gpu: FakeNvml, subject: Any) -> None:
     found = measurement.count_hardware(of_variant, 2000.0, Quiet())
     assert found is not None and found.shares["hmma"] == pytest.approx(0.9)
     assert gpu.opened == 0
+
+
+def test_a_step_that_cannot_be_repeated_so_often_is_told_how_to_run_less_often(gpu: FakeNvml, subject: Any) -> None:
+    """Data for 3 more steps. Whatever stops them, nothing is left open."""
+    for error, raised in ((StopIteration(), WorkloadError), (KeyboardInterrupt(), KeyboardInterrupt)):
+        of_run = subject(Work(0.002, **PRODUCT))
+        step, left = of_run.step, iter(range(3))
+
+        def ends(step: Any = step, left: Any = left, error: BaseException = error) -> None:
+            if next(left, None) is None:
+                raise error
+            step()
+
+        of_run.step = ends
+        with pytest.raises(raised) as caught:
+            measurement.count_hardware(of_run, 2000.0, Quiet())
+        assert (gpu.opened, gpu.samples) == (0, 0)
+        if raised is WorkloadError:
+            assert str(caught.value) == (
+                "matmul_add: hardware counters: the step raised StopIteration: (no message); if it cannot be repeated "
+                "so often, --counters none runs fewer steps"
+            )
 
 
 @pytest.mark.parametrize("answers", [{"others": 1}, {"gpm": False, "has_energy": False}])
@@ -505,6 +551,14 @@ def test_a_budget_plans_the_repeated_steps() -> None:
     assert plan.timing_seconds == pytest.approx(0.4 * (50 - 0.008 - 0.002 - 6 - 1.25))
     # Steps of 4 s: 8 of them leave 18 s, 2 counted ones 10; of what the ceilings leave, 8 s are more than a fifth.
     assert not budget.plan(4.0, 50).counters
+
+
+@pytest.mark.parametrize(("counters", "planned"), [("auto", True), ("none", False)])
+def test_only_wanted_counters_get_a_part_of_the_budget(counters: str, planned: bool) -> None:
+    asked = experiment.load("matmul_add", {"timing.counters": counters})
+    bench = measurement.ReadyDevice(Gpu(), False, [])
+    with measurement.opened(lambda device, **params: lambda: None, asked, bench, Quiet()) as subject:
+        assert subject.plan.counters is planned
 
 
 def test_a_first_step_that_compiled_does_not_take_the_counters_time() -> None:
@@ -591,6 +645,17 @@ def test_the_better_window_counts(gpu: FakeNvml, loads: list[str], monkeypatch: 
         assert reachable._reached(Gpu(), meter, load) == {"dram": 0.85}
 
 
+def test_a_device_that_fails_is_not_copied_on_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch, "ones", fails)
+    with pytest.raises(RuntimeError, match="illegal"):
+        copy(CpuDevice(), 1 << 20)
+
+
 def test_what_is_known_is_not_measured_again(gpu: FakeNvml, loads: list[str]) -> None:
     known = Ceilings(device="x", flops_per_s={}, bytes_per_s=1.0, reachable={"tensor": 0.91, "dram": 0.8, "fp32": 0.7})
     assert reachable.with_reached(Gpu(), ["bfloat16"], known) is known
@@ -671,6 +736,16 @@ def looped(
     assert record is not None and record.run is not None and record.timing is not None
     assert record.timing.step_time_us == pytest.approx(seconds * 1e6)
     return record.counters, record.run.notes
+
+
+def test_a_loops_peak_memory_is_not_that_of_the_ceilings_loads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(loop, "calibrated", lambda *_: seen.append("ceilings"))
+    monkeypatch.setattr(CpuDevice, "reset_peak_memory", lambda self: seen.append("reset"))
+    running = loop.LoopCapture(experiment.load("matmul_add", {"device": "cpu"}), tmp_path)
+    running.start(Quiet(), calibrate=True)
+    running.close()
+    assert seen == ["ceilings", "reset"]
 
 
 def test_a_loop_is_counted_over_its_timed_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -179,6 +179,15 @@ def test_a_profiled_step_is_called_one() -> None:
     assert "of a 700 us step as profiled" in advice("mixed", loop(), facts(700, 400, dispatch=300), profiled=True)[0]
 
 
+def test_a_graph_must_not_wait_and_the_advice_names_what_does() -> None:
+    trace = loop(launches=10, busy=20)
+    for i in range(3):
+        trace.op("aten::nonzero", at=i * 1000 + 150, dur=30)
+        trace.sync(at=i * 1000 + 155, dur=20, name="cudaStreamSynchronize")
+    texts = advice("overhead-bound", trace, facts(1000, 200, dispatch=800))
+    assert any("step) once nothing in it waits for the GPU (here aten::nonzero), or" in text for text in texts), texts
+
+
 def test_launches_that_explain_nothing_are_no_advice() -> None:
     """All but 20 us of the idle time have other causes."""
     texts = advice("overhead-bound", loop(), facts(1000, 400, dispatch=20, input=290, host=290))
@@ -273,8 +282,47 @@ def test_beside_copies_better_kernels_are_not_all_that_helps() -> None:
         trace.call("cudaMemcpyAsync", at=at + 10, dur=950, correlation=50 + i)
         trace.memcpy("Memcpy DtoH (Device -> Pageable)", at=at + 505, dur=450, correlation=50 + i)
     texts = verdict_of(trace, 1000).advice
-    assert texts[0].startswith("Copies from pageable memory take 450 us of a 1 ms step")
+    assert texts[0].startswith("Copies to pageable memory take 450 us of a 1 ms step")
     assert texts[1].startswith("Beyond copies and collectives, only better kernels")
+
+
+def updating(op: str, *, optimizer: str = "AdamW", busy: float = 300) -> TraceBuilder:
+    """Steps of 950 us of kernels, `busy` of them in an optimizer's step."""
+    trace = TraceBuilder()
+    for i in range(3):
+        at = i * 1000
+        trace.step(i, at=at, dur=1000).region("train", at=at, dur=1000)
+        trace.work(2 * i + 1, launch=at, at=at + 5, dur=950 - busy)
+        trace.region(f"Optimizer.step#{optimizer}.step", at=at + 20, dur=40).op(op, at=at + 25, dur=20)
+        trace.work(2 * i + 2, launch=at + 30, at=at + 955 - busy, dur=busy, name="multi_tensor_apply_kernel")
+    return trace
+
+
+def test_an_optimizer_that_passes_over_its_states_several_times_can_be_fused() -> None:
+    said = "AdamW.step takes 300 us of a 1 ms step, in several passes over parameters and states: pass it fused=True"
+    assert verdict_of(updating("aten::_foreach_mul_"), 1000).advice[0].startswith(said)
+    for trace in (
+        updating("aten::_fused_adamw_"),
+        updating("aten::_foreach_mul_", optimizer="RMSprop"),  # it has no such option
+        updating("aten::_foreach_mul_", busy=40),  # under a twentieth of the step
+    ):
+        assert not any("fused=True" in text for text in verdict_of(trace, 1000).advice)
+
+
+def test_copies_take_no_longer_than_the_step_and_leave_no_room_for_kernels() -> None:
+    """1080 us of copies under the profiler, 1000 without. R + copies is B: nothing is near a limit because of that."""
+    trace = TraceBuilder()
+    for i in range(3):
+        at = i * 1100
+        trace.step(i, at=at, dur=1100).region("train", at=at, dur=1100)
+        trace.call("cudaMemcpyAsync", at=at + 10, dur=1080, correlation=50 + i)
+        trace.memcpy("Memcpy DtoH (Device -> Pageable)", at=at + 15, dur=1080, correlation=50 + i)
+    work = StepWork(flops_by_dtype={}, bytes=4_000_000, source="counted")
+    ceilings = Ceilings(device="Test GPU 0", flops_per_s={}, bytes_per_s=4e12)
+    verdict = judge(trace.measures(), Context(step_time_us=1000, ceilings=ceilings, work=work)).verdict
+    assert verdict.regime == "transfer-bound"
+    assert verdict.advice[0].startswith("Copies to pageable memory take 1 ms of a 1 ms step")
+    assert not any("close to this device's limit" in text or "roofline" in text for text in verdict.advice)
 
 
 def test_launching_less_does_not_gain_what_waits_cost() -> None:

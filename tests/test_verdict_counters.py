@@ -8,6 +8,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from traces import TraceBuilder
 
 from proftrack.measures import Measures, combine, measure
@@ -166,7 +167,10 @@ def test_training_a_vit_alternates_and_stands_by_its_names_at_medium() -> None:
         (reason,) = verdict.reasons
         assert "DRAM at 46% of what a copy reaches" in reason
         assert "tensor cores at 36% of what a large product reaches" in reason
-        assert any("take turns: each may be at its limit" in text for text in verdict.advice)
+    # 0.363 / 0.65 and 0.459 / 0.35, capped; 0.363 / 0.35, capped, and 0.459 / 0.65
+    for verdict, pipe, memory in ((mostly_products, 56, 100), (mostly_moving, 100, 71)):
+        said = f"tensor cores may be at up to {pipe}%, DRAM at up to {memory}%."
+        assert any("take turns" in text and said in text for text in verdict.advice), verdict.advice
 
 
 # memory and pipe (percent of reachable), the kernels' class, and what comes out.
@@ -228,9 +232,11 @@ def test_from_a_tenth_of_copies_and_collectives_on_counters_do_not_judge() -> No
     trace = kernels(("gemm", 800), ("ncclDevKernel_AllReduce_Sum", 200))
     verdict = judged(trace, counted)
     assert verdict.regime == "compute-bound"
-    assert "Counters do not judge the kernels: 20% of the busy time is in copies and collectives." in [
-        e.text for e in verdict.evidence
-    ]
+    said = (
+        "Counters do not judge the kernels: 20% of the busy time is in copies and collectives. Over all of it, DRAM at "
+        "94% of what a copy reaches, tensor cores at 5% of what a large product reaches."
+    )
+    assert said in [e.text for e in verdict.evidence]
 
 
 def test_they_judge_only_where_the_gpu_is_busy() -> None:
@@ -373,6 +379,70 @@ def test_a_memory_not_quite_at_its_limit_has_a_bound_on_what_better_accesses_gai
     assert any("gain at most 1.6x; beyond that only fewer bytes help" in a for a in verdict.advice)
 
 
+def test_two_units_close_together_are_both_advised_about() -> None:
+    """DRAM at 0.8 and tensor cores at 0.7: with fewer bytes alone the step is at most 1 / 0.7 times as fast."""
+    memory = judged(kernels(("gemm", 1000)), counters(dram=68, tensor=63.7))
+    assert (memory.regime, memory.confidence) == ("memory-bound", "medium")
+    assert memory.advice[-1] == (
+        "Tensor cores at 70% of what a large product reaches, close behind: less work for one of the two gains at most "
+        "1.4x, for then the other is at its limit."
+    )
+    assert not any("Faster arithmetic does not help" in a for a in memory.advice)
+    compute = judged(kernels(("gemm", 1000)), counters(dram=59.5, tensor=72.8))
+    assert any("DRAM at 70% of what a copy reaches, close behind" in a for a in compute.advice)
+
+
+def test_below_the_limits_the_advice_claims_no_more_than_was_measured() -> None:
+    """As log-gamma in float64 on an H200: by its name memory-bound, but its FP64 pipe is used more than DRAM."""
+    verdict = judged(kernels(("vectorized_elementwise_kernel", 1000)), counters(dram=28, fp64=59, integer=22, tensor=0))
+    assert (verdict.regime, verdict.confidence) == ("memory-bound", "medium")
+    assert verdict.summary.endswith("no unit is near its limit; FP64 pipe at 59% of its peak is the nearest.")
+    assert "FP64 pipe at 59% of its peak is used more than DRAM, and may be what limits them." in verdict.advice
+    assert "It is float64 arithmetic: use float32 where that is accurate enough." in verdict.advice
+    assert not any("Faster arithmetic does not help" in a or "launching less" in a for a in verdict.advice)
+    # Copies by name at DRAM 0.28, under 0.3; integer pipe 0.35: compute-bound, and lower precision is no help.
+    counted = judged(kernels(("vectorized_elementwise_kernel", 1000)), counters(dram=24, integer=35, tensor=0))
+    assert counted.regime == "compute-bound"
+    assert any(a.startswith("It is integer arithmetic") for a in counted.advice)
+    assert not any("computes nearly all the time" in a for a in counted.advice)
+    said = (
+        "The kernels' shapes and names say memory-bound, but DRAM at 28% of what a copy reaches: too little for that."
+    )
+    assert said in texts(counted)
+    assert "the counters do not show what limits the kernels" in counted.reasons[0]
+    # Products by name at 0.4 of the tensor cores, DRAM at 0.55
+    products = judged(kernels(("gemm", 1000)), counters(dram=46.75, tensor=36.4))
+    assert products.regime == "compute-bound"
+    assert (
+        "DRAM at 55% of what a copy reaches is used more than any pipe, and may be what limits them." in products.advice
+    )
+
+
+def test_names_that_say_nothing_below_the_limits_are_not_answered_by_counters() -> None:
+    verdict = judged(kernels(("zorp", 1000)), counters(dram=1, fp32=6, integer=5, tensor=0))
+    assert verdict.regime == "latency-bound"
+    assert "The kernels' names do not tell what limits them." in texts(verdict)
+    assert "counters do." not in texts(verdict)
+
+
+def test_each_part_of_the_tensor_pipe_has_its_own_reachable_value() -> None:
+    """An int8 product keeps the pipe busy for 0.73 of the time where a bfloat16 one reaches 0.91: nothing is left."""
+    reachable: dict[Unit, float] = {**REACHABLE, "hmma": 0.91, "imma": 0.73}
+    product = Counters(
+        source="gpm", window_s=1.0, shares={"tensor": 0.73, "imma": 0.73, "dram": 0.18}, reachable=reachable
+    )
+    verdict = judged(kernels(("gemm", 1000)), product)
+    assert verdict.summary.endswith("; tensor cores at 100% of what a large product reaches.")
+    # Both kinds: 0.455 / 0.91 + 0.219 / 0.73 = 0.8
+    both = structs.replace(product, shares={"tensor": 0.674, "hmma": 0.455, "imma": 0.219})
+    assert both.utilization("tensor", 1.0) == pytest.approx(0.8)
+    assert both.reach("tensor") == pytest.approx(0.674 / 0.8)
+    # A part without a value of its own counts as the whole pipe; one that was not counted changes nothing.
+    assert structs.replace(both, reachable=REACHABLE).reach("tensor") == pytest.approx(0.91)
+    assert structs.replace(both, shares={"tensor": 0.5}).reach("tensor") == 0.91
+    assert structs.replace(both, reachable={}).reach("tensor") is None
+
+
 def test_integer_arithmetic_is_named_and_narrower_types_do_not_help() -> None:
     verdict = judged(
         kernels(("EmbeddingBag_updateOutputKernel_sum_mean", 1000)), counters(tensor=0, dram=23, integer=82)
@@ -381,6 +451,25 @@ def test_integer_arithmetic_is_named_and_narrower_types_do_not_help() -> None:
     assert any(a.startswith("It is integer arithmetic") for a in verdict.advice)
     assert any(a.startswith("A narrower floating type or tensor cores do not help") for a in verdict.advice)
     assert not any("lower precision" in a for a in verdict.advice)
+
+
+def test_a_roofline_of_products_and_bytes_says_nothing_of_other_arithmetic() -> None:
+    """R = 100 us by 0.4 GB, but the integer pipe is at 82 %: kernels cannot come 9.5 times nearer to it."""
+    work = StepWork(flops_by_dtype={}, bytes=0.4e9, source="counted")
+    trace = TraceBuilder()
+    for i in range(3):
+        at = i * 1000
+        trace.step(i, at=at, dur=1000).region("train", at=at, dur=1000).op("aten::_embedding_bag", at=at, dur=10)
+        trace.work(i + 1, launch=at + 1, at=at + 5, dur=950, name="EmbeddingBag_updateOutputKernel_sum_mean")
+    integer = judged(trace, counters(dram=23, integer=78, tensor=0), ceilings=CEILINGS, work=work)
+    said = [a for a in integer.advice if "roofline" in a]
+    assert said == [
+        "The kernels are 9.5x above the roofline, but that is made of bytes and products: it does not tell what less "
+        "of this arithmetic gains."
+    ]
+    memory = judged(trace, counters(dram=75, integer=30, tensor=0), ceilings=CEILINGS, work=work)
+    (text,) = (a for a in memory.advice if "roofline" in a)
+    assert text.endswith("its distance from the roofline (fewer passes over the data, contiguous accesses).")
 
 
 def test_kernels_of_unknown_kind_are_judged_and_say_why() -> None:

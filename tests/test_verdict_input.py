@@ -77,6 +77,7 @@ def test_a_queue_that_the_trace_found_full_or_empty_changes_nothing(loader: floa
     )
     assert "A step waits 4 ms for its data without the profiler" in evidence(outcome)["input_wait_us"]
     assert "at most 4 ms of a 7 ms step" in outcome.verdict.advice[0]
+    assert not evidence(outcome)["launch_interval_us"].endswith("is the limit.")
 
 
 @pytest.mark.parametrize("loader", [20, 100, 1500, 4000, 30_000])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,6 +65,38 @@ def test_a_lookup_reads_the_rows_it_fetches() -> None:
     with torch.no_grad():
         work = work_of(lambda: table(index))
     assert work.bytes == 3 * 8 + 4 * (3 * 8) + 4 * (3 * 8)  # int64 indices, rows read, rows written
+
+
+def test_a_transposed_or_reshaped_view_is_read_once() -> None:
+    part = torch.ones(100, 8)[:10]
+    assert work_of(lambda: part @ part.t()).bytes == 4 * (80 + 100)
+    assert work_of(lambda: part.view(5, 16).sum() + part.sum()).bytes == 4 * (80 + 1)
+    other = torch.ones(100, 8)  # of which two parts are read
+    assert work_of(lambda: other[:10] @ other[10:20].t()).bytes == 4 * (80 + 80 + 100)
+    # Some rows looked up before or after the whole is read
+    table, index = torch.ones(100, 8), torch.tensor([1, 2, 3])
+    assert work_of(lambda: table.sum() + table[index].sum()).bytes == 4 * (800 + 1) + 8 * 3
+    assert work_of(lambda: table[index].sum() + table.sum()).bytes == 4 * (800 + 1) + 8 * 3
+
+
+def test_a_tensor_of_the_same_shape_is_not_read() -> None:
+    x, index = torch.ones(1000), torch.tensor([1, 2, 3])
+    for like in (torch.zeros_like, torch.empty_like, torch.rand_like, lambda t: t.new_full((1000,), 2.0)):
+        assert work_of(lambda like=like: like(x)).bytes == 4 * 1000, like  # type: ignore[misc]  # the result
+    # A gradient of a table: the rows that are added, the indices, and the result.
+    rows = torch.ones(3, 10)
+    table = torch.ones(100, 10)
+    assert work_of(lambda: torch.zeros_like(table).index_add_(0, index, rows)).bytes == 4 * (30 + 1000) + 8 * 3
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce:UserWarning")
+def test_what_changes_some_rows_moves_these() -> None:
+    table, index, rows = torch.ones(100, 10), torch.tensor([1, 2, 3]), torch.ones(3, 10)
+    assert work_of(lambda: table.index_fill_(0, index, 2.0)).bytes == 8 * 3 + 4 * 30
+    assert work_of(lambda: table.index_fill_(-1, index, 2.0)).bytes == 8 * 3 + 4 * 300
+    assert work_of(lambda: table.put_(index, rows[0, :3])).bytes == 8 * 3 + 4 * (3 + 3)
+    reduced = work_of(lambda: table.index_reduce_(0, index, rows, "amax"))
+    assert reduced.bytes == 8 * 3 + 4 * (30 + 30 + 30)  # the rows that are there are read, too
 
 
 def test_training_step_of_sgd() -> None:
@@ -406,6 +440,81 @@ def test_a_capture_that_fails_leaves_no_counter_behind(graphs: CapturedGraphs) -
         FakeGraph().capture_begin()
         raise RuntimeError("stop")
     assert work_of(lambda: MLP(X)).flops == CASES["mlp"][1]
+
+
+TOKENS, FORMS = torch.ones(2, 8, 32) / 3, torch.ones(3, 32, 32) / 7
+CELLS = nn.LSTM(32, 16, batch_first=True).eval()
+IN_AUTOCAST: dict[str, Callable[[], Any]] = {
+    "einsum": lambda: torch.einsum("bsd,btd->bst", TOKENS, TOKENS),  # of what autocast has no rule for, the parts
+    "lstm": lambda: CELLS(TOKENS)[0],
+    "bilinear": lambda: F.bilinear(TOKENS[0], TOKENS[0], FORMS),  # a kernel that calls a product itself
+    "distance": lambda: torch.cdist(TOKENS, TOKENS),  # autocast's rule is float32, and that of its parts would not be
+    "off": lambda: off(lambda: torch.einsum("bsd,btd->bst", TOKENS, TOKENS)),
+}
+
+
+def off(work: Callable[[], Any]) -> Any:
+    with torch.autocast("cpu", enabled=False):
+        return work()
+
+
+@pytest.mark.parametrize("case", IN_AUTOCAST)
+@pytest.mark.parametrize("grad", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+def test_what_is_captured_or_counted_is_computed_as_without(graphs: CapturedGraphs, case: str, grad: Any) -> None:
+    """Autocast entered inside and outside of the capture."""
+
+    def step() -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return IN_AUTOCAST[case]()
+
+    with grad():
+        alone = step()
+        with graphs.watching():
+            seen = [captured(step)[1]]
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                seen.append(captured(IN_AUTOCAST[case])[1])
+        counted(lambda: seen.append(step()), graphs)
+    assert len(seen) == 3
+    for result in seen:
+        assert result.dtype is alone.dtype and torch.equal(result, alone)
+
+
+def test_products_inside_of_an_operator_count_in_autocasts_type() -> None:
+    def step() -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return torch.einsum("bsd,btd->bst", TOKENS, TOKENS)
+
+    for grad in (torch.inference_mode, torch.enable_grad):
+        with grad():
+            assert work_of(step).flops_by_dtype == {"bfloat16": 2 * 2 * 8 * 8 * 32}
+
+
+def test_threads_capture_at_the_same_time(graphs: CapturedGraphs) -> None:
+    """The first to begin is the first to end; a third never ends its capture."""
+    made = [(FakeGraph(), torch.ones(rows, 32)) for rows in (4, 8)]
+    with graphs.watching(), contextlib.ExitStack() as stack:
+        *threads, third = (stack.enter_context(ThreadPoolExecutor(1)) for _ in range(3))
+        third.submit(FakeGraph().capture_begin).result()
+        for thread, (graph, _) in zip(threads, made, strict=True):
+            thread.submit(graph.capture_begin).result()
+        results = [thread.submit(MLP, x).result() for thread, (_, x) in zip(threads, made, strict=True)]
+        for thread, (graph, _) in zip(threads, made, strict=True):
+            thread.submit(graph.capture_end).result()
+    works = [counted(replay_of(graph, result), graphs)[0] for (graph, _), result in zip(made, results, strict=True)]
+    # Of the 16 rows of X.
+    assert [work and work.flops for work in works] == [CASES["mlp"][1] / 4, CASES["mlp"][1] / 2]
+
+
+def test_a_graph_that_is_captured_again_does_what_was_captured_last(
+    graphs: CapturedGraphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with graphs.watching():
+        graph, result = captured(lambda: MLP(X))
+        monkeypatch.setattr(compat, "has_compiled", lambda: True)
+        graph.capture_begin()
+        MLP(X)
+        graph.capture_end()
+    assert counted(replay_of(graph, result), graphs)[0] is None
 
 
 def test_kernels_that_python_launches_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 # ---- the profiler ----------------------------------------------------------------------------------------------------
@@ -117,6 +118,41 @@ def in_parts(overload: Any, args: Any, kwargs: Any) -> Any:
     import torch
 
     return overload._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+
+def autocasts(device_type: str) -> bool:
+    """Whether this thread computes in autocast on such a device. Inside a dispatch mode: False, see `autocasting`."""
+    import torch
+
+    return bool(torch.is_autocast_enabled(device_type))
+
+
+def has_autocast(overload: Any, device_type: str) -> bool:
+    """Whether autocast has a rule for this operator, so that what the operator calls is no longer in autocast."""
+    import torch
+
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), f"Autocast{device_type.upper()}"))
+
+
+def autocasting(device_type: str) -> AbstractContextManager[Any]:
+    """Autocast inside a dispatch mode: before it sees an operator, torch turns off all that comes before the mode."""
+    import torch
+
+    key = getattr(torch._C.DispatchKey, f"Autocast{device_type.upper()}")
+    guard: AbstractContextManager[Any] = torch._C._SetExcludeDispatchKeyGuard(key, False)
+    return guard
+
+
+@contextlib.contextmanager
+def after_each_autocast(call: Callable[[], None]) -> Iterator[None]:
+    """Call `call` when `torch.autocast` was entered or left anywhere in this process."""
+    import torch
+
+    with (
+        _around(torch.autocast, "__enter__", after=lambda *_: call()),
+        _around(torch.autocast, "__exit__", after=lambda *_: call()),
+    ):
+        yield
 
 
 def is_wrapped(types: Any) -> bool:
@@ -243,29 +279,21 @@ def before_each_graph_capture(call: Callable[[], None]) -> Iterator[None]:
     """Call `call` before a CUDA graph is captured anywhere in this process."""
     import torch
 
-    with _before(torch.cuda.CUDAGraph, "capture_begin", lambda *_, **__: call()):
+    with _around(torch.cuda.CUDAGraph, "capture_begin", before=lambda *_, **__: call()):
         yield
 
 
 @contextlib.contextmanager
-def around_each_graph_capture(begun: Callable[[], None], ending: Callable[[Any], None]) -> Iterator[None]:
-    """Call `begun()` when the capture of a CUDA graph has begun and `ending(graph)` before it ends."""
+def around_each_graph_capture(begun: Callable[[Any], None], ending: Callable[[Any], None]) -> Iterator[None]:
+    """Call `begun(graph)` when the capture of a CUDA graph has begun and `ending(graph)` before it ends."""
     import torch
 
-    graph: Any = torch.cuda.CUDAGraph
-    begin = graph.capture_begin
-
-    def begin_and_call(*arguments: Any, **named: Any) -> Any:
-        out = begin(*arguments, **named)
-        begun()
-        return out
-
-    graph.capture_begin = begin_and_call
-    try:
-        with _before(graph, "capture_end", ending):
-            yield
-    finally:
-        graph.capture_begin = begin
+    graph = torch.cuda.CUDAGraph
+    with (
+        _around(graph, "capture_begin", after=lambda each, *_, **__: begun(each)),
+        _around(graph, "capture_end", before=ending),
+    ):
+        yield
 
 
 @contextlib.contextmanager
@@ -273,7 +301,7 @@ def before_each_graph_replay(call: Callable[[Any], None]) -> Iterator[None]:
     """Call `call(graph)` before a CUDA graph is replayed from Python."""
     import torch
 
-    with _before(torch.cuda.CUDAGraph, "replay", call):
+    with _around(torch.cuda.CUDAGraph, "replay", before=call):
         yield
 
 
@@ -292,20 +320,28 @@ def before_each_triton_launch(call: Callable[[str], None]) -> Iterator[None]:
         if not warmup:
             call(str(getattr(kernel, "__name__", "a Triton kernel")))
 
-    with _before(function, "run", named):
+    with _around(function, "run", before=named):
         yield
 
 
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
 @contextlib.contextmanager
-def _before(owner: Any, method: str, call: Callable[..., Any]) -> Iterator[None]:
-    """Call `call` with a method's arguments before the method."""
+def _around(
+    owner: Any, method: str, *, before: Callable[..., Any] = _nothing, after: Callable[..., Any] = _nothing
+) -> Iterator[None]:
+    """Call `before` and `after` with a method's arguments before and after the method."""
     original = getattr(owner, method)
 
-    def after_call(*arguments: Any, **named: Any) -> Any:
-        call(*arguments, **named)
-        return original(*arguments, **named)
+    def with_calls(*arguments: Any, **named: Any) -> Any:
+        before(*arguments, **named)
+        out = original(*arguments, **named)
+        after(*arguments, **named)
+        return out
 
-    setattr(owner, method, after_call)
+    setattr(owner, method, with_calls)
     try:
         yield
     finally:

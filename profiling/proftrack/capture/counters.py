@@ -111,8 +111,6 @@ class Meter:
         """`companions`: other processes that are known to be idle on this GPU. Without `wanted` it reads nothing."""
         self.has_gpm = self.has_energy = False
         self.missing: Missing | None = None
-        self.counters: Counters | None = None
-        """What was counted last."""
         self._samples: list[Any] = []
         self._energy: list[EnergyReading] = []
         self._began = self._ended = 0.0
@@ -180,10 +178,25 @@ class Meter:
     def count(self, steps: int, seconds: float) -> Counters | None:
         """What was counted between `start` and `stop`, while so many steps took so many seconds without pauses.
 
-        None if the window was too short, or nothing could be read; also kept in `counters`.
+        None if the window was too short, or nothing could be read.
         """
-        self.counters = self._counted(steps, seconds)
-        return self.counters
+        if not self.works or self.window_seconds < _SHORTEST_SECONDS or not steps:
+            return None
+        if (not_ours := self._not_ours()) is not None:  # a process may have come since
+            self.missing = not_ours
+            return None
+        values = self._values() if self.has_gpm else {}
+        watts = power([reading for reading in self._energy if reading.seconds <= self._ended + _POLL_SECONDS])
+        if not values and watts is None:
+            return None
+        return Counters(
+            source="gpm" if values else "nvml",
+            window_s=self.window_seconds,
+            shares=_shares(values),
+            link_bytes_per_s={link: values[name] * 2**20 for link, name in _LINKS.items() if name in values},
+            energy_joules_per_step=None if watts is None else watts * seconds / steps,
+            power_watts=watts,
+        )
 
     # ---- opening
 
@@ -239,6 +252,7 @@ class Meter:
     def _read_sample(self, which: int) -> None:
         if self.has_gpm and ask(self._api.nvmlGpmSampleGet, self._handle, self._samples[which]) is None:
             self.has_gpm = False  # never a window between an old and a new sample
+            self.missing = Missing("the GPU's counters stopped answering", "check nvidia-smi", what="Hardware counters")
 
     def _read_energy(self) -> None:
         if not self.has_energy:
@@ -248,25 +262,6 @@ class Meter:
         millijoules = ask(self._api.nvmlDeviceGetTotalEnergyConsumption, self._handle)
         if millijoules is not None:
             self._energy.append(EnergyReading(now, millijoules))
-
-    def _counted(self, steps: int, seconds: float) -> Counters | None:
-        if not self.works or self.window_seconds < _SHORTEST_SECONDS or not steps:
-            return None
-        if (not_ours := self._not_ours()) is not None:  # a process may have come since
-            self.missing = not_ours
-            return None
-        values = self._values() if self.has_gpm else {}
-        watts = power([reading for reading in self._energy if reading.seconds <= self._ended + _POLL_SECONDS])
-        if not values and watts is None:
-            return None
-        return Counters(
-            source="gpm" if values else "nvml",
-            window_s=self.window_seconds,
-            shares=_shares(values),
-            link_bytes_per_s={link: values[name] * 2**20 for link, name in _LINKS.items() if name in values},
-            energy_joules_per_step=None if watts is None else watts * seconds / steps,
-            power_watts=watts,
-        )
 
     def _values(self) -> dict[str, float]:
         """What GPM gives between the two samples; without what this GPU does not count."""
@@ -291,19 +286,13 @@ class Meter:
 
 
 def count(
-    watch: Stopwatch,
-    meter: Meter,
-    step_seconds: float,
-    window_seconds: float = WINDOW_SECONDS,
-    *,
-    one_by_one: bool = False,
+    watch: Stopwatch, meter: Meter, step_seconds: float, window_seconds: float = WINDOW_SECONDS
 ) -> Counters | None:
     """Repeat steps until a window is long enough, and return what was counted. `step_seconds` is an estimate.
 
-    `one_by_one` waits for the device after every step. With ranks every one must call it: the number of steps follows
-    from the watch alone.
+    With ranks every one must call it: the number of steps follows from the watch alone.
     """
-    size = 1 if one_by_one else max(1, round(_BLOCK_SECONDS / max(step_seconds, 1e-9)))
+    size = max(1, round(_BLOCK_SECONDS / max(step_seconds, 1e-9)))
     with meter.reading_energy():
         _run(watch, size, LEAD_IN_SECONDS)
         with meter.window():

@@ -38,5 +38,7 @@ def copy(device: Device, size: int) -> tuple[Callable[[], Any], int]:
             target = torch.empty_like(source)
             break
         except RuntimeError:
+            if not size:  # it is not for lack of memory
+                raise
             size //= 4
     return lambda: target.copy_(source), size

@@ -143,6 +143,7 @@ class LoopCapture:
         # The loop's types are only known once it is over, when nothing may be timed any more.
         dtypes = GPU_DTYPES if self._device.is_gpu else CPU_DTYPES
         self._ceilings = calibrated(self._bench, dtypes, progress, pace) if calibrate else None
+        self._device.reset_peak_memory()  # of the ceilings' loads, some GiB
         if self._plan is not None and self.experiment.timing.counters != "none":
             self._meter = Meter(self._device)
         if first_is_over and self._before:

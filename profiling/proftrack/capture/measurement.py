@@ -145,7 +145,7 @@ def opened(
     device, notes = bench.device, list(bench.notes)
     experiment = resolved(experiment, device)
     budget = Budget(experiment, timed_steps=timed_steps)
-    budget.counts_hardware = device.is_gpu
+    budget.counts_hardware = device.is_gpu and experiment.timing.counters != "none"
     graphs = CapturedGraphs(device.type)
     with contextlib.ExitStack() as stack, contextlib.ExitStack() as before_timing:
         if bench.calibrate and device.type == "cuda":
@@ -345,7 +345,8 @@ def _timed(watch: Stopwatch, subject: OpenWorkload, progress: Progress, meter: M
 def _are_slow(step_seconds: float, experiment: Experiment, plan: Plan) -> bool:
     """Whether the timed blocks will last long enough to be counted themselves."""
     blocks, per_block = blocks_of(step_seconds, experiment.timing)
-    return min(blocks * per_block * step_seconds, plan.timing_seconds) >= LONG_SECONDS
+    seconds = max(min(blocks * per_block * step_seconds, plan.timing_seconds), FEWEST_STEPS * step_seconds)
+    return seconds >= LONG_SECONDS
 
 
 def _counted(
@@ -373,9 +374,10 @@ def _repeated(
             text = f"The budget of {budget:g} s left no time for hardware counters; allow more with --budget."
             subject.notes.append(text)
             return None
-        with _phase(progress, subject.experiment, "hardware counters"):
-            one_by_one = subject.experiment.timing.mode == "latency"  # as T is timed
-            counters = count(watch, meter, step_time_us / 1e6, one_by_one=one_by_one)
+        # It has run many times by now: what ends is its data, or a schedule of so many training steps.
+        fewer = "if it cannot be repeated so often, --counters none runs fewer steps"
+        with _phase(progress, subject.experiment, "hardware counters", remedy=fewer):
+            counters = count(watch, meter, step_time_us / 1e6)
     subject.notes += meter.notes()
     return counters
 
@@ -398,10 +400,16 @@ def _warm_up_notes(warm: Warm) -> list[str]:
 
 @contextlib.contextmanager
 def _phase(
-    progress: Progress, experiment: Experiment, text: str, total: int | None = None, *, live: bool = False
+    progress: Progress,
+    experiment: Experiment,
+    text: str,
+    total: int | None = None,
+    *,
+    live: bool = False,
+    remedy: str | None = None,
 ) -> Iterator[None]:
-    """A phase in which the user's step runs; errors of the step name the phase."""
-    with progress.phase(text, total, live=live), workload.failing(f"{experiment.name}: {text}: the step"):
+    """A phase in which the user's step runs; errors of the step name the phase, and the remedy."""
+    with progress.phase(text, total, live=live), workload.failing(f"{experiment.name}: {text}: the step", remedy):
         yield
 
 

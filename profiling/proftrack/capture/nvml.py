@@ -34,7 +34,7 @@ def nvml() -> Iterator[Any]:
     try:
         yield pynvml
     finally:
-        pynvml.nvmlShutdown()
+        ask(pynvml.nvmlShutdown)  # fails once the GPU or the driver is lost, which must not end a run
 
 
 def handle_of(pynvml: Any, index: int) -> Any:

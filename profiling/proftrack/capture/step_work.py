@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from proftrack.capture import compat
@@ -40,17 +42,25 @@ _OVERWRITING = ("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "be
 # The first argument of these is a lookup table that is not read whole: the bytes read are those of the result.
 _LOOKUPS = ("embedding", "index_select", "gather", "index", "take")
 _BAGS = ("_embedding_bag", "_embedding_bag_forward_only")
+# Of the first argument of these only the shape, type and device are asked for.
+_SHAPED = frozenset(
+    "empty_like zeros_like ones_like full_like rand_like randn_like randint_like new_empty new_empty_strided new_zeros "
+    "new_ones new_full record_stream".split()
+)
 # Of the first argument of these only the part is written that another argument has values for.
 _PARTIAL = {
     "index_put_": "values",
     "_index_put_impl_": "values",
     "index_copy_": "source",
     "index_add_": "source",
+    "index_fill_": "value",
+    "index_reduce_": "source",
+    "put_": "source",
     "scatter_": "src",
     "scatter_add_": "src",
     "scatter_reduce_": "src",
 }
-_ADDING = ("index_add_", "scatter_add_", "scatter_reduce_")
+_ADDING = ("index_add_", "index_reduce_", "scatter_add_", "scatter_reduce_")
 _MOST_NAMES = 50
 # A multiply-add of complex numbers is four of real ones.
 _COMPLEX = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
@@ -68,12 +78,12 @@ def count_step(
     Compiled code runs eagerly for this one step: its operators are the work, however they are fused. `graphs`: those
     whose work is known, should the step replay them.
     """
-    tally = _Tally(device.type)
+    tally, graphs = _Tally(device.type), graphs or CapturedGraphs(device.type)
     with contextlib.ExitStack() as stack:
         stack.enter_context(compat.before_each_triton_launch(tally.launched))
-        stack.enter_context((graphs or CapturedGraphs(device.type)).replayed_into(tally))
+        stack.enter_context(graphs.replayed_into(tally))
         try:
-            with compat.eager(), _counter_class()(tally):
+            with compat.eager(), graphs.counter(tally):
                 result = step()
             device.synchronize()
         except Exception as error:  # the step worked before, but may fail under a dispatch mode
@@ -89,22 +99,36 @@ def count_step(
 
 
 class CapturedGraphs:
-    """The work of CUDA graphs, counted while they are captured; graphs that are gone are forgotten."""
+    """The work of CUDA graphs, counted while they are captured; graphs that are gone are forgotten.
+
+    Threads may capture at the same time: each has its own dispatch modes.
+    """
 
     def __init__(self, device_type: str) -> None:
         self._device_type = device_type
+        self._autocast = _Autocast(device_type)
         self._work: weakref.WeakKeyDictionary[Any, _Tally] = weakref.WeakKeyDictionary()
-        self._running: list[tuple[_Tally, contextlib.ExitStack]] = []
+        self._running: dict[tuple[int, Any], tuple[_Tally, contextlib.ExitStack]] = {}
+        """By thread and graph."""
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Count each capture inside. Costs nothing but for the captures themselves."""
-        with compat.around_each_graph_capture(self._begin, self._end):
+        with (
+            compat.around_each_graph_capture(self._begin, self._end),
+            compat.after_each_autocast(self._autocast.read),
+        ):
             try:
                 yield
             finally:
-                while self._running:  # a capture that failed
-                    self._running.pop()[1].close()
+                for key in [each for each in self._running if each[0] == threading.get_ident()]:  # captures that failed
+                    self._running.pop(key)[1].close()
+
+    def counter(self, tally: _Tally) -> AbstractContextManager[Any]:
+        """A dispatch mode that shows operators to a tally, for use inside of `watching`."""
+        self._autocast.read()
+        mode: AbstractContextManager[Any] = _counter_class()(tally, self._autocast)
+        return mode
 
     @contextlib.contextmanager
     def replayed_into(self, tally: _Tally) -> Iterator[None]:
@@ -115,23 +139,28 @@ class CapturedGraphs:
 
         with (
             compat.before_each_graph_replay(replay),
-            compat.around_each_graph_capture(tally.pause, lambda _: tally.resume()),
+            compat.around_each_graph_capture(lambda _: tally.pause(), lambda _: tally.resume()),
             self.watching(),
         ):
             yield
 
-    def _begin(self) -> None:
+    def _begin(self, graph: Any) -> None:
+        key = threading.get_ident(), graph
+        if key in self._running:  # watched twice
+            return
+        self._work.pop(graph, None)  # it was captured before
         tally, stack = _Tally(self._device_type), contextlib.ExitStack()
         # Compiled code must not meet a dispatch mode while it is captured: it would not be compiled, and its kernels
         # are not dispatched. Such a graph stays unknown.
         if not compat.has_compiled():
             stack.enter_context(compat.before_each_triton_launch(tally.launched))
-            stack.enter_context(_counter_class()(tally))
-        self._running.append((tally, stack))
+            stack.enter_context(self.counter(tally))
+        self._running[key] = tally, stack
 
     def _end(self, graph: Any) -> None:
-        if self._running:
-            tally, stack = self._running.pop()
+        running = self._running.pop((threading.get_ident(), graph), None)
+        if running is not None:
+            tally, stack = running
             stack.close()
             if tally.calls and not compat.has_compiled():
                 self._work[graph] = tally
@@ -148,22 +177,50 @@ def _counter_class() -> Any:
 
         supports_higher_order_operators = True
 
-        def __init__(self, tally: _Tally) -> None:
+        def __init__(self, tally: _Tally, autocast: _Autocast) -> None:
             super().__init__()
-            self._tally = tally
+            self._tally, self._autocast = tally, autocast
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
             if compat.is_wrapped(types):
                 return NotImplemented
-            if self._tally.is_composite(func, args, kwargs):
-                with self:
-                    return compat.in_parts(func, args, kwargs)
-            out = func(*args, **kwargs)
+            with self._autocast.as_without_a_mode(func):
+                if self._tally.is_composite(func, args, kwargs):
+                    with self:
+                        return compat.in_parts(func, args, kwargs)
+                out = func(*args, **kwargs)
             self._tally.operator(func, args, kwargs, out)
             return out
 
     return Counter
+
+
+class _Autocast:
+    """Runs operators that a dispatch mode has received in autocast, if the program does: torch has it off by then.
+
+    Else what they call themselves (einsum its products, under inference_mode) would be of another type.
+    """
+
+    def __init__(self, device_type: str) -> None:
+        self._device_type = device_type
+        self._thread = threading.local()
+
+    def read(self) -> None:
+        """The program's autocast may have changed in this thread; do not call it in a dispatch mode."""
+        self._thread.is_on = compat.autocasts(self._device_type)
+
+    @contextlib.contextmanager
+    def as_without_a_mode(self, func: Any) -> Iterator[None]:
+        """A context to run an operator in."""
+        before = getattr(self._thread, "is_on", False)
+        is_on = before and not (compat.is_higher_order(func) or compat.has_autocast(func, self._device_type))
+        self._thread.is_on = is_on
+        try:
+            with compat.autocasting(self._device_type) if is_on else contextlib.nullcontext():
+                yield
+        finally:
+            self._thread.is_on = before
 
 
 class _Tally:
@@ -303,7 +360,7 @@ class _Traffic:
             call = compat.bound(func, args, kwargs)
             part = _PARTIAL.get(name)
             for index, (argument, value) in enumerate(call.items()):
-                if argument == "out" or (index == 0 and name in _OVERWRITING):
+                if argument == "out" or (index == 0 and (name in _OVERWRITING or name in _SHAPED)):
                     continue
                 if index == 0 and part is not None and not (name in _ADDING or call.get("accumulate")):
                     continue
@@ -329,7 +386,8 @@ class _Traffic:
                 if key in self.made or (its is graph.read and key in self._overwritten):
                     continue
                 self.capacity[key] = graph.capacity[key]
-                mine.setdefault(key, {}).update(views)
+                before = mine.setdefault(key, {})
+                before.update({view: max(moved, before.get(view, 0)) for view, moved in views.items()})
         self.made |= graph.made
 
     def returned(self, result: Any) -> None:
@@ -364,8 +422,8 @@ class _Traffic:
         if noted is self.read and key in self._overwritten:
             return
         self.capacity[key] = tensor.untyped_storage().nbytes()
-        view = (tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
-        noted.setdefault(key, {})[view] = moved
+        views, view = noted.setdefault(key, {}), _elements(tensor)
+        views[view] = max(moved, views.get(view, 0))  # a look-up may read less of it than something else
 
     def _overwrite(self, tensor: Any) -> None:
         """What the step has written whole it need not read any more."""
@@ -380,6 +438,9 @@ def _moved(name: str, call: dict[str, Any], out: Any, index: int, tensor: Any) -
         return sum(map(_bytes, tensors_in(out)))
     if index == 0 and name in _BAGS:
         return int(call["indices"].numel() * math.prod(tensor.shape[1:]) * tensor.element_size())
+    if index == 0 and name == "index_fill_" and tensor.dim():
+        along = int(tensor.shape[call["dim"]])
+        return _bytes(tensor) * min(int(call["index"].numel()), along) // max(along, 1)
     if index == 0 and name in _PARTIAL:
         source = tensors_in(call.get(_PARTIAL[name]))
         return min(sum(map(_bytes, source)), _bytes(tensor)) if source else 0
@@ -392,6 +453,18 @@ def _bytes(tensor: Any) -> int:
     for extent, stride in zip(tensor.shape, tensor.stride(), strict=True):
         size *= extent if stride else min(extent, 1)
     return int(size)
+
+
+def _elements(tensor: Any) -> tuple[Any, ...]:
+    """Which elements of its storage a tensor shows: the same for a transposed or reshaped view."""
+    dims = sorted((s, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1 and s)
+    merged: list[tuple[int, int]] = []
+    for stride, extent in dims:
+        if merged and stride == merged[-1][0] * merged[-1][1]:
+            merged[-1] = (merged[-1][0], merged[-1][1] * extent)
+        else:
+            merged.append((stride, extent))
+    return (tensor.storage_offset(), *merged)
 
 
 def _changed(func: Any, call: dict[str, Any]) -> list[Any]:

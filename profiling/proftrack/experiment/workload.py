@@ -129,8 +129,8 @@ def open_step(build: Callable[..., Any], device: Any, params: Mapping[str, Any])
 
 
 @contextlib.contextmanager
-def failing(what: str) -> Iterator[None]:
-    """Turn an exception in the user's code into `WorkloadError: <what> raised <type>: <message>`.
+def failing(what: str, remedy: str | None = None) -> Iterator[None]:
+    """Turn an exception in the user's code into `WorkloadError: <what> raised <type>: <message>; <remedy>`.
 
     Ctrl-C, a signal handler's exit and proftrack's own errors propagate. `sys.exit(0)` does not: it would look like
     success.
@@ -144,7 +144,7 @@ def failing(what: str) -> Iterator[None]:
             raise
         raise WorkloadError(f"{what} ended the process with sys.exit({error.code or ''})", "return instead") from error
     except Exception as error:
-        raise WorkloadError(f"{what} raised {type(error).__name__}: {first_line(error)}") from error
+        raise WorkloadError(f"{what} raised {type(error).__name__}: {first_line(error)}", remedy) from error
 
 
 def tokens_of(step: Step) -> float | None:

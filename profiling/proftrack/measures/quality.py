@@ -42,11 +42,13 @@ FLAGS: dict[FlagCode, str] = {
     "under_recorded_graphs": "Graph replays have few or no recorded kernels: the GPU did more than the trace shows.",
     "recompiled_in_window": "Compilation or autotuning ran during the recorded steps: later steps cost less.",
     "slow_under_profiler": "GPU busy time B exceeds the unprofiled step time T: work ran slower under the profiler.",
-    "roofline_above_busy": "Roofline time R exceeds busy time B: the ceilings were measured too low, so R is wrong.",
+    "roofline_above_busy": "Roofline time R exceeds busy time B and is left out: the ceilings are too low for this "
+    "step. One that only reads may be faster than the copy that measures the bandwidth.",
     "gpu_throttled": "The GPU was throttled while steps were timed: with better cooling or power it is faster.",
     "clocks_low": "The GPU's clock was below 90 % of its maximum while steps were timed.",
     "gpu_shared": "Other processes used the GPU while steps were timed: the program alone may be faster.",
-    "work_not_counted": "Part of the GPU's work has no known FLOPs or bytes: its kernels have no roofline.",
+    "work_not_counted": "The trace does not tell the FLOPs and bytes of part of the GPU's work: its kernels have no "
+    "roofline of their own.",
     "other_threads": "Threads started by the program did work that was not recorded: their work is missing.",
     "batches_ready": "The timed steps used no more batches than the data loader may have had ready before them: "
     "whether it keeps up with them for longer is not known.",

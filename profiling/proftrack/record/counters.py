@@ -11,6 +11,7 @@ Unit = Literal["sm_active", "occupancy", "dram", "tensor", "hmma", "imma", "dmma
 and narrower floats, for integers, and for float64."""
 PIPES: tuple[Unit, ...] = ("tensor", "fp64", "fp32", "fp16", "integer")
 """The units that compute; `tensor` stands for its three parts."""
+_PARTS: tuple[Unit, ...] = ("hmma", "imma", "dmma")
 UNIT_NAMES: dict[Unit, str] = {
     "sm_active": "SM active",
     "occupancy": "occupancy",
@@ -51,6 +52,18 @@ class Counters(Struct, frozen=True, kw_only=True):
         """What `utilization` is a share of."""
         return "reachable" if unit in self.reachable else "peak"
 
+    def reach(self, unit: Unit) -> float | None:
+        """What a load reaches of this unit on this device, 0 to 1 of the peak; None if none was measured.
+
+        Of the tensor pipes: as far as each part that is in use reaches, for an int8 product may keep them less busy
+        than a bfloat16 one does.
+        """
+        whole = self.reachable.get(unit)
+        parts = {part: share for part in _PARTS if (share := self.shares.get(part))} if unit == "tensor" else {}
+        if whole is None or not parts:
+            return whole
+        return sum(parts.values()) / sum(share / self.reachable.get(part, whole) for part, share in parts.items())
+
     def utilization(self, unit: Unit, busy_fraction: float) -> float | None:
         """Use of a unit while the GPU is busy, as a share of what is reachable on this device, at most 1.
 
@@ -60,7 +73,7 @@ class Counters(Struct, frozen=True, kw_only=True):
         share = self.shares.get(unit)
         if share is None or not busy_fraction:
             return None
-        return min(share / min(busy_fraction, 1.0) / self.reachable.get(unit, 1.0), 1.0)
+        return min(share / min(busy_fraction, 1.0) / (self.reach(unit) or 1.0), 1.0)
 
 
 class KernelCounters(Struct, frozen=True, kw_only=True):

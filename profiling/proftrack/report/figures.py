@@ -129,7 +129,7 @@ def counters_chart(record: Record) -> Chart | None:
 
 
 def _use(counters: Counters, unit: Unit, busy: float | None, middle: float) -> list[Mark]:
-    share, most = 100 * counters.shares[unit], 100 * counters.reachable.get(unit, 0.0)
+    share, most = 100 * counters.shares[unit], 100 * (counters.reach(unit) or 0.0)
     while_busy = min(share / busy, 100.0) if busy else share
     low, high, hint = middle - 0.32, middle + 0.32, _said(counters, unit)
     marks: list[Mark] = [Box(style="counted", left=0, right=share, low=low, high=high, hint=hint)]
@@ -145,7 +145,7 @@ def _use(counters: Counters, unit: Unit, busy: float | None, middle: float) -> l
 
 
 def _said(counters: Counters, unit: Unit) -> str:
-    most = counters.reachable.get(unit)
+    most = counters.reach(unit)
     reach = f" ({percent(most)} reachable)" if most else ""
     return f"{UNIT_NAMES[unit]} {percent(counters.shares[unit])}{reach}"
 

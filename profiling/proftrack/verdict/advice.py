@@ -14,8 +14,8 @@ from proftrack.measures import Measures
 from proftrack.measures.waits import Wait
 from proftrack.record.figures import IdleCause, Site
 from proftrack.record.verdict import GPU_REGIMES, Cause, Regime
-from proftrack.text import counted, factor, how_often, plain, short_time
-from proftrack.verdict.by_unit import words_for
+from proftrack.text import counted, factor, how_often, listed, plain, short_time
+from proftrack.verdict.by_unit import FEWER_BYTES, not_in_roofline, words_below, words_for
 from proftrack.verdict.context import Context
 from proftrack.verdict.rules import Ruling, StepFacts, ruling
 from proftrack.verdict.thresholds import Thresholds
@@ -29,6 +29,13 @@ _EXPOSED = "Collectives that no kernel hides take"
 _MOST = 4
 """Pieces of specific advice: more are no help in choosing."""
 _WIDTH = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+_CAN_FUSE = re.compile(r"(Adam|AdamW|SGD|Adagrad)\.")
+_FUSED = ("aten::_fused_adam", "aten::_fused_sgd", "aten::_fused_adagrad")
+_NEARER_ALL = "shapes that fit the tiles, fused epilogues, fewer passes over the data"
+_NEARER: dict[Regime, str] = {
+    "memory-bound": "fewer passes over the data, contiguous accesses",
+    "latency-bound": "fewer and larger kernels, contiguous accesses, fewer atomics",
+}
 _GIVES_BACK = re.compile(r"Free|Unmap|Release|Unregister")
 _PINNED = "allocate pinned memory once and use it again."
 _GROWING = (
@@ -94,8 +101,8 @@ def advise(name: Regime, cause: Cause | None, step: Step) -> list[str]:
     found = [advice for advice in found if advice.saves_us >= step.notable_us]
     found.sort(key=lambda advice: -advice.saves_us)
     rest = list(_general(name, cause, step))
-    if name in GPU_REGIMES and step.roofline_us is not None:
-        rest.insert(-1, _roofline_sentence(step.facts.kernel_headroom(step.roofline_us)))
+    if name in GPU_REGIMES and name not in _MOVING and step.roofline_us is not None:
+        rest.insert(-1, _roofline_sentence(name, step, step.facts.kernel_headroom(step.roofline_us)))
     return [*(advice.text for advice in found[:_MOST]), *rest]
 
 
@@ -120,16 +127,16 @@ def _faster_types(context: Context) -> list[tuple[str, str, float]]:
     return faster
 
 
-def _roofline_sentence(headroom: float) -> str:
+def _roofline_sentence(name: Regime, step: Step, headroom: float) -> str:
     if headroom <= _NEAR_ROOFLINE:
         return (
             f"The kernels are close to this device's limit (at most {factor(max(headroom, 1))} faster): only less "
             "work, lower precision or different hardware can shorten the step."
         )
-    return (
-        f"The kernels are {headroom:.1f}x above the roofline: start with the largest and its distance from the "
-        "roofline (shapes that fit the tiles, fused epilogues, fewer passes over the data)."
-    )
+    above, ruled = f"The kernels are {headroom:.1f}x above the roofline", step.ruled
+    if ruled is not None and ruled.use is not None and ruled.at_limit and not_in_roofline(ruled.use, step.measures):
+        return f"{above}, but that is made of bytes and products: it does not tell what less of this arithmetic gains."
+    return f"{above}: start with the largest and its distance from the roofline ({_NEARER.get(name, _NEARER_ALL)})."
 
 
 # -- the host's part: what the trace shows of the causes of T - B
@@ -142,7 +149,8 @@ def _launching(step: Step) -> Iterator[Advice]:
     saves = _launching_us(step)
     measures = step.measures
     launches, most = measures.launches_per_step, f"(at most {step.of_step(saves)})"
-    once = " once nothing in it waits for the GPU" if measures.waits else ""
+    waiting = list(dict.fromkeys(wait.operator or wait.call for wait in measures.waits))[:2]
+    once = f" once nothing in it waits for the GPU (here {listed(waiting)})" if waiting else ""
     names = {op.name for op in measures.ops}
     if measures.replays_graphs:
         text = f"The step already replays a graph: put more work into each replay: more steps, a larger batch {most}."
@@ -178,7 +186,8 @@ def _optimizer(step: Step) -> Iterator[Advice]:
     everywhere = sum(each.launches or 0 for each in measures.per_step) or measures.totals.launches or 1
     for region in measures.regions:
         launches = total * min((region.launches or 0) / everywhere, 1.0)
-        if not region.name.startswith("Optimizer.step#") or launches < max(_SHARE * total, _MANY_LAUNCHES):
+        few = launches < max(_SHARE * total, _MANY_LAUNCHES)
+        if not region.name.startswith("Optimizer.step#") or few or _is_fused(step):
             continue
         foreach = any(op.name.startswith("aten::_foreach_") for op in measures.ops)
         remedy = "fused=True" if foreach else "foreach=True or fused=True"
@@ -258,11 +267,14 @@ def _kernels_us(step: Step, sites: list[Site]) -> float:
 
 
 def _copying(step: Step) -> Iterator[Advice]:
-    pageable = _kernels_us(step, [site for site in step.measures.sites if "Pageable" in site.kernel])
-    saves = min(pageable, step.facts.busy_by_limit_us.get("transfer", 0.0))  # a kernel hides the rest
+    sites = [site for site in step.measures.sites if "Pageable" in site.kernel]
+    exposed = min(_kernels_us(step, sites), step.facts.busy_by_limit_us.get("transfer", 0.0))  # a kernel hides the rest
+    saves = min(exposed, step.facts.step_time_us)  # under the profiler they may take longer
+    back = [site for site in sites if site.kernel.endswith("Pageable)")]
+    which = "from" if not back else "to" if len(back) == len(sites) else "from and to"
     yield Advice(
         saves,
-        f"Copies from pageable memory take {step.of_step(saves)}: pin it (pin_memory=True). That alone is several "
+        f"Copies {which} pageable memory take {step.of_step(saves)}: pin it (pin_memory=True). That alone is several "
         "times faster.",
     )
 
@@ -302,8 +314,28 @@ def _moving(step: Step) -> Iterator[Advice]:
         )
 
 
+def _updating(step: Step) -> Iterator[Advice]:
+    """For an optimizer that passes over parameters and states several times, though it can do so once."""
+    for region in step.measures.regions:
+        name = region.name.removeprefix("Optimizer.step#")
+        if name == region.name or not _CAN_FUSE.match(name) or region.gpu_busy_us is None or _is_fused(step):
+            continue
+        saves = min(step.per_step(region.gpu_busy_us), step.facts.gpu_busy_us)
+        yield Advice(
+            saves,
+            f"{name} takes {step.of_step(saves)}, in several passes over parameters and states: pass it fused=True, "
+            "which makes one.",
+        )
+
+
+def _is_fused(step: Step) -> bool:
+    return any(op.name.startswith(_FUSED) for op in step.measures.ops)
+
+
 _Source = Callable[[Step], Iterator[Advice]]
-_GPU: tuple[_Source, ...] = (_computing, _moving, _copying)
+_GPU: tuple[_Source, ...] = (_computing, _moving, _updating, _copying)
+_MOVING: tuple[Regime, ...] = ("transfer-bound", "communication-bound")
+"""Their kernels' distance from the roofline is beside the point."""
 _SOURCES: dict[Regime, tuple[_Source, ...]] = {
     "overhead-bound": (_waiting, _launching, _loading, _hosting, _allocating),
     "mixed": (_waiting, _launching, _loading, _hosting, _allocating, *_GPU, _communicating),
@@ -343,11 +375,17 @@ def _limited(name: Regime, step: Step) -> tuple[str, ...]:
         general = (_BEYOND_MOVING,)
     if ruled is None or ruled.use is None:
         return general
+    limits, measures = step.limits, step.measures
     if ruled.at_limit:
-        words = words_for(ruled.use, step.measures, only_less=step.limits.unit_at_limit)
-        return (*words.tries, *(general if name == "memory-bound" else ()), *words.useless)
-    others = look_at(step.measures, step.facts)
-    return (*others, _NO_UNIT) if name == "latency-bound" else (general[0], *others, *general[1:])
+        words = words_for(ruled.use, measures, only_less=limits.unit_at_limit, lead=limits.unit_lead)
+        if name == "memory-bound":
+            return (*words.tries, general[0], *(words.useless or general[1:]))
+        return (*words.tries, *words.useless)
+    others = look_at(measures, step.facts)
+    if name == "latency-bound":
+        return (*others, _NO_UNIT)
+    below = words_below(ruled.use, name, measures)
+    return (*below, *others, *((_NO_UNIT,) if name == "memory-bound" else ()))
 
 
 def _launching_less(step: Step) -> tuple[str, ...]:
@@ -372,8 +410,8 @@ _BEYOND_MOVING = (
     "nearly all the time."
 )
 _NO_UNIT = (
-    "Fewer bytes or less arithmetic alone may not help, nor does launching less: the GPU is busy, but no unit of it is "
-    "near its limit."
+    "Fewer bytes or less arithmetic alone may not help, nor does launching the same kernels faster: the GPU is busy, "
+    "but no unit of it is near its limit."
 )
 BETTER_DATA = "Address the caveats: a verdict needs better data."
 _NOT_THE_ALLOCATOR = (
@@ -388,7 +426,7 @@ _GENERAL: dict[Regime, tuple[str, ...]] = {
         "Only better kernels, lower precision or less arithmetic helps: the GPU computes nearly all the time.",
     ),
     "memory-bound": (
-        "Move fewer bytes: fuse chains of operators, keep data in a narrower type, avoid copies and layout changes.",
+        FEWER_BYTES,
         "Faster arithmetic does not help here: the kernels wait for memory.",
     ),
     "latency-bound": (
@@ -397,8 +435,8 @@ _GENERAL: dict[Regime, tuple[str, ...]] = {
         "Launch overhead is not the limit: the GPU is busy, but most of its multiprocessors are empty.",
     ),
     "transfer-bound": (
-        "Copy from pinned memory with non_blocking=True on a second stream, so that kernels hide the copies; copy "
-        "less, or use a narrower type.",
+        "Copy from or to pinned memory with non_blocking=True on a second stream, so that kernels hide the copies; "
+        "copy less, or use a narrower type.",
         "Better kernels do not help here: the GPU's time goes into copies between host and device.",
     ),
     "communication-bound": (

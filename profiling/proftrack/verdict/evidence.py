@@ -66,7 +66,8 @@ def _limited(name: Regime, ruled: Ruling | None) -> str:
     if ruled.at_limit:
         return use.at(use.unit)
     if name == ruled.by_kernels:
-        return f"{_REGIME_TEXT[name]}, and no unit is near its limit"
+        near = "" if name in (use.regime, "latency-bound") else f"; {use.at(use.unit)} is the nearest"
+        return f"{_REGIME_TEXT[name]}, and no unit is near its limit{near}"
     return _NONE_NEAR if name == "latency-bound" else f"{_NONE_NEAR}, {use.at(use.unit)} is the nearest"
 
 
@@ -180,7 +181,7 @@ def _idle(measures: Measures, facts: StepFacts, context: Context, limits: Thresh
         text = f"Each launch adds {short_time(work)} of GPU work, and the trace has one every {between}"
         if work >= launch.interval_median_us:
             text += ": the launch rate is not the limit"
-        elif causes and causes[0][0] == "dispatch":
+        elif facts.idle_by_cause_us.get("dispatch", 0.0) == max(facts.idle_by_cause_us.values(), default=-1.0):
             text += ": the launch rate is the limit"
         text += "."
         out.append(item("launch_interval_us", launch.interval_median_us, "us", text))
@@ -217,7 +218,10 @@ def _units(ruled: Ruling, facts: StepFacts, limits: Thresholds) -> list[Evidence
         if facts.use is None:
             return []
         moving = facts.moving_us / facts.gpu_busy_us
-        text = f"Counters do not judge the kernels: {moving:.0%} of the busy time is in copies and collectives."
+        text = (
+            f"Counters do not judge the kernels: {moving:.0%} of the busy time is in copies and collectives. Over "
+            f"all of it, {facts.use.at('dram')}, {facts.use.at(facts.use.pipe)}."
+        )
         return [item("busy_moving_fraction", moving, "", text)]
     pipe = use.at(use.pipe)
     out = [
@@ -228,12 +232,15 @@ def _units(ruled: Ruling, facts: StepFacts, limits: Thresholds) -> list[Evidence
         text = f"No unit is near its limit: that begins at {limits.unit_limits:.0%} of what is reachable."
         out.append(item("largest_utilization", use.largest, "", text))
     if ruled.overruled:
-        text = (
-            f"The kernels' shapes and names say {ruled.by_kernels}; counters say {ruled.regime}, and they are measured."
-        )
+        says = f"The kernels' shapes and names say {ruled.by_kernels}"
+        if ruled.at_limit:
+            text = f"{says}; counters say {ruled.regime}, and they are measured."
+        else:
+            unit = "dram" if ruled.by_kernels == "memory-bound" else use.pipe
+            text = f"{says}, but {use.at(unit)}: too little for that."
         out.append(item("kernels_against_counters", None, "", text))
     elif ruled.by_kernels == "inconclusive":
-        text = "The kernels' names do not tell what limits them: counters do."
+        text = f"The kernels' names do not tell what limits them{': counters do' if ruled.at_limit else ''}."
         out.append(item("kernels_against_counters", None, "", text))
     return out
 

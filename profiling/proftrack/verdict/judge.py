@@ -180,7 +180,7 @@ class _Outcome:
         doubts = self._doubts(basis) if blockers else [*self._doubts(basis), *self._not_counted()]
         name = "inconclusive" if blockers else self.regime
         if name == "inconclusive" and not blockers:
-            blockers = ["Most GPU time is in kernels with names that do not reveal their kind."]
+            blockers = [_NOTHING_TELLS]
         cause = self._cause()
         levels = [level for level, _ in doubts]
         confidence: Confidence = "low" if name == "inconclusive" or "low" in levels else "medium" if levels else "high"
@@ -355,7 +355,7 @@ class _Outcome:
             rests = "what limits the kernels rests on their shapes and names"
         else:
             doubts = []
-            rests = "what limits the kernels was not measured"
+            rests = "the counters do not show what limits the kernels"
         unsure = ruled.by_kernels == "inconclusive" and limits.unit_bears <= min(use.memory, use.pipe_share)
         level: Confidence = "low" if unsure and use.lead < limits.unit_lead else "medium"
         return [*doubts, (level, f"No unit is near its limit ({both}): {rests}.")]
@@ -515,6 +515,10 @@ def _beyond(other: Regime, here: Regime) -> str:
     return f" (beyond it: {other})" if other != here else ""
 
 
+_NOTHING_TELLS = (
+    "Most GPU time is in kernels with names that do not reveal their kind, and no hardware counters tell what limits "
+    "them."
+)
 _LIMIT_OF: dict[Regime, Limit] = {
     "compute-bound": "arithmetic",
     "memory-bound": "bandwidth",

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 
 from proftrack.measures import Measures
 from proftrack.record.counters import Counters, Unit
-from proftrack.text import counted, plain, short_time
+from proftrack.text import brief, counted, short_time
 from proftrack.verdict.filling import filling, fills_at_most
 from proftrack.verdict.rules import StepFacts
+from proftrack.verdict.units import UNIT_TEXT
 
 _NOTABLE = 0.3
 """Share of the GPU's time from which on small grids are a reason. A judgement call, like the next ones."""
@@ -37,13 +38,16 @@ def look_at(measures: Measures, facts: StepFacts) -> list[str]:
 
 
 def _taking_turns(measures: Measures, facts: StepFacts) -> Iterator[str]:
-    """The counters are means over the step: each unit may be at its limit in its own kernels."""
+    """The counters are means over the step: in its own kernels each unit may be used more."""
     shares = {limit: us / facts.gpu_busy_us for limit, us in facts.busy_by_limit_us.items()}
     arithmetic, bandwidth = shares.get("arithmetic", 0.0), shares.get("bandwidth", 0.0)
-    if min(arithmetic, bandwidth) >= _BOTH:
+    use = facts.use
+    if use is not None and min(arithmetic, bandwidth) >= _BOTH:
+        pipe, memory = min(use.pipe_share / arithmetic, 1.0), min(use.memory / bandwidth, 1.0)
+        turns = f"in their own kernels {UNIT_TEXT[use.pipe]} may be at up to {pipe:.0%}, DRAM at up to {memory:.0%}"
         yield (
             f"Kernels limited by arithmetic ({arithmetic:.0%} of the busy time) and by memory ({bandwidth:.0%}) take "
-            "turns: each may be at its limit, though none is over the whole step. Start with the largest kernels."
+            f"turns, and counters are means over both: {turns}. Start with the largest kernels."
         )
 
 
@@ -57,7 +61,7 @@ def _small_grids(measures: Measures, facts: StepFacts) -> Iterator[str]:
     blocks = f" ({counted(largest.blocks, 'block')})" if largest.blocks else ""
     yield (
         f"{share:.0%} of the GPU's time is in launches whose grids leave over half of it empty, most of all "
-        f"{plain(largest.name, 80)}{blocks}: increase the batch, or merge kernels, so that each has more blocks."
+        f"{brief(largest.name, 60)}{blocks}: increase the batch, or merge kernels, so that each has more blocks."
     )
 
 

@@ -1,23 +1,15 @@
-"""How far a busy GPU uses its memory and its pipes, by the hardware's counters, and what the units are called."""
+"""How far a busy GPU uses its memory and its pipes, by the hardware's counters."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from proftrack.record.counters import PIPES, Counters, Unit
+from proftrack.record.counters import PIPES, UNIT_NAMES, Counters, Unit
 from proftrack.record.verdict import GpuRegime
 
 _DIGITS = 6
 """Shares are rounded to a millionth, far below what counters tell, so that 0.51 of 0.85 is 0.6."""
 
-UNIT_TEXT: dict[Unit, str] = {
-    "dram": "DRAM",
-    "tensor": "tensor cores",
-    "fp64": "FP64 pipe",
-    "fp32": "FP32 pipe",
-    "fp16": "FP16 pipe",
-    "integer": "integer pipe",
-}
 _REACHED_BY: dict[Unit, str] = {"dram": "a copy", "tensor": "a large product", "fp32": "a float32 product"}
 
 
@@ -57,9 +49,15 @@ class Use(NamedTuple):
         """The use of the memory or of the pipe."""
         return self.memory if unit == "dram" else self.pipe_share
 
+    @property
+    def other(self) -> Unit:
+        """Of the memory and the pipe the one that is used less."""
+        return "dram" if self.unit == self.pipe else self.pipe
+
     def at(self, unit: Unit) -> str:
         """`DRAM at 96% of what a copy reaches`."""
-        return f"{UNIT_TEXT[unit]} at {self.share(unit):.0%} of {self._reach(unit)}"
+        name = UNIT_NAMES[unit] if unit in ("dram", "tensor") else f"{UNIT_NAMES[unit]} pipe"
+        return f"{name} at {self.share(unit):.0%} of {self._reach(unit)}"
 
     def _reach(self, unit: Unit) -> str:
         if unit not in self.measured:

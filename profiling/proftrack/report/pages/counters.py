@@ -94,7 +94,7 @@ def _table(record: Record) -> Table:
     ]
     rows = []
     for unit in figures.units_of(record):
-        share, most = counters.shares[unit], counters.reachable.get(unit)
+        share, most = counters.shares[unit], counters.reach(unit)
         use = record.utilization(unit) if most else None
         while_busy = min(share / busy, 1.0) if busy else None
         rows.append([Cell(text=UNIT_NAMES[unit]), *map(_share, (share, while_busy, most, use))])
