@@ -56,13 +56,17 @@ class Use(NamedTuple):
 
     def at(self, unit: Unit) -> str:
         """`DRAM at 96% of what a copy reaches`."""
-        name = UNIT_NAMES[unit] if unit in ("dram", "tensor") else f"{UNIT_NAMES[unit]} pipe"
-        return f"{name} at {self.share(unit):.0%} of {self._reach(unit)}"
+        return f"{called(unit)} at {self.share(unit):.0%} of {self._reach(unit)}"
 
     def _reach(self, unit: Unit) -> str:
         if unit not in self.measured:
             return "its peak" if unit != "tensor" else "their peak"
         return f"what {_REACHED_BY[unit]} reaches" if unit in _REACHED_BY else "what is reachable"
+
+
+def called(unit: Unit) -> str:
+    """What sentences call the memory or a pipe: `DRAM`, `tensor cores`, `FP32 pipe`."""
+    return UNIT_NAMES[unit] if unit in ("dram", "tensor") else f"{UNIT_NAMES[unit]} pipe"
 
 
 def use_of(counters: Counters, busy_fraction: float) -> Use | None:
