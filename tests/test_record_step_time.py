@@ -33,8 +33,8 @@ def latency() -> Record:
 def test_t_is_what_the_mode_chooses_with_its_samples(latency: Record) -> None:
     assert latency.timing is not None
     assert (latency.step_time_us, latency.unprofiled_step_time_us) == (120.0, 120.0)
-    assert latency.timing.chosen == StepTime(120.0, LATENCIES, "step")
-    assert latency.timing.other == StepTime(100.0, BLOCKS, "block")
+    assert latency.timing.chosen == StepTime(120.0, LATENCIES, "step", [])
+    assert latency.timing.other == StepTime(100.0, BLOCKS, "block", [])
     throughput = msgspec.structs.replace(latency.timing, mode="throughput")
     assert (throughput.chosen, throughput.other) == (latency.timing.other, latency.timing.chosen)
 
@@ -42,7 +42,7 @@ def test_t_is_what_the_mode_chooses_with_its_samples(latency: Record) -> None:
 def test_a_loop_too_short_to_time_both_has_one_step_time(latency: Record) -> None:
     for mode in ("throughput", "latency"):
         timing = msgspec.structs.replace(latency.timing, mode=mode, step_latency_us=None, step_latencies_us=[])
-        assert (timing.chosen, timing.other) == (StepTime(100.0, BLOCKS, "block"), None)
+        assert (timing.chosen, timing.other) == (StepTime(100.0, BLOCKS, "block", []), None)
 
 
 def test_without_timed_steps_t_is_what_the_verdict_took(latency: Record) -> None:

@@ -12,7 +12,7 @@ from proftrack.record.counters import Counters, Unit
 from proftrack.text import brief, counted, short_time
 from proftrack.verdict.filling import filling, fills_at_most
 from proftrack.verdict.rules import StepFacts
-from proftrack.verdict.units import called
+from proftrack.verdict.units import name_of
 
 _NOTABLE = 0.3
 """Share of the GPU's time from which on small grids are a reason. A judgement call, like the next ones."""
@@ -44,7 +44,7 @@ def _taking_turns(measures: Measures, facts: StepFacts) -> Iterator[str]:
     use = facts.use
     if use is not None and min(arithmetic, bandwidth) >= _BOTH:
         pipe, memory = min(use.pipe_share / arithmetic, 1.0), min(use.memory / bandwidth, 1.0)
-        turns = f"in their own kernels {called(use.pipe)} may be at up to {pipe:.0%}, DRAM at up to {memory:.0%}"
+        turns = f"in their own kernels the {name_of(use.pipe)} may be at up to {pipe:.0%}, DRAM at up to {memory:.0%}"
         yield (
             f"Kernels limited by arithmetic ({arithmetic:.0%} of the busy time) and by memory ({bandwidth:.0%}) take "
             f"turns, and counters are means over both: {turns}. Start with the largest kernels."

@@ -56,7 +56,7 @@ class Use(NamedTuple):
 
     def at(self, unit: Unit) -> str:
         """`DRAM at 96% of what a copy reaches`."""
-        return f"{called(unit)} at {self.share(unit):.0%} of {self._reach(unit)}"
+        return f"{name_of(unit)} at {self.share(unit):.0%} of {self._reach(unit)}"
 
     def _reach(self, unit: Unit) -> str:
         if unit not in self.measured:
@@ -64,8 +64,8 @@ class Use(NamedTuple):
         return f"what {_REACHED_BY[unit]} reaches" if unit in _REACHED_BY else "what is reachable"
 
 
-def called(unit: Unit) -> str:
-    """What sentences call the memory or a pipe: `DRAM`, `tensor cores`, `FP32 pipe`."""
+def name_of(unit: Unit) -> str:
+    """What a unit is called in a sentence: `DRAM`, `tensor cores`, `integer pipe`."""
     return UNIT_NAMES[unit] if unit in ("dram", "tensor") else f"{UNIT_NAMES[unit]} pipe"
 
 
