@@ -274,6 +274,8 @@ def main() -> int:
         return 0
     import torch
 
+    if not torch.cuda.is_available():
+        parser.error("needs an NVIDIA GPU with hardware counters, and ncu")
     multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
     lines = []
     print(HEAD, flush=True)

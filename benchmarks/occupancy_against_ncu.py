@@ -256,6 +256,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         trace, table = given.trace, given.csv
         if trace is None or table is None:
+            import torch
+
+            if not torch.cuda.is_available():
+                parser.error("without --trace and --csv it needs an NVIDIA GPU, and ncu")
             trace, table = record_both(given.keep or Path(temporary), given.ncu)
         rows, other = compared(trace, table)
     print(f"{'kernel':44} {'derived %':>9} {'ncu %':>7} {'waves':>9} {'ncu':>9} {'achieved %':>10}  note")

@@ -327,6 +327,8 @@ def main() -> int:
         return repeats(options.repeats)
     part, parts = map(int, options.part.split("/"))
     cases = HELD_OUT if options.held_out else CASES
+    if unknown := set(options.only) - {case.name for case in (*CASES, *HELD_OUT)}:
+        parser.error(f"--only: no workload is named {', '.join(sorted(unknown))}")
     if options.only:
         cases = tuple(case for case in (*CASES, *HELD_OUT) if case.name in options.only)
     if options.again:

@@ -238,6 +238,11 @@ def test_across_a_parameter() -> None:
     assert [(each.name, each.before, each.after) for each in found.across] == [("params.n", "64", "66")]
 
 
+def test_a_parameter_that_only_one_run_has_is_absent_in_the_other() -> None:
+    before, after = record_of([MM, ADD], 222), record_of([MM, ADD], 282, params={"n": 64, "causal": True})
+    assert ": params.causal absent -> True;" in against(before, after, "causal").headline
+
+
 def test_operators_on_the_host_that_came_and_went() -> None:
     found = against(record_of([MM, ADD], 222), record_of([MM, TINY], 222))
     assert {(row.name, row.status) for row in found.host} == {("aten::add", "gone"), ("aten::relu", "added")}
@@ -333,6 +338,16 @@ def test_the_unit_whose_use_changed_most_is_in_the_first_line() -> None:
     assert slower.headline.endswith(
         "gemm_256x128 (aten::mm) is slower (202 us -> 262 us a step); DRAM 84.0 % to 61.0 % of reachable."
     )
+
+
+def test_it_stands_beside_what_was_changed_on_purpose_and_two_causes() -> None:
+    before, more = counted(shares={"dram": 0.672}), record_of([MM._replace(us=260), ADD, TINY], 290, params={"n": 66})
+    like = counted(290, 280, shares={"dram": 0.488})
+    after = msgspec.structs.replace(more, counters=like.counters, times=like.times)
+    headline = against(before, after, "n").headline
+    assert ": params.n 64 -> 66; gemm_256x128 (aten::mm) is slower" in headline
+    assert "1 more launch a step (2 -> 3), aten::relu" in headline
+    assert headline.endswith("; DRAM 84.0 % to 61.0 % of reachable.")
 
 
 def test_a_small_change_of_use_is_no_reason_nor_is_power() -> None:

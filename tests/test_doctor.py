@@ -138,8 +138,16 @@ def test_it_says_whether_there_are_counters_and_why_not(
     assert (said.remedy is not None) == (status == "warning")
 
 
-def test_a_cpu_has_no_line_about_counters(store_uri: str, profiler: Callable[..., None]) -> None:
+def test_a_cpu_has_no_counters(store_uri: str, profiler: Callable[..., None]) -> None:
     profiler(device="cpu")
+    (said,) = findings()["counters"]
+    assert (said.status, said.text) == ("note", "no hardware counters and no energy: they are those of GPUs")
+
+
+def test_counters_of_a_device_that_cannot_be_profiled_are_not_said_to_be_read(
+    store_uri: str, profiler: Callable[..., None]
+) -> None:
+    profiler(error="CUDA does not start", remedy="restart")
     assert "counters" not in findings()
 
 

@@ -37,8 +37,10 @@ from proftrack.errors import UsageError
 from proftrack.experiment import Experiment, load
 from proftrack.process import this_process
 from proftrack.record.counters import KernelCounters, Replay
+from proftrack.report import terminal
 from proftrack.report.chains import Chain
 from proftrack.report.pages import full, tables
+from proftrack.report.pages.run import overview, summary
 
 ADD = (
     "_ZN2at6native29vectorized_elementwise_kernelILi8ENS0_15CUDAFunctor_addIN3c108BFloat16EEESt5arrayIPcLm3EEEEviT0_T1_"
@@ -815,6 +817,8 @@ def test_run_joins_shows_and_keeps_the_figures(
     assert "Replayed one by one" in shown.out
     assert "90.3 %" in shown.out
     record = records.load(tmp_path / "run" / "record.json")
+    for later in (overview(record), summary(record)):  # `proftrack report --format text|markdown`
+        assert "90.3 %" in terminal.text(later)
     kernel = next(kernel for kernel in record.kernels if kernel.name == product)
     assert kernel.counters is not None
     assert kernel.counters.dram_bytes == 175_342_080
@@ -908,6 +912,14 @@ def test_the_report_has_a_row_for_each_operator_and_shapes(tmp_path: Path) -> No
         ["add", "aten::add [[8,512],[512,8]]", "1", "4.00 us"],
     ]
     assert next(row[1].text for row in tables.replayed(record).cells) == "aten::mm [[8,512],[512,8]] and 1 other"
+
+
+def test_waves_that_ncu_rounds_to_0_are_shown_as_few(tmp_path: Path) -> None:
+    """ncu prints two decimals: a block on 132 multiprocessors that hold two each is 0.00379 waves."""
+    result = replayed(("gemm", counted(10, waves=0.0)), ("add", counted(4, waves=0.24)))
+    table = tables.replayed(join(tmp_path, two_products(), result, ["gemm", "add"]))
+    column = [each.label for each in table.columns].index("waves")
+    assert {row[0].text: row[column].text for row in table.cells} == {"gemm": "<0.01", "add": "0.24"}
 
 
 def test_how_a_replayed_kernel_is_launched_stands_beside_what_it_uses() -> None:

@@ -83,6 +83,15 @@ def test_tokens_per_second_where_the_workload_says_how_many() -> None:
     assert "token" not in terminal.text(run.result(unsaid))
 
 
+def test_waits_for_data_stand_beside_the_step_time_only_if_there_are_any() -> None:
+    record = make_record()
+    assert record.timing is not None
+    assert "Of a timed step, 12.0 us is waiting for data." in remarks(record)
+    for wait in (0.0, None):
+        timing = msgspec.structs.replace(record.timing, input_wait_us=wait)
+        assert not any("waiting for data" in text for text in remarks(msgspec.structs.replace(record, timing=timing)))
+
+
 def test_without_counters_nothing_is_said() -> None:
     record = make_record(counters=None)
     assert counters.sentences(record) == []
@@ -143,7 +152,7 @@ def test_the_section_has_text_for_who_does_not_see_the_chart() -> None:
     rows = re.findall(r"<tr>(.*?)</tr>", section, re.S)
     cells = [re.findall(r"<td[^>]*>([^<]*)</td>", row) for row in rows]
     assert ["DRAM", "17.0 %", "42.5 %", "85.0 %", "50.0 %"] in cells
-    assert ["HMMA", "7.3 %", "18.2 %", "-", "-"] in cells
+    assert ["HMMA (floats of 16 bits and fewer)", "7.3 %", "18.2 %", "-", "-"] in cells
     assert ["integer", "2.0 %", "5.0 %", "-", "-"] in cells
     assert "<dd>30.0 mJ</dd>" in section
     assert "<dd>2.00 GB/s from the GPU, 1.00 GB/s to it</dd>" in section

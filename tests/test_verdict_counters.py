@@ -485,6 +485,19 @@ def test_integer_arithmetic_is_named_and_narrower_types_do_not_help() -> None:
     assert not any("lower precision" in a for a in verdict.advice)
 
 
+def test_advice_and_evidence_give_the_distance_from_the_roofline_alike() -> None:
+    """950 us of work where 0.12 GB at 4 TB/s need 30 us: 31.67, which is 32x in both."""
+    work = StepWork(flops_by_dtype={}, bytes=0.12e9, source="counted")
+    trace = TraceBuilder()
+    for i in range(3):
+        at = i * 1000
+        trace.step(i, at=at, dur=1000).op("aten::add", at=at, dur=10)
+        trace.work(i + 1, launch=at + 1, at=at + 5, dur=950, name="vectorized_elementwise_kernel")
+    found = judged(trace, counters(dram=75, integer=30, tensor=0), ceilings=CEILINGS, work=work)
+    assert any(text.startswith("The kernels are 32x above the roofline: ") for text in found.advice)
+    assert "If every kernel reached the roofline: at most 32x faster." in [item.text for item in found.evidence]
+
+
 def test_a_roofline_of_products_and_bytes_says_nothing_of_other_arithmetic() -> None:
     """R = 100 us by 0.4 GB, but the integer pipe is at 82 %: kernels cannot come 9.5 times nearer to it."""
     work = StepWork(flops_by_dtype={}, bytes=0.4e9, source="counted")

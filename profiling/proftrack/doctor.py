@@ -257,11 +257,13 @@ def _profiler() -> Iterator[Check]:
     if not seen.has_clocks:
         text = "NVML does not answer: the GPU's clocks, throttling and other processes are not recorded"
         yield Check(name="profiler", status="warning", text=text, remedy="pip install nvidia-ml-py")
-    if seen.device != "cpu":
+    if seen.error is None:
         yield _counters(seen)
 
 
 def _counters(seen: Probe) -> Check:
+    if seen.device == "cpu":
+        return Check(name="counters", status="note", text="no hardware counters and no energy: they are those of GPUs")
     energy = "energy is measured" if seen.has_energy else "energy is not measured"
     missing = seen.missing_counters
     if missing is None:

@@ -62,10 +62,14 @@ def headline(findings: Findings) -> str:
     if findings.same_data:
         return f"{text}: both are the same measurement."
     if findings.tried:
-        tried = ", ".join(f"{fact.name} {fact.before} -> {fact.after}" for fact in findings.tried[:3])
+        tried = ", ".join(f"{fact.name} {_given(fact.before)} -> {_given(fact.after)}" for fact in findings.tried[:3])
         causes = [tried, *causes]
     causes += _moved(findings.counters)
-    return f"{text}: {'; '.join(causes[:3])}." if causes else f"{text}: no cause stands out in the traces."
+    return f"{text}: {'; '.join(causes)}." if causes else f"{text}: no cause stands out in the traces."
+
+
+def _given(value: str | None) -> str:
+    return "absent" if value is None else value
 
 
 def _times(findings: Findings) -> str:

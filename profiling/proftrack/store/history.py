@@ -106,8 +106,8 @@ def collect(
     series = [each for each in series if each.runs]
     if not series:
         raise NotFoundError(
-            f"{runs.store.public}: all {len(past)} runs of {experiment} were made with uncommitted changes (untracked "
-            "files count), so their commits do not say what ran",
+            f"{runs.store.public}: no run of {experiment} was made without uncommitted changes (untracked files "
+            "count), so their commits do not say what ran",
             "pass --dirty to include them, ordered by time",
         )
     series.sort(key=lambda each: (-len(each.runs), each.title))

@@ -133,7 +133,7 @@ def _roofline_sentence(name: Regime, step: Step, headroom: float) -> str:
             f"The kernels are close to this device's limit (at most {factor(max(headroom, 1))} faster): only less "
             "work, lower precision or different hardware can shorten the step."
         )
-    above, ruled = f"The kernels are {headroom:.1f}x above the roofline", step.ruled
+    above, ruled = f"The kernels are {factor(headroom)} above the roofline", step.ruled
     if ruled is not None and ruled.use is not None and ruled.at_limit and not_in_roofline(ruled.use, step.measures):
         return f"{above}, but that is made of bytes and products: it does not tell what less of this arithmetic gains."
     return f"{above}: start with the largest and its distance from the roofline ({_NEARER.get(name, _NEARER_ALL)})."

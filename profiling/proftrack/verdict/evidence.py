@@ -108,7 +108,7 @@ def collect(
         *_headrooms(facts, context, measures, roofline, limits),
         *_idle(measures, facts, context, limits),
         *(_units(ruled, facts, limits) if ruled is not None else []),
-        *_busy(facts, "By shapes and names " if ruled is not None and ruled.use is not None else ""),
+        *_busy(facts, "By shapes and names, " if ruled is not None and ruled.use is not None else ""),
     ]
     if context.unprofiled_us is None:
         other = without_inflation(facts, limits).busy_fraction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from proftrack.compare.gate import NOISE, Check, Gate
 from proftrack.compare.results import CommitRange, Comparison, Count, Counted, Different, Row, Side, TimeChange
-from proftrack.report.document import Block, Document, Items, Lead, Table, Tone
+from proftrack.report.document import Block, Column, Document, Items, Lead, Table, Tone
 from proftrack.report.pages.times import legend
 from proftrack.text import brief, changes, counted, difference, duration, figure, moment, number, percent
 
@@ -119,7 +119,7 @@ def _rows(comparison: Comparison) -> Table:
     total = _sum("T  step time", comparison.rows)
     return Table(
         "Where the change comes from",
-        ("part", "name", "before", "after", "contributes", "calls per step"),
+        (Column(label="part", kind="word"), "name", "before", "after", "contributes", "calls per step"),
         [*rows, total],
         numbers=2,
         note="Contributions add up to the change in step time; those of the GPU add up to the change in B.",

@@ -157,7 +157,9 @@ def _tables_section(record: Record) -> Section:
     if record.replay is not None:
         about = (
             f"The largest kernels, each launch of one step replayed alone with cold caches by {record.replay.tool}. "
-            "Shares are of the hardware's peak while the kernel runs."
+            "Shares are of the hardware's peak while the kernel runs; use of tensor cores is time, not useful FLOPs. "
+            "Possible: the occupancy that registers, shared memory and block size allow. Over least: the bytes moved, "
+            "divided by those that the operator must move; well above 1, data is fetched more than once."
         )
         shown = [Paragraph(record.replay.problem)] if record.replay.problem else []
         blocks.append(

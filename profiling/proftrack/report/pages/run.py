@@ -55,6 +55,7 @@ def overview(record: Record) -> Document:
         _gaps(record),
         *_launches(record),
         _largest_kernels(record),
+        *_replayed(record),
         tables.first(tables.operators(record), TOP, _ALL, _OP_COLUMNS),
         Items("", _flags(record, except_for=record.verdict.reasons), mark="!", warning=True),
     ]
@@ -74,6 +75,7 @@ def summary(record: Record) -> Document:
         Shares(f"Window of {window_steps(record)}", split_parts(record)),
         Shares("GPU idle per step, by cause", idle_parts(record)),
         tables.first(tables.kernels(record, "GPU work"), SUMMARY_ROWS, more),
+        *_replayed(record),
         tables.first(tables.operators(record, "On the host"), SUMMARY_ROWS, more),
         tables.first(tables.steps(record, "Recorded steps"), SUMMARY_ROWS, more),
         Items("Data quality", _flags(record)),

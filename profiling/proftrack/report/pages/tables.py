@@ -35,6 +35,10 @@ def _name(name: str, limit: int = _NAME) -> Cell:
     return Cell(text=shown, hint=plain(name, 3 * limit) if len(name) > limit else "")
 
 
+def _short(kernel: str) -> Cell:
+    return Cell(text=brief(kernel, _SHORT), hint=plain(kernel, 3 * _NAME))
+
+
 def _table(title: str, columns: list[Column], rows: list[list[Cell]], count: int, share: float | None = None) -> Table:
     """A table of the first of `count` rows; `share` is the part of the time that the others take."""
     cut = count - len(rows)
@@ -115,7 +119,7 @@ def occupancy(record: Record) -> Table:
     rows = [
         [
             _count(rank),
-            Cell(text=brief(kernel.name, _SHORT), hint=plain(kernel.name, 3 * _NAME)),
+            _short(kernel.name),
             _share(kernel.share),
             _share(found.theoretical),
             _share(found.at_most),
@@ -160,20 +164,25 @@ def replayed(record: Record, title: str = "", *, by_site: bool = False) -> Table
     ]
     rows = [
         [
-            _name(kernel.name),
+            _short(kernel.name),
             _name(_launched_by(sites), 200),
             _count(c.launches),
             _time(c.duration_us),
             *(_share(c.shares.get(unit)) for unit in ("dram", *_PIPES)),
             _share(c.achieved_occupancy),
             _share(c.theoretical_occupancy),
-            Cell(text="-" if c.waves is None else number(c.waves), value=c.waves),
+            Cell(text=_waves(c.waves), value=c.waves),
             Cell(text=scaled(c.dram_bytes, "B"), value=c.dram_bytes),
             _over(c.dram_bytes or 0, _least_bytes(kernel) if len(sites) < 2 and c is kernel.counters else None),
         ]
         for kernel, c, sites in _replayed_rows(record, by_site)
     ]
     return _table(title, columns, rows, len(rows))
+
+
+def _waves(waves: float | None) -> str:
+    """ncu gives two decimals, and a launched kernel has more than no wave."""
+    return "-" if waves is None else number(waves) if waves else "<0.01"
 
 
 _PIPES: dict[Unit, str] = {

@@ -110,6 +110,8 @@ def remarks(record: Record) -> list[str]:
             out.append(f"Timed {how}, a step takes {duration(other.us)}.")
         if timing.first_step_time_us is not None:
             out.append(f"The very first step took {duration(timing.first_step_time_us)} (compilation, initialisation).")
+        if timing.input_wait_us:
+            out.append(f"Of a timed step, {duration(timing.input_wait_us)} is waiting for data.")
         profiled = record.times.step_time_profiled_us
         if profiled and record.step_time_us:
             ratio = factor(profiled / record.step_time_us)
