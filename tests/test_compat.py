@@ -279,6 +279,23 @@ def test_whoever_captures_or_replays_a_graph_is_seen(monkeypatch: pytest.MonkeyP
     assert calls == ["begin", "begun", "ending", "end", "seen", "replay", "replay"]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_whoever_enters_autocast_is_seen_and_may_compile_it() -> None:
+    calls: list[bool] = []
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return x @ x
+
+    with compat.after_each_autocast(lambda: calls.append(compat.autocasts("cpu"))):
+        assert step(torch.ones(4, 4)).dtype is torch.bfloat16
+        assert calls == [True, False]
+        assert torch.jit.script(step)(torch.ones(4, 4)).dtype is torch.bfloat16
+    calls.clear()
+    step(torch.ones(4, 4))
+    assert calls == []
+
+
 def test_torchs_graph_has_the_methods_that_are_watched() -> None:
     assert all(hasattr(torch.cuda.CUDAGraph, name) for name in ("capture_begin", "capture_end", "replay"))
 

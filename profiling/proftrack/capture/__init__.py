@@ -45,7 +45,7 @@ Process-wide changes that capture makes, and why it needs them:
     __next__ of its iterators        meanwhile, its own stay, and what they call is still timed, for nobody
     CUDAGraph.capture_begin          while variants run: a capture by one of them gets in the way of the next
     CUDAGraph.capture_begin and _end while a workload is built and runs its first steps: what a graph does is counted
-    autocast.__enter__ and __exit__  while either is counted: a dispatch mode has autocast off
+    torch.set_autocast_enabled       while either is counted: a dispatch mode has autocast off
     CUDAGraph.replay, Triton's run   while one step is counted: neither dispatches an operator
     TF32 for products                on for its ceiling, off while float32 shows what it reaches; then restored
     torch's peak memory counters     reset before steps are timed: the peak is theirs

@@ -145,13 +145,13 @@ def autocasting(device_type: str) -> AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def after_each_autocast(call: Callable[[], None]) -> Iterator[None]:
-    """Call `call` when `torch.autocast` was entered or left anywhere in this process."""
+    """Call `call` when `torch.autocast` was entered or left anywhere in this process.
+
+    Its own methods must stay: torch.jit compiles them.
+    """
     import torch
 
-    with (
-        _around(torch.autocast, "__enter__", after=lambda *_: call()),
-        _around(torch.autocast, "__exit__", after=lambda *_: call()),
-    ):
+    with _around(torch, "set_autocast_enabled", after=lambda *_: call()):
         yield
 
 
