@@ -18,20 +18,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import importlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "profiling"))
+
 from labelled.cases import CASES, HELD_OUT, Case
+
+from proftrack.capture.ncu import find_ncu, number, printed
 
 LOOPS = (
     "matmul_8192",
@@ -187,9 +189,11 @@ def bare(name: str) -> None:
 
 def ncu_of(name: str) -> list[Kernel]:
     """ncu's figures for the kernels of one step of the case. Raises RuntimeError if ncu is missing or fails."""
-    ncu = shutil.which("ncu") or "/usr/local/cuda/bin/ncu"
+    ncu = find_ncu()
+    if ncu is None:
+        raise RuntimeError(f"{name}: no ncu was found")
     command = [
-        *(ncu, "--profile-from-start", "off", "--clock-control", "none", "--cache-control", "none"),
+        *(str(ncu), "--profile-from-start", "off", "--clock-control", "none", "--cache-control", "none"),
         *("--metrics", ",".join(METRICS.values()), "--csv", "--page", "raw", "--print-units", "base"),
         *(sys.executable, str(Path(__file__).resolve()), "--bare", name),
     ]
@@ -198,30 +202,27 @@ def ncu_of(name: str) -> list[Kernel]:
         ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RuntimeError(f"{name}: ncu did not run: {error}") from error
-    kernels = parsed(ended.stdout.splitlines())
+    kernels = parsed(ended.stdout)
     if not kernels:
         said = [line for line in (ended.stdout + ended.stderr).splitlines() if line.strip()]
         raise RuntimeError(f"{name}: ncu (exit {ended.returncode}) measured no kernel: {' '.join(said[-3:])[:500]}")
     return kernels
 
 
-def parsed(lines: Iterable[str]) -> list[Kernel]:
-    """The kernels of ncu's CSV: a header, a row of units, then a row for each kernel; ==...== lines are remarks."""
-    rows = (row for row in csv.DictReader(line for line in lines if line.startswith('"')) if row["Kernel Name"])
+def parsed(text: str) -> list[Kernel]:
+    """The kernels of what ncu printed; NaN where a metric is n/a."""
+
+    def figure(row: dict[str, str], key: str) -> float:
+        value = number(row[METRICS[key]])
+        return float("nan") if value is None else value
+
     return [
-        Kernel(row["Kernel Name"], _number(row[METRICS["us"]]) / 1e3, *(_number(row[METRICS[key]]) for key in _FIGURES))
-        for row in rows
+        Kernel(row["Kernel Name"], figure(row, "us") / 1e3, *(figure(row, key) for key in _FIGURES))
+        for row in printed(text).rows
     ]
 
 
 _FIGURES = ("dram", "tensor", "fp32", "integer", "hertz")
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text.replace(",", ""))
-    except ValueError:  # n/a
-        return float("nan")
 
 
 def mean(kernels: list[Kernel], key: str) -> float:

