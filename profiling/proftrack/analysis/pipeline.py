@@ -316,6 +316,7 @@ def _record(
         cpu=measures.cpu,
         sites=measures.sites,
         modules=measures.modules,
+        graphs=measures.graphs,
         quality=[*measures.flags, *judged.flags],
         verdict=judged.verdict,
     )

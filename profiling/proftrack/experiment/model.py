@@ -46,6 +46,8 @@ class ProfilerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     record_shapes: bool = True
     with_stack: bool = False
     profile_memory: bool = False
+    modules: bool = True
+    """Mark each call of an nn.Module, and each parameter group of an optimizer, while steps are recorded."""
 
 
 class TimingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -140,7 +142,8 @@ def fingerprint(
 ) -> tuple[str, dict[str, Any]]:
     """A short hash of everything that must be equal for two runs to be comparable, and those keys with their values.
 
-    The parameters in `variant_params`, how long steps were timed and the location of the files are left out.
+    The parameters in `variant_params`, how long steps were timed, whether modules were marked and the location of the
+    files are left out.
     `cpu_threads`: torch's thread count if the device is a CPU (`Environment.cpu_threads`), else None.
     """
     keys: dict[str, Any] = {"experiment": experiment.name, "workload": experiment.workload}
@@ -149,7 +152,8 @@ def fingerprint(
             keys[f"params.{key}"] = value
     for section in ("schedule", "profiler"):
         for key, value in msgspec.structs.asdict(getattr(experiment, section)).items():
-            keys[f"{section}.{key}"] = value
+            if (section, key) != ("profiler", "modules"):  # it changes neither T nor B
+                keys[f"{section}.{key}"] = value
     keys["timing.mode"] = experiment.timing.mode
     keys["device"] = device_name
     if cpu_threads is not None:

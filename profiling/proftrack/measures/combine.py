@@ -67,7 +67,6 @@ def combine(parts: list[Measures]) -> Measures:
         compiling_us=sum(p.compiling_us for p in parts),
         host_rows=sum(p.host_rows for p in parts),
         collectives=[c for p in parts for c in p.collectives],
-        modules=_combined_regions([r for p in parts for r in p.modules]),
         work=_combined_work(parts),
         whole_us=_sum_by_key(p.whole_us for p in parts),
         launched_us=_sum_by_key(p.launched_us for p in parts),

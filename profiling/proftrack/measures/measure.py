@@ -40,6 +40,7 @@ from proftrack.record.figures import (
     Window,
     launches_per_step,
 )
+from proftrack.record.modules import Graph, Module
 from proftrack.record.ranks import Collective
 from proftrack.trace.categories import Kind, is_allocator_call, is_graph_launch, is_step
 from proftrack.trace.table import NONE, Bools, EventTable
@@ -101,7 +102,8 @@ class Measures:
     """Time of rows of unknown categories (another accelerator's, for example), by the file's category name."""
     sites: list[Site] = field(default_factory=list)
     collectives: list[Collective] = field(default_factory=list)
-    modules: list[Region] = field(default_factory=list)
+    modules: list[Module] = field(default_factory=list)
+    graphs: list[Graph] = field(default_factory=list)
 
     @property
     def steps(self) -> int:
@@ -207,7 +209,6 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         other_us=_others(table),
         collectives=collectives(seen),
         compiling_us=_compiling(seen, outliers),
-        modules=tables.modules(table, seen.links),
         work=work.trace_work(table, seen.forest, owned, own) if shapes else None,
         whole_us=tables.whole_times(table, seen.forest, seen.links, owner),
         launched_us=outside.launched_us,

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from proftrack.measures.nesting import nest
-from proftrack.measures.tables import MODULE, kind_of_work
+from proftrack.measures.tables import kind_of_work
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
 from proftrack.record.figures import Site
-from proftrack.trace.categories import STEP, Kind, is_step
+from proftrack.trace.categories import MODULE, STEP, Kind, is_step
 from proftrack.trace.codes import grouped
 from proftrack.trace.table import NONE, EventTable, Ints
 

@@ -222,8 +222,6 @@ _COMPILED = re.compile(
     r"^(?:Torch-Compiled Region|TorchDynamo Cache Lookup|Pregraph bytecode|## Call CompiledFxGraph"
     r"|AOTDispatcher Runtime Wrapper|CompiledFunction(?:Backward)?$)"
 )
-MODULE = "nn.Module: "
-"""How the names of nn.Module calls begin."""
 MOST_SPANS = 500
 """How many regions, modules or streams are kept, the largest first."""
 
@@ -233,11 +231,6 @@ def regions(table: EventTable, links: Links) -> list[Region]:
     is_region = table.of_kind(Kind.ANNOTATION) & ~table.named(is_step)
     compiled = table.of_kind(Kind.CPU_OP) & table.named(lambda n: _COMPILED.match(n) is not None)
     return _spans(table, links, is_region | compiled)
-
-
-def modules(table: EventTable, links: Links) -> list[Region]:
-    """nn.Module calls by name, if stacks were recorded; a module's GPU work also counts for the modules around it."""
-    return _spans(table, links, table.of_kind(Kind.PYTHON) & table.named(lambda n: n.startswith(MODULE)))
 
 
 def _spans(table: EventTable, links: Links, mask: Bools) -> list[Region]:

@@ -244,8 +244,8 @@ class Site(Struct, frozen=True, kw_only=True):
     counters: KernelCounters | None = None
     """Of those of its launches that were replayed."""
     modules: list[str] = []
-    """If it was replayed and stacks were recorded: the innermost nn.Module calls around its launches, the one with most
-    time first."""
+    """Paths of the modules that own its work (see `record.modules`), the one with most time first; at most ten. Empty
+    if none is known."""
 
 
 class Region(Struct, frozen=True, kw_only=True):

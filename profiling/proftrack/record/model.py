@@ -6,8 +6,9 @@ Format history
         `times.step_time_all_steps_us`); `launches` may be null; `joint.findings` are objects with a code; hardware
         counters and energy (`counters`, `ceilings.reachable`), `timing.input_wait_us` and the waits of its samples,
         `run.tokens_per_step`; `kernels[].occupancy`; what R leaves out (`work.uncounted_share`,
-        `work.launched_kernels`); replayed kernels (`replay`, `kernels[].counters`, `sites[].counters`,
-        `sites[].modules`)
+        `work.launched_kernels`); replayed kernels (`replay`, `kernels[].counters`, `sites[].counters`);
+        `modules` are exclusive GPU times by module, optimizer or region, with `sites[].modules` (in version 1 they were
+        nn.Module calls in the form of regions); `graphs`
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from proftrack.record.figures import (
     Totals,
     Window,
 )
+from proftrack.record.modules import Graph, Module
 from proftrack.record.timing import Timing
 from proftrack.record.verdict import Verdict
 
@@ -143,8 +145,10 @@ class Record(Struct, frozen=True, kw_only=True):
     """None if no kernels were to be replayed."""
     cpu: CpuWork | None = None
     sites: list[Site] = []
-    modules: list[Region] = []
-    """nn.Module calls, if stacks were recorded."""
+    modules: list[Module] = []
+    """Exclusive times by owner, largest first. Empty if the trace tells of no module, backward pass or optimizer."""
+    graphs: list[Graph] = []
+    """CUDA graphs that the steps replay, largest first."""
 
     @property
     def step_time_us(self) -> float | None:

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from proftrack import untrusted
 from proftrack.errors import ProftrackError
+from proftrack.record.figures import Region
 from proftrack.record.model import SCHEMA_VERSION, Record
 from proftrack.text import plain
 
@@ -48,7 +49,7 @@ def load(path: Path) -> Record:
                 f"{path}: has schema version {version}, but this proftrack knows only versions up to {SCHEMA_VERSION}",
                 "upgrade proftrack",
             )
-        return msgspec.json.decode(data, type=Record)
+        return _decoded(data, version)
     except untrusted.TooDeepError as error:
         raise ProftrackError(f"{path}: nested deeper than any record", "name a saved record.json") from error
     except msgspec.MsgspecError as error:
@@ -62,3 +63,17 @@ def load(path: Path) -> Record:
 
 class _Versioned(Struct):
     schema_version: int
+
+
+class _First(Struct):
+    """What version 1 has in another form."""
+
+    modules: list[Region] = []
+
+
+def _decoded(data: bytes, version: int) -> Record:
+    if version > 1:
+        return msgspec.json.decode(data, type=Record)
+    record = msgspec.json.decode(data, type=Record)
+    calls = msgspec.json.decode(data, type=_First).modules
+    return msgspec.structs.replace(record, modules=[], regions=[*record.regions, *calls])

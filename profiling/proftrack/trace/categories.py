@@ -25,6 +25,8 @@ class Kind(IntEnum):
     OVERHEAD = 11
     """The profiler's own rows (buffer flushes, requests)."""
     TRACE = 12
+    MODULE = 13
+    """A call of an nn.Module, in the region that capture puts around it (`MODULE`): no operator."""
 
 
 _KIND_OF = {
@@ -47,7 +49,7 @@ _KIND_OF = {
     "trace": Kind.TRACE,
 }
 
-HOST_KINDS = (Kind.CPU_OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.DRIVER)
+HOST_KINDS = (Kind.CPU_OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.DRIVER, Kind.MODULE)
 """The rows that self CPU time is counted over."""
 CALL_KINDS = (Kind.RUNTIME, Kind.DRIVER)
 GPU_KINDS = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
@@ -80,6 +82,16 @@ def has_known_calls(category: str) -> bool:
     """
     return category.lower() in _CALLS_WITH_KNOWN_NAMES
 
+
+MODULE = "nn.Module: "
+"""How the names of nn.Module calls begin: torch's own, where stacks are recorded (`nn.Module: LlamaMLP_7`), and the
+regions that capture puts around calls (`nn.Module: layers.7.mlp (LlamaMLP)`)."""
+PARAMETER_GROUP = "proftrack: parameter group "
+"""How the names of the regions begin that capture puts around an optimizer's work for one of its parameter groups."""
+CAPTURED = "proftrack: graph capture"
+"""The region in which capture captures a graph once more, under the profiler, to learn the names of its work."""
+CAPTURED_REPLAY = "proftrack: graph replay"
+"""The region in which it then replays that graph."""
 
 STEP = "ProfilerStep"
 """What torch.profiler calls its steps, before their number: `ProfilerStep#3`, and `ProfilerStep*` in its tables."""

@@ -36,9 +36,11 @@ COLUMNS = {
     "shared_bytes": "shared memory of each of its blocks, static and dynamic, else null",
     "bytes": "moved by a copy or set, else null",
     "input_dims": "an operator's input shapes as JSON, else null",
+    "sequence": "autograd's sequence number of an operator, else null",
+    "forward_thread": "torch's number of the thread of a backward operator's forward operator, else null",
 }
 """Columns of events.parquet."""
-_ADDED = ("block_threads", "registers", "shared_bytes")
+_ADDED = ("block_threads", "registers", "shared_bytes", "sequence", "forward_thread")
 """Columns that the first version did not write."""
 
 
@@ -86,6 +88,8 @@ def _arrow(pa: Any, cycle: int, table: EventTable) -> Any:
             **{name: optional(values) for name, values in _configs_of(table).items()},
             "bytes": optional(table.size),
             "input_dims": coded(table.signature, [dims.decode("utf-8", "replace") for dims, _, _ in table.signatures]),
+            "sequence": optional(table.sequence),
+            "forward_thread": optional(table.forward_thread),
         }
     )
 
@@ -177,6 +181,8 @@ def _table(rows: Any) -> EventTable:
         size=column("bytes"),
         signature=signature,
         meeting=np.full(len(signature), NONE, dtype=np.int32),
+        sequence=column("sequence"),
+        forward_thread=column("forward_thread"),
         names=names,
         categories=categories,
         threads=[(_decoded(pids, p), _decoded(tids, t)) for p, t in threads],

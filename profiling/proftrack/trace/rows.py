@@ -15,7 +15,7 @@ from msgspec import Raw, Struct, field
 from msgspec.structs import astuple
 
 from proftrack.trace import legacy
-from proftrack.trace.categories import GPU_KINDS, Kind, kind_of
+from proftrack.trace.categories import GPU_KINDS, MODULE, Kind, kind_of
 from proftrack.trace.codes import Numbering, paired
 from proftrack.trace.duplicates import duplicates
 from proftrack.trace.table import NONE, Codes, EventTable, Ints, LaunchConfig, Meeting, Notes, TraceMeta
@@ -49,7 +49,9 @@ class Args(Struct, gc=False):
     group: Any = field(default=None, name="Process Group Name")
     group_ranks: Any = field(default=None, name="Process Group Ranks")
     group_size: Any = field(default=None, name="Group size")
-    sequence: Any = field(default=None, name="Seq")
+    group_sequence: Any = field(default=None, name="Seq")
+    sequence: Any = field(default=NONE, name="Sequence number")
+    forward_thread: Any = field(default=NONE, name="Fwd thread id")
 
 
 class Row(Struct, gc=False):
@@ -236,6 +238,8 @@ class TableBuilder:
             **self._gpu_columns(pids, tids, args, np.flatnonzero(_IS_GPU_WORK[kind])),
             signature=self._signature_codes(args, kind),
             meeting=self._meeting_codes(args),
+            sequence=_int64([a.sequence for a in args]),
+            forward_thread=_int64([a.forward_thread for a in args]),
         )
         self._legacy = self._legacy or ("" in self._categories and any(map(legacy.is_legacy, self._pids)))
         if self._legacy:
@@ -290,7 +294,8 @@ class TableBuilder:
         rows = [i for i, collective in enumerate(collectives) if collective is not None]
         codes[rows] = np.arange(len(self._meetings), len(self._meetings) + len(rows))
         self._meetings += [
-            Meeting(a.collective, a.group, a.group_ranks, a.group_size, a.sequence) for a in map(args.__getitem__, rows)
+            Meeting(a.collective, a.group, a.group_ranks, a.group_size, a.group_sequence)
+            for a in map(args.__getitem__, rows)
         ]
         return codes
 
@@ -309,9 +314,11 @@ class TableBuilder:
             notes = replace(notes, legacy=True, operators_on_gpu=self._read_legacy(joined))
         thread, threads = self._threads(joined.pop("pid"), joined.pop("tid"))
         lane, lanes = self._lanes(joined["device"], joined.pop("stream"))
+        self._mark_modules(joined)
         valid = _valid_times(ts, dur, joined["kind"])
         origin = int(ts[valid].min()) if valid.any() else 0
         ts[ts == _INVALID] = origin
+        plain: dict[str, Any] = {name: joined[name] for name in _PLAIN if name in joined}
         table = EventTable(
             ts=ts - origin,
             dur=np.where((dur >= 0) & (dur < LONGEST_NS), dur, 0),
@@ -328,7 +335,7 @@ class TableBuilder:
             meta=meta,
             notes=notes,
             origin_ns=origin,
-            **{name: joined[name] for name in _PLAIN if name in joined},
+            **plain,
         )
         twice = duplicates(table)
         if not len(twice):
@@ -336,6 +343,14 @@ class TableBuilder:
         once = np.ones(len(table), dtype=bool)
         once[twice] = False
         return replace(table.take(once), notes=replace(notes, duplicates=len(twice)))
+
+    def _mark_modules(self, joined: dict[str, npt.NDArray[Any]]) -> None:
+        """Give the regions that capture puts around module calls a kind of their own: they are no operators."""
+        is_module = np.array([name.startswith(MODULE) for name in self._names], dtype=bool)
+        if is_module.any():
+            kind = joined["kind"]
+            region = is_module[joined["name"]] & np.isin(kind, (Kind.CPU_OP, Kind.ANNOTATION))
+            joined["kind"] = np.where(region, np.int8(Kind.MODULE), kind)
 
     def _read_legacy(self, joined: dict[str, npt.NDArray[Any]]) -> int:
         """Give the rows of a legacy trace kinds, and its kernels a device; returns its operators on the GPU."""
@@ -371,6 +386,8 @@ _PLAIN = (
     "size",
     "signature",
     "meeting",
+    "sequence",
+    "forward_thread",
 )
 _BUILT = ("ts", "dur", "pid", "tid", "stream")
 _DTYPES: dict[str, Any] = {"kind": np.int8}

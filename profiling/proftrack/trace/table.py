@@ -52,6 +52,69 @@ class Meeting(NamedTuple):
     """Number of the collective within its group."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MemoryRows:
+    """What the allocators did, as `profile_memory` records it: instants named `[memory]`, in file order."""
+
+    ts: Ints
+    """Nanoseconds, on the table's clock; NONE if the file's time is impossible."""
+    address: Ints
+    bytes: Ints
+    """Positive for an allocation, negative when memory is freed."""
+    allocated: Ints
+    """Bytes allocated on the device afterwards; NONE if the row does not say."""
+    reserved: Ints
+    """Bytes that the allocator keeps afterwards; NONE if the row does not say."""
+    device_type: Ints
+    """torch's number: 0 for a CPU, 1 for CUDA; NONE if the row does not say."""
+    device: Ints
+    """NONE for a CPU."""
+    thread: Codes
+    """Index into the table's `threads`."""
+    ev_idx: Ints
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CounterRows:
+    """Counter events (`"ph": "C"`), one row per series of each, in file order."""
+
+    ts: Ints
+    name: Codes
+    """Index into `names`: the counter's name."""
+    series: Codes
+    """Index into `names`: the key of the value in the event's arguments."""
+    value: npt.NDArray[np.float64]
+    """NaN for what is not a number."""
+    thread: Codes
+    names: list[str]
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FlowRows:
+    """Flow events, in file order: arrows from one event (`"ph": "s"`) to another (`"f"`) with the same id and category.
+
+    `fwdbwd` leads from a forward operator to its backward, `ac2g` from a launch to its work.
+    """
+
+    ts: Ints
+    id: Ints
+    category: Codes
+    """Index into `categories`."""
+    is_end: Bools
+    thread: Codes
+    """Index into the table's `threads`."""
+    categories: list[str]
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+
 class LaunchConfig(NamedTuple):
     """How a kernel was launched. NONE for what its row does not say; copies and sets say none of it."""
 
@@ -122,6 +185,11 @@ class EventTable:
     """Index into `signatures`: an operator's input shapes, types and concrete values, as raw JSON."""
     meeting: Codes
     """Index into `meetings`: what the row says of its collective."""
+    sequence: Ints
+    """Of an operator, autograd's sequence number: a backward operator has that of its forward operator. Every operator
+    that makes no node has the number of the next one, so of several the last to start is the node's."""
+    forward_thread: Ints
+    """Of a backward operator, torch's own number of the thread that its forward operator ran on; else NONE or 0."""
 
     names: list[str]
     categories: list[str]
@@ -133,6 +201,10 @@ class EventTable:
     meta: TraceMeta
     notes: Notes
     origin_ns: int
+    memory: MemoryRows | None = None
+    """None if the file has none, like the next two."""
+    counters: CounterRows | None = None
+    flows: FlowRows | None = None
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -203,5 +275,7 @@ COLUMNS = (
     "size",
     "signature",
     "meeting",
+    "sequence",
+    "forward_thread",
 )
 """The columns of EventTable, in the order of its fields."""

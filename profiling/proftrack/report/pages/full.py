@@ -234,8 +234,7 @@ def _steps_section(record: Record) -> Section | None:
 
 
 def _regions_section(record: Record) -> Section:
-    modules = Section("Modules", [tables.regions(record.modules, "module")])
-    return Section("Regions", [tables.regions(record.regions, "region"), modules], "regions")
+    return Section("Regions", [tables.regions(record.regions, "region")], "regions")
 
 
 def _ways(record: Record, details: EventDetails | None) -> list[Way]:

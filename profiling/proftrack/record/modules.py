@@ -1,0 +1,157 @@
+"""Whose time it is: GPU time by module, optimizer or region, and the tree of modules that the paths make.
+
+    path                  kind       class          forward  backward  recompute  optimizer
+    layers.7.mlp          module     LlamaMLP           310       620          0          0
+    layers.7.mlp.act      module     SiLU                40        60          0          0
+    AdamW.group 0         optimizer                       0         0          0        410
+    clip                  region                         12         0          0          0
+                          none                            3         1          0          0
+
+The rows are exclusive: what `layers.7.mlp.act` took is not in `layers.7.mlp`, so all rows add up to B times the steps.
+`tree` adds them up along the paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import msgspec
+from msgspec import Struct
+
+OwnerKind = Literal["module", "compiled", "optimizer", "region", "none"]
+"""What owns GPU time: a call of an nn.Module; a compiled region, of which no module is known; an optimizer, or one of
+its parameter groups; a record_function region outside of all these; nothing of the kind."""
+
+Pass = Literal["forward", "backward", "recompute", "optimizer", "other"]
+"""The part of a training step that work belongs to. `recompute` is a forward that activation checkpointing runs again
+during backward; `other` is what a region or nothing owns outside of backward: copies, losses, metrics."""
+PASSES: tuple[Pass, ...] = get_args(Pass)
+
+
+class OwnedWork(Struct, frozen=True, kw_only=True):
+    """GPU work of one name that one operator launched for an owner in one pass."""
+
+    operator: str
+    """Empty if none is known."""
+    kernel: str
+    part: Pass
+    calls: int
+    busy_us: float
+
+
+class Module(Struct, frozen=True, kw_only=True):
+    """One owner's exclusive time over the typical steps. Microseconds.
+
+    Of the GPU: its share of B times the steps, where concurrent work shares its time equally. In a trace without GPU
+    work: self CPU time of the host rows.
+    """
+
+    path: str = ""
+    """Of a module, its name as `named_modules()` has it, `layers.7.mlp`; where stacks were recorded without proftrack,
+    the classes and numbers that torch gives, `LlamaModel_0.LlamaDecoderLayer_7.LlamaMLP_7`. The outermost module is
+    the empty path if it is the only one, else its class or the name of its variable. Of a compiled region, the path of
+    the module around it and its number; of an optimizer, its class and group; of a region, its name."""
+    kind: OwnerKind = "module"
+    class_name: str = msgspec.field(default="", name="class")
+    calls: int = 0
+    """Forward calls, or steps of an optimizer, in the typical steps."""
+    forward_us: float = 0.0
+    backward_us: float = 0.0
+    recompute_us: float = 0.0
+    optimizer_us: float = 0.0
+    other_us: float = 0.0
+    communication_us: float = 0.0
+    """The part of all these that is collectives."""
+    copies_us: float = 0.0
+    """The part that is copies between host and device."""
+    host_us: float = 0.0
+    """Self CPU time of its host rows in all passes, on all threads."""
+    largest: list[OwnedWork] = []
+    """Its largest pieces of GPU work, largest first; see MOST_PIECES."""
+
+    @property
+    def busy_us(self) -> float:
+        """All passes."""
+        return self.forward_us + self.backward_us + self.recompute_us + self.optimizer_us + self.other_us
+
+    def part_us(self, part: Pass) -> float:
+        """The time of one pass."""
+        return float(getattr(self, f"{part}_us"))
+
+
+MOST_PIECES = 5
+"""How many pieces of GPU work a row lists."""
+
+
+class Graph(Struct, frozen=True, kw_only=True):
+    """One CUDA graph that the recorded steps replay, and whether a recorded capture names its kernels."""
+
+    kernels: int
+    """GPU work of one replay: kernels, copies and memory sets."""
+    replays: int
+    total_us: float
+    """Sum of its work's durations over all replays."""
+    named: bool
+    problem: str = ""
+    """Why its work has no operators; empty if it has."""
+    capture: str = ""
+    """Name of the trace that holds its capture; empty if there is none."""
+
+
+@dataclass
+class Node:
+    """A module in the tree, or a path between modules that is no module call itself (a ModuleList: `layers`)."""
+
+    name: str
+    """The last part of the path; of the top, empty."""
+    path: str
+    own: Module | None = None
+    """None if nothing was recorded for the path itself."""
+    children: dict[str, Node] = field(default_factory=dict)
+
+    def part_us(self, part: Pass) -> float:
+        """Inclusive time of one pass."""
+        own = self.own.part_us(part) if self.own is not None else 0.0
+        return own + sum(child.part_us(part) for child in self.children.values())
+
+    @property
+    def busy_us(self) -> float:
+        """Inclusive time of all passes."""
+        return sum(self.part_us(part) for part in PASSES)
+
+    @property
+    def host_us(self) -> float:
+        """Inclusive self CPU time."""
+        own = self.own.host_us if self.own is not None else 0.0
+        return own + sum(child.host_us for child in self.children.values())
+
+    @property
+    def class_name(self) -> str:
+        """The module's class; empty if it is none."""
+        return self.own.class_name if self.own is not None else ""
+
+    def walk(self) -> Iterator[Node]:
+        """This node and all below it, parents first."""
+        yield self
+        for child in self.children.values():
+            yield from child.walk()
+
+    def find(self, path: str) -> Node | None:
+        """The node of a path; None if there is none."""
+        return next((node for node in self.walk() if node.path == path), None)
+
+
+def tree(modules: Sequence[Module]) -> Node:
+    """The tree of the rows of kind `module` and `compiled`, by path; the top has the empty path."""
+    top = Node("", "")
+    for module in modules:
+        if module.kind not in ("module", "compiled"):
+            continue
+        node, path = top, ""
+        for name in module.path.split(".") if module.path else ():
+            path = f"{path}.{name}" if path else name
+            node = node.children.setdefault(name, Node(name, path))
+        node.own = module
+    return top
