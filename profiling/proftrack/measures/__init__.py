@@ -19,6 +19,7 @@ limits       what limits GPU work, and how busy time divides among the limits
 occupancy    how far kernels can fill the GPU, by registers, shared memory, block and grid
 work, costs  arithmetic and memory traffic, from operators' input shapes
 counted      the counted work's FLOPs per byte, against the device's ridge
+autograd     which forward operator a backward operator belongs to
 sites        which operator caused which GPU work
 evaluation   steps that hold evaluation
 single       time of the typical steps that only one of them shows
