@@ -10,12 +10,12 @@ from msgspec import structs
 
 from proftrack.measures import idle, limits, quality, tables, work
 from proftrack.measures import sites as launch_sites
-from proftrack.measures.modules import modules
 from proftrack.measures.collectives import collectives
 from proftrack.measures.compiling import compiling_steps
 from proftrack.measures.counted import Counted, counted
 from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.loading import Loading, loading
+from proftrack.measures.modules import modules
 from proftrack.measures.owners import find_owners
 from proftrack.measures.single import Single, single
 from proftrack.measures.typical import Outlier, find_outliers, step_times, without_outliers
