@@ -44,7 +44,7 @@ from proftrack.record.figures import (
 )
 from proftrack.record.modules import Graph, Module
 from proftrack.record.ranks import Collective
-from proftrack.trace.categories import Kind, is_allocator_call, is_graph_launch, is_step
+from proftrack.trace.categories import Kind, is_allocator_call, is_graph_launch, is_module, is_step
 from proftrack.trace.table import NONE, Bools, EventTable
 
 
@@ -114,8 +114,8 @@ class Measures:
 
     @property
     def ops_in_steps(self) -> list[Op]:
-        """The operators and regions without the rows of the steps themselves."""
-        return [op for op in self.ops if not is_step(op.name)]
+        """The operators and regions without the rows of the steps themselves, and without modules' calls."""
+        return [op for op in self.ops if not is_step(op.name) and not is_module(op.name)]
 
     @property
     def gpu_busy_per_step_us(self) -> float | None:

@@ -195,7 +195,8 @@ def _name_groups(table: EventTable, marks: Marks, owner: Codes, named: list[Owne
     owners = []
     for around, code in zip(outside[first].tolist(), name[first].tolist(), strict=True):
         optimizer = named[around].class_name
-        parts = (optimizer, table.names[code].removeprefix(PARAMETER_GROUP))
+        number = table.names[code].removeprefix(PARAMETER_GROUP)
+        parts = (optimizer, f"group {number}" if number.isdigit() else number)
         owners.append(Owner("optimizer", ".".join(filter(None, parts)), optimizer))
     return at, group, owners
 
@@ -291,7 +292,7 @@ def _calls(table: EventTable, marks: Marks, owner: Codes, part: npt.NDArray[np.i
     forest, role = marks.forest, marks.role
     steps = table.named(lambda name: name.startswith("Optimizer.step#"))[forest.rows]
     call = ((role == Role.MODULE) | (role == Role.COMPILED)) & (part == _part("forward"))
-    call |= (role == Role.GROUP) | (role >= Role.REGION) | ((role == Role.OPTIMIZER) & steps)
+    call |= (role == Role.GROUP) | ((role == Role.OPTIMIZER) & steps) | ((role >= Role.REGION) & (marks.inner == NONE))
     at = np.flatnonzero(call)
     outer = np.where(forest.parent[at] == NONE, NONE, marks.inner[forest.parent[at]])
     same = (role[at] == Role.COMPILED) & (outer != NONE) & (owner[at] == owner[outer])
