@@ -159,7 +159,7 @@ def _largest(table: EventTable, pieces: _Pieces) -> dict[int, list[OwnedWork]]:
 
 
 def merged(parts: Iterable[Module]) -> list[Module]:
-    """The rows of the same owner added up, as of several cycles or of two classes in one place; at most MOST of them."""
+    """The rows of the same owner, as of several cycles or two classes in one place, added up; at most MOST of them."""
     groups: dict[tuple[str, str], list[Module]] = defaultdict(list)
     for module in parts:
         groups[module.kind, module.path].append(module)
