@@ -114,3 +114,23 @@ def by_torch() -> list[Module]:
     layers = [module(f"Net_0.Layer_{i}", "Layer", 10) for i in (0, 1)]
     inside = [module(f"Net_0.Layer_{i}.Act_{i}", "Act", 10) for i in (0, 1)]
     return [module("Net_0", "Net", 20), module("Net_0.Embed_0", "Embed", 5), *layers, *inside]
+
+
+def many(blocks: int = 100, each: int = 20) -> list[Module]:
+    """A trained model of `blocks` x `each` leaves, the later ones the slower; with the blocks 2,100 modules."""
+    leaves = [
+        module(f"blocks.{i}.part{j}", "Linear", 1 + i + j, 2 + i, largest=[work(f"gemm_{j}", 1 + i + j)])
+        for i in range(blocks)
+        for j in range(each)
+    ]
+    return [module("", "Big", 5), *(module(f"blocks.{i}", "Block", 1, 1) for i in range(blocks)), *leaves]
+
+
+def hostile(names: tuple[str, ...]) -> list[Module]:
+    """Names that try to be markup, in every place where a row has one."""
+    rows = [Module(path=name, kind="region", other_us=30.0 + i) for i, name in enumerate(names)]
+    for i, name in enumerate(names):
+        piece = OwnedWork(operator=name, kernel=name, part="forward", calls=STEPS, busy_us=20.0)
+        rows.append(module(f"{name}.{i}", name, 40 + i, 10, largest=[piece]))
+        rows.append(module(f"{name}.group", kind="optimizer", optimizer_us=5.0 + i))
+    return rows

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, get_args
 
 import msgspec
@@ -116,15 +117,20 @@ class Node:
     """None if nothing was recorded for the path itself."""
     children: dict[str, Node] = field(default_factory=dict)
 
+    @cached_property
+    def _times(self) -> dict[Pass, float]:
+        """Inclusive times, summed once: a tree has thousands of nodes, and does not change once it is read."""
+        own = {part: self.own.part_us(part) if self.own is not None else 0.0 for part in PASSES}
+        return {part: own[part] + sum(child._times[part] for child in self.children.values()) for part in PASSES}
+
     def part_us(self, part: Pass) -> float:
         """Inclusive time of one pass."""
-        own = self.own.part_us(part) if self.own is not None else 0.0
-        return own + sum(child.part_us(part) for child in self.children.values())
+        return self._times[part]
 
     @property
     def busy_us(self) -> float:
         """Inclusive time of all passes."""
-        return sum(self.part_us(part) for part in PASSES)
+        return sum(self._times.values())
 
     @property
     def host_us(self) -> float:

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 from msgspec import Struct
 
-from proftrack.record.modules import Module, Node, OwnedWork, Pass, is_block, tree
+from proftrack.record.modules import Module, Node, OwnedWork, OwnerKind, Pass, is_block, tree
 
 LARGE_BLOCK = 0.2
 """A block with a larger share of all time is looked into: a model of three stages has none at the depth of its work."""
@@ -142,6 +143,12 @@ def matching(modules: Sequence[Module], name: str) -> list[Node]:
     return [node for node in nodes if node.class_name == name]
 
 
+def outermost(nodes: Sequence[Node]) -> list[Node]:
+    """Those that are not inside another one: together, no time of theirs counts twice."""
+    inside = {id(below) for node in nodes for below in node.walk() if below is not node}
+    return [node for node in nodes if id(node) not in inside]
+
+
 class Pieces(Struct, frozen=True):
     """The largest pieces of GPU work of several owners, as one list."""
 
@@ -173,8 +180,8 @@ class ModuleTime(Struct, frozen=True, kw_only=True):
     """A row of the table of modules. Microseconds over the typical steps, exclusive but for the inclusive ones."""
 
     path: str
-    kind: str
-    class_name: str
+    kind: OwnerKind
+    class_name: str = msgspec.field(name="class")
     calls: int
     busy_us: float
     inclusive_us: float

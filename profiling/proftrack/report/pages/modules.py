@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from proftrack.record import Record
 from proftrack.record.modules import PASSES, Module, Node, Pass, owned_share
-from proftrack.record.owners import Group, blocks, folded, forest, largest
+from proftrack.record.owners import Group, blocks, folded, forest, largest, outermost
 from proftrack.report.document import (
     Block,
     Cell,
     Chips,
     Column,
     Document,
-    Facts,
     Icicle,
     Lead,
     Paragraph,
@@ -99,24 +98,24 @@ def _table(record: Record, groups: Sequence[Group], most: int, heading: str = ""
     more = [name for name in ("communication", "copies") if any(_sum(g, f"{name}_us") for g in groups)]
     columns = [
         Column(label="module", kind="code", hint="* stands for a number; what is no module is named as what it is"),
-        Column(label="class", kind="word"),
         Column(label="share", hint=f"share of {what(record)}, with all modules below it"),
         Column(label="per step", hint="the same per step"),
         *(Column(label=part, hint=_COLUMNS[part]) for part in parts),
         Column(label="itself", hint="without the modules below it"),
         *(Column(label=name, hint="the part of its time, with all below it") for name in more),
         Column(label="calls", hint="calls of all of them per step"),
+        Column(label="class", kind="word"),
     ]
     cells = [
         [
             _cut(name_of(group, within), _NAME),
-            _cut(about(group.nodes[0]), _CLASS),
             Cell(text=percent(group.busy_us / whole), value=group.busy_us / whole),
             _time(group.busy_us / steps),
             *(_time(group.part_us(part) / steps) for part in parts),
             _time(group.own_us / steps),
             *(_time(_sum(group, f"{name}_us") / steps) for name in more),
             _calls(group, steps),
+            _cut(about(group.nodes[0]), _CLASS),
         ]
         for group in groups[:most]
     ]
@@ -244,40 +243,35 @@ def graphs(record: Record) -> list[Block]:
 def one(record: Record, nodes: Sequence[Node], name: str, rank: int | None = None) -> Document:
     """The owners that a name stands for, summed and each; what is below them; their operators and kernels."""
     steps, whole = record.steps_of_modules, sum(module.busy_us for module in record.modules)
-    group = Group(nodes[0].path if len(nodes) == 1 else name, list(nodes))
+    group = Group(nodes[0].path if len(nodes) == 1 else name, outermost(nodes))
     share = group.busy_us / whole if whole else 0.0
     prefix = "" if rank is None else f"rank {rank}: "
     classes = sorted({about(node) for node in nodes} - {""})
     parts = [(part, duration(group.part_us(part) / steps)) for part in PASSES if group.part_us(part)]
-    has_both = group.own_us and any(node.children for node in nodes)
-    facts = [("itself", duration(group.own_us / steps))] if has_both else []
-    facts += [
-        (word, duration(_sum(group, f"{word}_us") / steps))
-        for word in ("communication", "copies", "host")
-        if _sum(group, f"{word}_us")
-    ]
-    calls = sum(node.own.calls for node in nodes if node.own is not None) / steps
-    facts += [("calls per step", number(calls))] if calls else []
-    below = folded([child for node in nodes for child in node.children.values()])
+    figures = [("itself", group.own_us)] if any(node.children for node in nodes) else []
+    figures += [(word, _sum(group, f"{word}_us")) for word in ("communication", "copies", "host")]
+    calls = sum(node.own.calls for node in group.nodes if node.own is not None) / steps
+    chips = [*parts, *((word, duration(us / steps)) for word, us in figures if us)]
+    chips += [("calls", number(calls))] if calls else []
+    below = folded([child for node in group.nodes for child in node.children.values()])
     shown: list[Block] = [
         Lead(
             f"{prefix}{plain(name_of(group), _NAME)}: {duration(group.busy_us / steps)} per step, "
             f"{percent(share)} of {what(record)}"
         ),
-        Chips([*(("", plain(word, _NAME)) for word in classes[:3]), *parts]),
-        Facts("Per step", facts),
+        Chips([*(("", plain(word, _NAME)) for word in classes[:3]), *chips]),
     ]
     if len(nodes) > 1:
         ordered = sorted(nodes, key=lambda node: -node.busy_us)
         shown.append(_table(record, [_alone(node) for node in ordered], _BELOW, "Each"))
     inside = [inner for top in below for inner in top.walk() if inner.busy_us]
     shown.append(_table(record, inside, _BELOW, "Below it", group.pattern))
-    shown.append(_work(nodes, group.busy_us, steps))
+    shown.append(_work(group, steps))
     return Document(title(record), shown)
 
 
-def _work(nodes: Sequence[Node], whole: float, steps: int) -> Table:
-    found = largest(nodes)
+def _work(group: Group, steps: int) -> Table:
+    found, whole = largest(group.nodes), group.busy_us
     heads = [
         Column(label="operator", kind="text"),
         Column(label="GPU work", kind="code"),
@@ -297,7 +291,7 @@ def _work(nodes: Sequence[Node], whole: float, steps: int) -> Table:
         ]
         for each in found.work[:_WORK]
     ]
-    rest = whole - sum(each.busy_us for each in found.work[:_WORK])
+    rest = found.missing_us + sum(each.busy_us for each in found.work[_WORK:])
     note = f"The other {duration(rest / steps)} are smaller pieces: of each module, the record has the largest only."
     partial = whole and rest / whole >= 0.0005
     return Table("Operators and kernels", heads, cells, note=note if partial else "", most=_WORK, folded=False)

@@ -74,7 +74,7 @@
       const place = tile(below.pop());
       if (place.right - place.left < NARROWEST) continue;
       out.push(place);
-      below.push(...children[place.i]);
+      below.push(...children[place.i].slice().reverse());
     }
     return out;
   };
