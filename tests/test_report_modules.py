@@ -99,6 +99,17 @@ def test_without_a_gpu_it_is_self_cpu_time() -> None:
     assert "self CPU time per step by pass and module" in page
 
 
+def test_a_rank_is_named() -> None:
+    nodes = matching(small().modules, "SGD.group 0")
+    assert "rank 3: SGD.group 0: 11.0 us per step" in terminal.text(modules.one(small(), nodes, "SGD", 3))
+
+
+def test_of_backward_work_is_spoken_where_there_is_some() -> None:
+    sentence = "Backward work belongs to"
+    assert sentence in html.render(full.report(small(), None))
+    assert sentence not in html.render(full.report(record(module_rows.mlp()), None))
+
+
 def test_without_steps_nothing_is_said_per_step() -> None:
     """Then the times are those of the whole recording."""
     whole = msgspec.structs.replace(small(), per_step=[])
