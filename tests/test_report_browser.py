@@ -544,7 +544,9 @@ def test_two_thousand_modules_are_drawn_as_fast_as_they_are_zoomed(
 ) -> None:
     """Of 2,100 modules only tiles that can be seen are drawn; each can be reached."""
     page = watch(width=1000).show(page_of(module_rows.record(module_rows.many())))
-    assert page.locator("rect[data-tile]").count() < 4_000
+    assert page.locator("rect[data-tile]").count() < 2_000
+    # Blocks below a share of 0.4 pixels are not gone, but one pale rectangle.
+    assert 0 < page.locator("rect.narrow").count() < 100
     picture = page.locator("#icicle-picture")
     for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowDown", *["ArrowRight"] * 98, "Enter"):
         picture.press(key)

@@ -25,7 +25,7 @@ from proftrack.report.tiles import NO_OWNER, about, per, tiles, what
 from proftrack.text import brief, counted, duration, listed, number, percent, plain
 
 MOST, FEW = 10, 5
-_ROWS = 100
+_ROWS = 40
 _BELOW, _WORK = 40, 15
 _IN_SENTENCE = 4
 _NAME, _CLASS, _KERNEL, _REASON, _REASONS = 90, 30, 60, 200, 2
