@@ -114,6 +114,12 @@ def test_owners_without_modules_are_told_as_such() -> None:
     assert "depth of a block" not in page
 
 
+def test_a_module_without_time_can_be_asked_for() -> None:
+    idle = record([module("a", "Net"), module("a.b", "Linear")])
+    assert "a: 0 us per step, 0.0 % of GPU time" in terminal.text(modules.one(idle, matching(idle.modules, "a"), "a"))
+    assert "odules" not in terminal.text(run.overview(idle))
+
+
 def test_a_rank_is_named() -> None:
     nodes = matching(small().modules, "SGD.group 0")
     assert "rank 3: SGD.group 0: 11.0 us per step" in terminal.text(modules.one(small(), nodes, "SGD", 3))

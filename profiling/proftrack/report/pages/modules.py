@@ -98,7 +98,7 @@ def _table(record: Record, groups: Sequence[Group], most: int, heading: str = ""
     """A row for each group; the columns of passes are those that take time, if there are several."""
     parts = [part for part in _COLUMNS if any(group.part_us(part) for group in groups)]
     parts = parts if len(parts) > 1 else []
-    steps, whole = record.steps_of_modules, sum(module.busy_us for module in record.modules)
+    steps, whole = record.steps_of_modules, sum(module.busy_us for module in record.modules) or 1.0
     more = [name for name in ("communication", "copies") if any(_sum(g, f"{name}_us") for g in groups)]
     columns = [
         Column(label="module", kind="code", hint="* stands for a number; what is no module is named as what it is"),
