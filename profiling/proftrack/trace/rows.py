@@ -341,7 +341,7 @@ def _nothing(rows: int, dtype: Any = np.int64) -> npt.NDArray[Any]:
 
 
 def _concatenate(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    if all(part.strides == (0,) for part in parts):
+    if not any(part.flags.writeable for part in parts):  # all are `_nothing`
         joined = _nothing(sum(map(len, parts)), parts[0].dtype)
     else:
         joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
