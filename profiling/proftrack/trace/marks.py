@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import Raw, Struct, field
-from msgspec.structs import astuple
 
 from proftrack.trace.codes import Numbering, grouped, positions
 from proftrack.trace.table import NONE, Bools, CounterRows, FlowRows, Ints, MemoryRows
@@ -114,13 +113,12 @@ class Marks:
         self._batches.append(batch)
 
     def _flows(self, rows: list[Any], times: Times) -> Columns:
-        phases, categories, _, pids, tids, starts, _, _, ids = zip(*map(astuple, rows), strict=True)
         return {
-            "ts": times(starts),
-            "id": int64(ids),
-            "category": self._categories.codes(categories),
-            "is_end": np.fromiter(map("s".__ne__, phases), dtype=bool, count=len(rows)),
-            "thread": self._threads.codes(list(zip(pids, tids, strict=True))),
+            "ts": times([row.ts for row in rows]),
+            "id": int64([row.id for row in rows]),
+            "category": self._categories.codes([row.cat for row in rows]),
+            "is_end": np.array([row.ph != "s" for row in rows], dtype=bool),
+            "thread": self._threads.codes([(row.pid, row.tid) for row in rows]),
         }
 
     def _memory(self, rows: list[tuple[Any, Raw]], times: Times) -> Columns:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import Raw, Struct, field
-from msgspec.structs import astuple
 
 from proftrack.trace import legacy
 from proftrack.trace.categories import GPU_KINDS, MODULE, Kind, kind_of
@@ -60,10 +59,14 @@ class Args(Struct, gc=False):
     forward_thread: Any = field(default=NONE, name="Fwd thread id")
 
 
+Phase = Literal["", "X", "s", "t", "f", "i", "C", "M", "B", "E", "I", "b", "n", "e", "S", "T", "F", "P", "N", "O", "D"]
+"""Of a known set the decoder need not make a text for each event. A batch with another one is read as ExactRow."""
+
+
 class Row(Struct, gc=False):
     """An event with times that fit a float64 without loss."""
 
-    ph: str = ""
+    ph: Phase = ""
     cat: str = ""
     name: str = ""
     pid: int | str | None = None
@@ -153,10 +156,10 @@ class TableBuilder:
             self._operators_on_gpu += sum(r.ph == "s" and r.cat.startswith("cpu_to_") for r in decoded)
 
     def _add_complete(self, rows: Sequence[Any], times: Callable[[Column], Ints]) -> None:
-        fields = zip(*map(astuple, rows), strict=True)
-        _, categories, names, pids, tids, starts, durations, given, _ = fields
-        ts, dur = times(starts), times(durations)
-        args = [a or _NO_ARGS for a in given]
+        categories, names = [r.cat for r in rows], [r.name for r in rows]
+        pids, tids = [r.pid for r in rows], [r.tid for r in rows]
+        ts, dur = times([r.ts for r in rows]), times([r.dur for r in rows])
+        args = [r.args or _NO_ARGS for r in rows]
         category = self._categories.codes(categories)
         self._kind_of_category += [kind_of(c) for c in list(self._categories)[len(self._kind_of_category) :]]
         kind = np.array(self._kind_of_category, dtype=np.int8)[category]
