@@ -267,6 +267,16 @@ def test_other_instants_are_left_out() -> None:
     assert trace.table().threads == [("100", str(MAIN))]
 
 
+def test_a_phase_of_no_known_kind_does_not_take_the_slow_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: object, **__: object) -> None:
+        raise AssertionError("the slow path was taken")
+
+    monkeypatch.setattr("proftrack.trace.repair.walk", forbidden)
+    trace = mixed().event(ph="new", name="x", ts=1)
+    assert marks_of(trace.table()) == EXPECTED
+    assert rows_of(trace.table()) == rows_of(mixed().table())
+
+
 # -- tables
 
 
