@@ -237,6 +237,14 @@ def test_arguments_of_memory_of_any_type(key: str, value: Any) -> None:
     write_events([table], Path("/dev/null"))
 
 
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [(None, 0), ("x", 0), ("-", 0), ([1], 0), (1e300, 0), ("-16", -16), ("16", 16), (-2.0, -2), (0, 0)],
+)
+def test_sizes_of_memory(given: Any, size: int) -> None:
+    assert memory_of(TraceBuilder().op("a", at=0, dur=1).memory(given, at=1).table())[0][2] == size
+
+
 def test_numbers_as_text() -> None:
     trace = TraceBuilder().op("a", at=0, dur=1)
     trace.memory("-16", at="1.5", Total_Allocated="32", Device_Id="1", Device_Type="1", Ev_Idx="9")

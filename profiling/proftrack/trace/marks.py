@@ -126,7 +126,7 @@ class Marks:
         return {
             "ts": times([row.ts for row, _ in rows]),
             "address": int64([each.address for each in given]),
-            "bytes": int64([each.bytes for each in given]),
+            "bytes": np.array([_change(each.bytes) for each in given], dtype=np.int64),
             "allocated": np.array([size_of(each.allocated) for each in given], dtype=np.int64),
             "reserved": np.array([size_of(each.reserved) for each in given], dtype=np.int64),
             "device_type": devices([each.device_type for each in given]),
@@ -194,6 +194,13 @@ def _decoded(decode: Callable[[Any], Any], args: Raw | bytes, otherwise: Any) ->
         return decode(args)
     except msgspec.MsgspecError:
         return otherwise
+
+
+def _change(value: Any) -> int:
+    """Bytes allocated, or freed if negative; 0 for anything that is no size."""
+    is_freed = value.startswith("-") if isinstance(value, str) else isinstance(value, (int, float)) and value < 0
+    size = size_of((value[1:] if isinstance(value, str) else -value) if is_freed else value)
+    return 0 if size == NONE else -size if is_freed else size
 
 
 def _series(args: Raw) -> dict[str, Any]:
