@@ -276,6 +276,68 @@ def test_cycles_add_up() -> None:
     assert {site.operator for site in both.sites} == {"aten::mm", "aten::add", "aten::relu"}
 
 
+# ---- whose it is -----------------------------------------------------------------------------------------------------
+
+
+def of_modules(*paths: str) -> TraceBuilder:
+    """The capture with its first launches in calls of these modules, of which each is called once."""
+    trace = capture()
+    for number, path in enumerate(paths, 1):
+        trace.row("cpu_op", f"nn.Module: {path} (Linear)", 10 * number + 9, 10)
+    return trace
+
+
+def owned(measures: Measures) -> dict[str, tuple[str, float, int]]:
+    return {f"{row.kind} {row.path}".strip(): (row.class_name, row.busy_us, row.calls) for row in measures.modules}
+
+
+def test_work_belongs_to_the_modules_that_it_was_captured_in() -> None:
+    found = named(replayed(), of_modules("layers.0", "layers.1"))
+    assert owned(found) == {
+        "module layers.0": ("Linear", 8.0, 2),  # a kernel of 4 us, and a call, in each of two steps
+        "module layers.1": ("Linear", 8.0, 2),
+        "none": ("", 8.0, 0),  # captured in no module, replayed in a region that is the whole step
+    }
+    assert found.busy_us == 24.0
+    assert {site.kernel: site.modules for site in found.sites}["gemm"] == ["layers.0"]
+
+
+def test_work_whose_modules_captures_disagree_about_has_none_of_them() -> None:
+    found = named(replayed(), of_modules("layers.0", "head"), of_modules("layers.1", "head"))
+    assert operators(found)["gemm"] == "aten::mm [[64,32],[32,16]]"
+    assert {kind: us for kind, (_, us, _) in owned(found).items() if us} == {"module head": 8.0, "none": 16.0}
+
+
+def test_work_captured_in_no_module_is_that_of_the_region_that_replays_it() -> None:
+    main = TraceBuilder()
+    for number in range(2):
+        main.step(number, at=100 * number, dur=100).region("decode", at=100 * number + 8, dur=30)
+        main.replay(*KERNELS, at=100 * number + 10, correlation=number + 1)
+    found = named(main, of_modules("layers.0"))
+    assert {kind: us for kind, (_, us, _) in owned(found).items() if us} == {
+        "module layers.0": 8.0,
+        "region decode": 16.0,
+    }
+
+
+def test_a_captured_backward_pass_belongs_to_the_modules_of_its_forward_pass() -> None:
+    trace = TraceBuilder().region(CAPTURED, at=0, dur=400).call("cudaStreamBeginCapture", at=1, dur=1)
+    trace.row("cpu_op", "nn.Module: head (Linear)", 9, 12)
+    trace.op("aten::mm", at=10, dur=8, Sequence_number=3).launch(at=12, correlation=1)
+    node = "autograd::engine::evaluate_function: MmBackward0"
+    trace.op(node, at=40, dur=20, thread=BACKWARD, Sequence_number=3)
+    trace.op("aten::mm", at=42, dur=8, thread=BACKWARD).launch(at=43, correlation=2, thread=BACKWARD)
+    trace.region("Optimizer.step#SGD.step", at=70, dur=20).op("aten::add_", at=72, dur=8).launch(at=73, correlation=3)
+    trace.call("cudaStreamEndCapture", at=100, dur=1)
+    work = ("gemm", "gemm_nt", "add_kernel")
+    trace.region(CAPTURED_REPLAY, at=490, dur=99).replay(*work, at=500, correlation=7)
+    found = named(replayed(*work), trace)
+    rows = {row.path: row for row in found.modules}
+    assert (rows["head"].forward_us, rows["head"].backward_us, rows["head"].calls) == (8.0, 8.0, 2)
+    assert (rows["SGD"].kind, rows["SGD"].optimizer_us) == ("optimizer", 8.0)
+    assert sum(row.busy_us for row in found.modules) == found.busy_us == 24.0
+
+
 # ---- properties ------------------------------------------------------------------------------------------------------
 
 OPERATORS = {"aten::mm": "gemm", "aten::add": "add", "aten::relu": "relu", "aten::sort": "sort", "aten::copy_": "copy"}

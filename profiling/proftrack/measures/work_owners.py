@@ -54,12 +54,13 @@ def work_owners(seen: View, found: Origins, host: Owners | None) -> WorkOwners |
         for source, _ in match.captures:
             if id(source) not in captured:
                 captured[id(source)] = find_owners(source.table, source.forest)
-    if host is None and not any(each is not None for each in captured.values()):
+    if host is None and any(each is not None for each in captured.values()):
+        host = find_owners(seen.table, seen.forest, regions_alone=True)
+    if host is None:
         return None
-    own = host if host is not None else _nobodys(len(seen.table))
     launch = seen.links.launch
-    code, part = own.of_launches(launch).astype(np.int32), own.parts_of_launches(launch)
-    named = {owner: number for number, owner in enumerate(own.named)}
+    code, part = host.of_launches(launch).astype(np.int32), host.parts_of_launches(launch)
+    named = {owner: number for number, owner in enumerate(host.named)}
     calls = []
     for match in found.matches:
         whose = [_of_calls(captured[id(source)], capture, named) for source, capture in match.captures]
@@ -74,16 +75,7 @@ def work_owners(seen: View, found: Origins, host: Owners | None) -> WorkOwners |
         if len(match.captures) == 1:
             [(source, capture)] = match.captures
             calls.append((seen.owned.step[match.work[:, 0]], _called(captured[id(source)], source, capture, named)))
-    return WorkOwners(own, list(named), code, part, calls)
-
-
-def _nobodys(rows: int) -> Owners:
-    return Owners(
-        [Owner("none")],
-        np.full(rows, NOBODY, dtype=np.int32),
-        np.full(rows, _OTHER, dtype=np.int8),
-        np.zeros(0, dtype=np.int64),
-    )
+    return WorkOwners(host, list(named), code, part, calls)
 
 
 def _numbers(owners: Owners, named: dict[Owner, int]) -> Codes:
