@@ -142,8 +142,8 @@ def _named(table: EventTable, graph: _Replayed, captured: Iterable[Captures]) ->
     forked = next((source for source, capture in equal if capture.forks), None)
     if forked is not None:
         return (
-            f"Its capture{_where(forked)} has branches (one stream waits for another): its launches are in another order "
-            "than its work."
+            f"Its capture{_where(forked)} has branches (one stream waits for another): they need not run in the order of "
+            "launching."
         )
     return _disagreement(equal) or Match(graph.work, equal)
 
