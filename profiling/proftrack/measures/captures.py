@@ -44,6 +44,8 @@ _MOST_THREADS = 1 << 12
 _API = r"^(?:cuda|cu|hip|musa|mu)Stream"
 _BEGIN, _END, _FORK = (re.compile(_API + name) for name in (r"BeginCapture", r"EndCapture", r"WaitEvent"))
 
+_LEAF = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+
 
 class Sequence(NamedTuple):
     """Pieces of GPU work in order."""
@@ -70,7 +72,7 @@ class Capture(NamedTuple):
     shape: Ints
     """For each call, COPY, SET, GRAPH or 0 for a kernel."""
     forks: bool
-    """A stream waited for another within it: its work may run in branches."""
+    """A stream waited for another within it, so that its work may run in branches (`_forks`)."""
     begin: int
     end: int
     """Where it was captured: end of the call that began it, start of the one that ended it."""
@@ -149,7 +151,7 @@ def recorded_captures(name: str, table: EventTable) -> Captures:
 
 def captures_in(name: str, table: EventTable, forest: Forest, links: Links) -> Captures:
     """The same for a trace that is nested and joined already."""
-    graphs = _captures(table, links) if has_captures(table) else []
+    graphs = _captures(table, forest, links) if has_captures(table) else []
     return Captures(name=name, table=table, forest=forest, links=links, graphs=graphs)
 
 
@@ -158,24 +160,39 @@ def has_captures(table: EventTable) -> bool:
     return any(_BEGIN.match(name) for name in table.names)
 
 
-def _captures(table: EventTable, links: Links) -> list[Capture]:
+def _captures(table: EventTable, forest: Forest, links: Links) -> list[Capture]:
     silent = links.calls[links.caused == 0]
     silent = silent[np.argsort(table.ts[silent], kind="stable")]
     called, shapes = table.ts[silent], shape_of_calls(table, silent)
-    calls = table.of_kind(*CALL_KINDS) & table.valid
-    forks = np.flatnonzero(calls & table.named(lambda name: _FORK.match(name) is not None))
-    forks = forks[np.argsort(table.ts[forks], kind="stable")]
+    forks = _forks(table, forest, silent)
     found = []
     for begin, end in _intervals(table):
         during = np.array([table.end[begin], table.ts[end]])
         first, behind = np.searchsorted(called, during)
         threads = np.append(table.thread[silent[first:behind]], table.thread[begin])
-        waits = table.thread[forks[slice(*np.searchsorted(table.ts[forks], during))]]
-        captured = Capture(
-            silent[first:behind], shapes[first:behind], bool(np.isin(waits, threads).any()), *during.tolist()
-        )
-        found.append(captured)
+        waits = forks[slice(*np.searchsorted(table.ts[forks], during))]
+        waits = waits[table.ts[waits] < called[first:behind].max(initial=0)]  # one after all launches orders none
+        forked = bool(np.isin(table.thread[waits], threads).any())
+        found.append(Capture(silent[first:behind], shapes[first:behind], forked, *during.tolist()))
     return [capture for capture in found if len(capture.calls)]
+
+
+def _forks(table: EventTable, forest: Forest, launches: Ints) -> Ints:
+    """Rows of the calls by which a stream waits for another that may run some of these launches, in order of time.
+
+    A gradient that is ready on one stream may be of a parameter that was first used on another: that one then waits, in
+    autograd's node that adds the gradient up. No node comes after it, so if it launches nothing, nothing runs there.
+    """
+    calls = table.of_kind(*CALL_KINDS) & table.valid
+    waits = np.flatnonzero(calls & table.named(lambda name: _FORK.match(name) is not None))
+    if len(waits):
+        position = forest.position_of(len(table))
+        is_leaf = table.named(lambda name: name.startswith(_LEAF))[forest.rows]
+        leaf = forest.nearest(position[waits], is_leaf)
+        launched = np.sort(position[launches])
+        first, behind = np.searchsorted(launched, [leaf, forest.last[leaf]])
+        waits = waits[(leaf == NONE) | (first < behind)]
+    return waits[np.argsort(table.ts[waits], kind="stable")]
 
 
 def _intervals(table: EventTable) -> list[tuple[int, int]]:
