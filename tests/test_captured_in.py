@@ -62,7 +62,7 @@ def test_modules_that_are_graphed_one_by_one() -> None:
 
 
 def test_sizes_that_a_server_captures_are_told_apart_by_their_grids() -> None:
-    """It runs each batch size once, then captures it, and replays none; its very first pass does more than its capture."""
+    """It runs each batch size once, then captures it, and replays none; the first pass does more than its capture."""
     found = measured("server_replays", "server_capture")
     assert {graph.kernels for graph in found.graphs} == {39}
     named = [graph.named for graph in sorted(found.graphs, key=lambda graph: graph.replays)]

@@ -161,7 +161,7 @@ def has_captures(table: EventTable) -> bool:
 
 
 def _captures(table: EventTable, forest: Forest, links: Links) -> list[Capture]:
-    silent = links.calls[links.caused == 0]
+    silent = links.calls[(links.caused == 0) & table.valid[links.calls]]
     silent = silent[np.argsort(table.ts[silent], kind="stable")]
     called, shapes = table.ts[silent], shape_of_calls(table, silent)
     forks = _forks(table, forest, silent)
