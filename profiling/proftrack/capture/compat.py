@@ -261,6 +261,13 @@ def compiled(step: Callable[[], Any], mode: str) -> Any:
     return torch.compile(step, **options)
 
 
+def forget_compiled() -> None:
+    """Have torch.compile compile everything again, and give up the CUDA graphs and the memory that it keeps."""
+    import torch
+
+    torch.compiler.reset()
+
+
 @contextlib.contextmanager
 def eager() -> Iterator[None]:
     """Run compiled code operator by operator; has no effect if torch has no `set_stance`."""
@@ -302,6 +309,29 @@ def before_each_graph_replay(call: Callable[[Any], None]) -> Iterator[None]:
     import torch
 
     with _around(torch.cuda.CUDAGraph, "replay", before=call):
+        yield
+
+
+@contextlib.contextmanager
+def around_each_graph(
+    *,
+    begins: Callable[[Any], None],
+    ended: Callable[[Any], None],
+    replays: Callable[[Any], None],
+    replayed: Callable[[Any], None],
+) -> Iterator[None]:
+    """Call these with the graph around the whole capture of a CUDA graph, and around each replay from Python.
+
+    `ended` and `replayed` are not called for a capture that cannot begin or end, and a replay that fails.
+    """
+    import torch
+
+    graph = torch.cuda.CUDAGraph
+    with (
+        _around(graph, "capture_begin", before=lambda each, *_, **__: begins(each)),
+        _around(graph, "capture_end", after=ended),
+        _around(graph, "replay", before=replays, after=replayed),
+    ):
         yield
 
 
