@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ import msgspec
 
 from proftrack.capture import compat, step_transforms
 from proftrack.capture.device import Device
+from proftrack.capture.marks import marked
 from proftrack.capture.measurement import Progress
 from proftrack.capture.profiling import Session, no_other_profiler
 from proftrack.capture.result import Capture
@@ -40,6 +41,8 @@ MOST_STEPS = 8
 torch.compile's take a warm-up run first, others some warm-up steps."""
 _QUIET_STEPS = 2
 """Steps without a further capture or first replay after which none is expected any more."""
+_MARKING_SECONDS = 5.0
+"""How long modules may be looked for and marked, over all captures: some programs capture a hundred graphs."""
 _FIXED_SECONDS = 1.0
 """For starting the profiler and writing the trace."""
 SEVERAL_RANKS = "those of several ranks are not captured once more, since all ranks would have to do it together"
@@ -49,10 +52,13 @@ _NAMELESS = "The kernels of CUDA graphs have no operators"
 class Captures:
     """Records what is captured inside of `watching`, and the first replay of each captured graph.
 
-    The profiler starts with the first capture: what is compiled or tuned before that may use one of its own.
+    The profiler starts with the first capture: what is compiled or tuned before that may use one of its own. Modules
+    are marked only during a capture: make_graphed_callables takes none with hooks.
     """
 
     def __init__(self, device: Device, experiment: Experiment) -> None:
+        self.step: Step | None = None
+        """What captures, if that is known: it tells the names of modules."""
         self.captured = 0
         """How many captures have begun."""
         self.replayed = 0
@@ -60,8 +66,10 @@ class Captures:
         self._device, self._experiment = device, experiment
         self._session: Session | None = None
         self._open = contextlib.ExitStack()
-        self._regions: dict[Any, AbstractContextManager[Any]] = {}
+        self._regions: dict[Any, contextlib.ExitStack] = {}
         """Of captures and replays that are not over, by graph."""
+        self._marking_seconds = 0.0
+        """How long it took to mark modules so far."""
         self._waiting: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         """Numbers of the graphs that were not replayed yet."""
 
@@ -75,14 +83,14 @@ class Captures:
         """Record the captures and replays inside. The profiler is off afterwards."""
         with self._open:
             self._open.callback(self._discard)
+            self._open.callback(self._leave_all)
             hooks = {"begins": self._begins, "ended": self._ended, "replays": self._replays, "replayed": self._replayed}
             with compat.around_each_graph(**hooks):
                 yield
 
     def write(self, target: Path) -> None:
         """Write the trace. Call it inside of `watching`, at its end. Raises CaptureError if it cannot be written."""
-        for graph in list(self._regions):  # a capture that failed
-            self._leave(graph)
+        self._leave_all()
         session, self._session = self._session, None
         if session is not None:
             session.end(target)
@@ -102,6 +110,13 @@ class Captures:
         self.captured += 1
         self._waiting[graph] = self.captured
         self._enter(graph, f"{CAPTURED} {self.captured}")
+        self._mark_modules(graph)
+
+    def _mark_modules(self, graph: Any) -> None:
+        if self._experiment.profiler.modules and self._marking_seconds < _MARKING_SECONDS:
+            begin = time.perf_counter()
+            self._regions[graph].enter_context(marked(self.step))
+            self._marking_seconds += time.perf_counter() - begin
 
     def _ended(self, graph: Any) -> None:
         self._leave(graph)
@@ -122,14 +137,17 @@ class Captures:
     def _enter(self, graph: Any, name: str) -> None:
         from torch.profiler import record_function
 
-        region = record_function(name)
-        region.__enter__()
-        self._regions[graph] = region
+        stack = self._regions[graph] = contextlib.ExitStack()
+        stack.enter_context(record_function(name))
 
     def _leave(self, graph: Any) -> None:
-        region = self._regions.pop(graph, None)
-        if region is not None:
-            region.__exit__(None, None, None)
+        stack = self._regions.pop(graph, None)
+        if stack is not None:
+            stack.close()
+
+    def _leave_all(self) -> None:
+        for graph in list(self._regions):  # of captures that failed
+            self._leave(graph)
 
 
 # ---- what is captured again ------------------------------------------------------------------------------------------
@@ -137,7 +155,7 @@ class Captures:
 
 def from_step(captured: Capture, step: Step, device: Device, folder: Path, progress: Progress) -> Capture:
     """The result, with a trace in `folder` in which the step is captured and replayed once."""
-    return _named(captured, device, folder, progress, lambda captures: _capture(step, device))
+    return _named(captured, device, folder, progress, lambda captures: _capture(captures, step, device))
 
 
 def from_workload(
@@ -177,10 +195,11 @@ def from_function(
     """
 
     def run(captures: Captures) -> None:
+        captures.step = function
         function()
         device.synchronize()
         if not captures.captured:
-            _capture(function, device)
+            _capture(captures, function, device)
 
     return _named(captured, device, folder, progress, run)
 
@@ -198,7 +217,8 @@ def skipped(captured: Capture, why: str) -> Capture:
     return msgspec.structs.replace(captured, notes=[*captured.notes, f"{_NAMELESS}: {why}."])
 
 
-def _capture(step: Step, device: Device) -> None:
+def _capture(captures: Captures, step: Step, device: Device) -> None:
+    captures.step = step
     graph, _ = step_transforms.capture(step)
     graph.replay()
     device.synchronize()
@@ -212,6 +232,7 @@ def _run_again(
         compat.forget_compiled()  # or the new step could run what was compiled, and captured, for the old one
     build = workload.load(experiment)
     with workload.open_step(build, device.torch_device, experiment.params) as built:
+        captures.step = built
         step = transform(built, device) if transform is not None else built
         quiet = 0
         for _ in range(MOST_STEPS):
