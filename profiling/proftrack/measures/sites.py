@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proftrack.measures.nesting import nest
+from proftrack.measures.origins import Origins
 from proftrack.measures.tables import kind_of_work
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
@@ -42,10 +43,9 @@ class Launched(NamedTuple):
     us: float
 
 
-def sites(view: View, owner: Ints, windows: Windows | None) -> list[Site]:
+def sites(view: View, found: Origins, windows: Windows | None) -> list[Site]:
     """The typical steps' GPU work by launching operator, input shapes and name, most busy time first.
 
-    `owner`: for each piece of GPU work, the position in the forest of the row that launched it, or NONE.
     The parts add up to the union of GPU work in the typical time: concurrent work shares its time equally.
     """
     table, links, owned = view.table, view.links, view.on_device
@@ -55,10 +55,10 @@ def sites(view: View, owner: Ints, windows: Windows | None) -> list[Site]:
     # Times on a clock that stands still outside the typical time.
     start, end = windows.typical.covered_until(owned.start[rows]), windows.typical.covered_until(owned.end[rows])
     busy = shared_time(start, np.maximum(end, start))
-    launcher = np.where(owner[rows] == NONE, NONE, view.forest.rows[owner[rows]] if len(view.forest.rows) else NONE)
+    operator = found.name[rows]
     columns = (
-        np.where(launcher == NONE, NONE, _operator_names(table)[table.name[launcher]]),
-        np.where(launcher == NONE, NONE, table.signature[launcher]),
+        np.where(operator == NONE, NONE, _operator_names(found.names)[operator]),
+        found.signature[rows],
         table.name[links.gpu[rows]],
         table.kind[links.gpu[rows]],
     )
@@ -67,22 +67,22 @@ def sites(view: View, owner: Ints, windows: Windows | None) -> list[Site]:
     time = np.bincount(group, weights=busy, minlength=len(first)).tolist()
     codes = np.stack([column[first] for column in columns], axis=1).tolist()
     # Signatures may differ in parts that are not shown: types, concrete values.
-    return merged(_site(table, *values) for values in zip(codes, calls, time, strict=True))
+    return merged(_site(found, *values) for values in zip(codes, calls, time, strict=True))
 
 
-def _operator_names(table: EventTable) -> Ints:
+def _operator_names(names: list[str]) -> Ints:
     """Each name's code, with one code for all steps, so that work launched directly by steps is one row."""
-    codes = np.arange(len(table.names), dtype=np.int64)
-    steps = np.array([is_step(name) for name in table.names], dtype=bool)
+    codes = np.arange(len(names), dtype=np.int64)
+    steps = np.array([is_step(name) for name in names], dtype=bool)
     if steps.any():
         codes[steps] = codes[steps][0]
     return codes
 
 
-def _site(table: EventTable, code: list[int], calls: int, busy_ns: float) -> Site:
+def _site(found: Origins, code: list[int], calls: int, busy_ns: float) -> Site:
     operator, signature, name, kind = code
-    kernel = table.names[name]
-    origin = _origin(table, operator, signature)
+    kernel = found.names[name]
+    origin = _origin(found, operator, signature)
     return Site(
         operator=origin.operator,
         shapes=origin.shapes,
@@ -93,33 +93,32 @@ def _site(table: EventTable, code: list[int], calls: int, busy_ns: float) -> Sit
     )
 
 
-def _origin(table: EventTable, operator: int, signature: int) -> Origin:
-    shapes = table.signatures[signature][0].decode("utf-8", "replace") if signature != NONE else ""
-    return Origin(_operator(table, operator), "".join(shapes.split())[:_SHAPES_LIMIT])  # without the file's whitespace
+def _origin(found: Origins, operator: int, signature: int) -> Origin:
+    shapes = found.signatures[signature][0].decode("utf-8", "replace") if signature != NONE else ""
+    return Origin(_operator(found, operator), "".join(shapes.split())[:_SHAPES_LIMIT])  # without the file's whitespace
 
 
-def _operator(table: EventTable, code: int) -> str:
+def _operator(found: Origins, code: int) -> str:
     if code == NONE:
         return ""
-    name = table.names[code]
+    name = found.names[code]
     return STEP if is_step(name) else name
 
 
-def launched(view: View, owner: Ints, kernels: Collection[str]) -> list[dict[str, list[Launched]]]:
+def launched(view: View, found: Origins, kernels: Collection[str]) -> list[dict[str, list[Launched]]]:
     """For each recorded step, its launches of these kernels, by kernel, in the order of launching.
 
-    `owner` as in `sites`. A graph's kernels have one launch: they count in the order in which they ran.
+    A graph's kernels have one launch: they count in the order in which they ran.
     """
     table, links, owned = view.table, view.links, view.owned
     wanted = table.named(lambda name: name in kernels)[links.gpu] & (table.kind[links.gpu] == Kind.KERNEL)
     rows = np.flatnonzero(wanted & (owned.step != NONE))
     rows = rows[np.lexsort((owned.start[rows], table.ts[links.launch[rows]]))]
     out: list[dict[str, list[Launched]]] = [defaultdict(list) for _ in range(len(view.steps))]
+    operators, signatures = found.name, found.signature
     for row, module in zip(rows.tolist(), _modules(table, links.launch[rows]), strict=True):
-        launcher = int(view.forest.rows[owner[row]]) if owner[row] != NONE else NONE
-        operator, signature = (NONE, NONE) if launcher == NONE else (table.name[launcher], table.signature[launcher])
         kernel, blocks = links.gpu[row], int(table.blocks[links.gpu[row]])
-        origin = _origin(table, int(operator), int(signature))
+        origin = _origin(found, int(operators[row]), int(signatures[row]))
         launch = Launched(origin, module, None if blocks == NONE else blocks, int(table.dur[kernel]) / 1000)
         out[owned.step[row]][table.names[table.name[kernel]]].append(launch)
     return out

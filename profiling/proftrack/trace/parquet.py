@@ -183,6 +183,7 @@ def _table(rows: Any) -> EventTable:
         meeting=np.full(len(signature), NONE, dtype=np.int32),
         sequence=column("sequence"),
         forward_thread=column("forward_thread"),
+        launches=np.full(len(signature), NONE, dtype=np.int32),
         names=names,
         categories=categories,
         threads=[(_decoded(pids, p), _decoded(tids, t)) for p, t in threads],

@@ -15,7 +15,7 @@ from msgspec import Raw, Struct, field
 from msgspec.structs import astuple
 
 from proftrack.trace import legacy
-from proftrack.trace.categories import GPU_KINDS, MODULE, Kind, kind_of
+from proftrack.trace.categories import CALL_KINDS, GPU_KINDS, MODULE, Kind, kind_of
 from proftrack.trace.codes import Numbering, paired
 from proftrack.trace.duplicates import duplicates
 from proftrack.trace.table import NONE, Codes, EventTable, Ints, LaunchConfig, Meeting, Notes, TraceMeta
@@ -52,6 +52,7 @@ class Args(Struct, gc=False):
     group_sequence: Any = field(default=None, name="Seq")
     sequence: Any = field(default=NONE, name="Sequence number")
     forward_thread: Any = field(default=NONE, name="Fwd thread id")
+    kernel: Any = None
 
 
 class Row(Struct, gc=False):
@@ -240,6 +241,7 @@ class TableBuilder:
             meeting=self._meeting_codes(args),
             sequence=_int64([a.sequence for a in args]),
             forward_thread=_int64([a.forward_thread for a in args]),
+            launches=self._launched_codes([a.kernel for a in args], kind),
         )
         self._legacy = self._legacy or ("" in self._categories and any(map(legacy.is_legacy, self._pids)))
         if self._legacy:
@@ -284,6 +286,15 @@ class TableBuilder:
         codes[shaped] = self._signatures.codes(
             [(bytes(a.dims), bytes(a.types), bytes(a.concrete)) for a in map(args.__getitem__, shaped)]
         )
+        return codes
+
+    def _launched_codes(self, kernels: list[Any], kind: npt.NDArray[np.int8]) -> Codes:
+        """The kernel that each launch call names; few files name any."""
+        codes = np.full(len(kernels), NONE, dtype=np.int32)
+        if kernels.count(None) < len(kernels):
+            calls = np.flatnonzero(np.isin(kind, CALL_KINDS)).tolist()
+            named = [i for i in calls if isinstance(kernels[i], str)]
+            codes[named] = self._names.codes([kernels[i] for i in named])
         return codes
 
     def _meeting_codes(self, args: list[Args]) -> Codes:
@@ -388,9 +399,10 @@ _PLAIN = (
     "meeting",
     "sequence",
     "forward_thread",
+    "launches",
 )
 _BUILT = ("ts", "dur", "pid", "tid", "stream")
-_DTYPES: dict[str, Any] = {"kind": np.int8}
+_DTYPES: dict[str, Any] = {"kind": np.int8, "launches": np.int32}
 
 
 def _concatenate(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:

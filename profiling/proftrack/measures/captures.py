@@ -1,0 +1,275 @@
+"""Captured CUDA graphs: launch calls that launched nothing, and the names that their kernels must have.
+
+    host    |BeginCapture|  mm[L]  add[L]  mm[L]  |EndCapture|     |GraphLaunch|
+    GPU                     (nothing)                                   gemm add gemm
+
+A call's row in a capture tells its operator, but on CUDA not its kernel. What must run when the graph is replayed is
+known from one of these, the first that there is:
+
+- the capture's own replay, in regions that bear its number (`CAPTURED`, `CAPTURED_REPLAY`);
+- the rows of the launch calls, which name their kernels on ROCm;
+- the same operators with the same shapes, run in the same order just before, not captured: servers warm up like that;
+- the replay that follows the capture directly.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from proftrack.measures.kernels import kind_of_kernel, limit_of_kind, limit_of_operator
+from proftrack.measures.links import Links, launched_from, link
+from proftrack.measures.nesting import Forest, nest
+from proftrack.trace.categories import (
+    CALL_KINDS,
+    CAPTURED,
+    CAPTURED_REPLAY,
+    Kind,
+    is_copy,
+    is_graph_launch,
+    is_memory_set,
+)
+from proftrack.trace.table import NONE, Bools, EventTable, Ints
+
+THIS_TRACE = "this trace"
+COPY, SET, GRAPH = -2, -3, -4
+"""What stands in a sequence for a copy, a memory set, and the launch of a graph; a kernel is the code of its name."""
+_UNKNOWN = -5
+_API = r"^(?:cuda|cu|hip|musa|mu)Stream"
+_BEGIN, _END, _FORK = (re.compile(_API + name) for name in (r"BeginCapture", r"EndCapture", r"WaitEvent"))
+
+
+class Capture(NamedTuple):
+    """One captured graph."""
+
+    calls: Ints
+    """Rows of its launch calls, in order."""
+    shape: Ints
+    """For each call, COPY, SET, GRAPH or 0 for a kernel."""
+    forks: bool
+    """A stream waited for another within it: its work may run in branches."""
+    begin: int
+    end: int
+    """Where it was captured: end of the call that began it, start of the one that ended it."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Captures:
+    """A trace with the graphs that were captured while it was recorded."""
+
+    name: str
+    """The file's name; THIS_TRACE for the trace whose replays are to be named."""
+    table: EventTable
+    forest: Forest
+    links: Links
+    graphs: list[Capture]
+    _kernels: dict[int, Ints | None] = field(default_factory=dict)
+
+    def owner(self, calls: Ints) -> Ints:
+        """For each of these calls, the position in the forest of what launched it (`links.launched_from`).
+
+        The region around a capture is no part of the program.
+        """
+        return launched_from(self.table, self.forest, calls, self._ignored)
+
+    @cached_property
+    def _ignored(self) -> Bools:
+        return self.table.named(lambda name: name.startswith(CAPTURED))
+
+    def kernels(self, capture: Capture) -> Ints | None:
+        """What runs when the graph is replayed, as a sequence (see COPY); None if nothing tells."""
+        if capture.begin not in self._kernels:
+            sequences = (known(self, capture) for known in (_of_own_replay, _of_calls, _of_warm_up, _of_next_replay))
+            self._kernels[capture.begin] = next((found for found in sequences if found is not None), None)
+        return self._kernels[capture.begin]
+
+    @cached_property
+    def code_of(self) -> dict[str, int]:
+        """The codes of the table's names."""
+        return {name: code for code, name in enumerate(self.table.names)}
+
+    @cached_property
+    def warm_ups(self) -> tuple[Ints, bytes]:
+        """Rows of the calls that launched one piece of work, in order of time, and their operators (`_operators`)."""
+        calls = self.links.calls[(self.links.caused == 1) & ~self.links.graph_calls]
+        calls = calls[np.argsort(self.table.ts[calls], kind="stable")]
+        return calls, _operators(self, calls).tobytes()
+
+
+def recorded_captures(name: str, table: EventTable) -> Captures:
+    """The captures in a trace."""
+    forest = nest(table, table.host)
+    return captures_in(name, table, forest, link(table, forest))
+
+
+def captures_in(name: str, table: EventTable, forest: Forest, links: Links) -> Captures:
+    """The same for a trace that is nested and joined already."""
+    graphs = _captures(table, links) if any(_BEGIN.match(name) for name in table.names) else []
+    return Captures(name=name, table=table, forest=forest, links=links, graphs=graphs)
+
+
+def _captures(table: EventTable, links: Links) -> list[Capture]:
+    silent = links.calls[links.caused == 0]
+    silent = silent[np.argsort(table.ts[silent], kind="stable")]
+    called, shapes = table.ts[silent], shape_of_calls(table, silent)
+    calls = table.of_kind(*CALL_KINDS) & table.valid
+    forks = np.flatnonzero(calls & table.named(lambda name: _FORK.match(name) is not None))
+    found = []
+    for begin, end in _intervals(table):
+        first, behind = np.searchsorted(called, [table.end[begin], table.ts[end]])
+        mine = silent[first:behind]
+        during = forks[(table.ts[forks] >= table.end[begin]) & (table.ts[forks] < table.ts[end])]
+        threads = np.append(table.thread[mine], table.thread[begin])
+        found.append(
+            Capture(
+                mine,
+                shapes[first:behind],
+                bool(np.isin(table.thread[during], threads).any()),
+                int(table.end[begin]),
+                int(table.ts[end]),
+            )
+        )
+    return [capture for capture in found if len(capture.calls)]
+
+
+def _intervals(table: EventTable) -> list[tuple[int, int]]:
+    """Rows of the calls that begin and end a capture, in pairs: both are on one thread."""
+    calls = table.of_kind(*CALL_KINDS) & table.valid
+    begins = calls & table.named(lambda name: _BEGIN.match(name) is not None)
+    rows = np.flatnonzero(begins | (calls & table.named(lambda name: _END.match(name) is not None)))
+    rows = rows[np.lexsort((table.ts[rows], table.thread[rows]))]
+    pair = begins[rows[:-1]] & ~begins[rows[1:]] & (table.thread[rows[:-1]] == table.thread[rows[1:]])
+    at = np.flatnonzero(pair)
+    pairs = sorted(zip(rows[at].tolist(), rows[at + 1].tolist(), strict=True), key=lambda each: int(table.ts[each[0]]))
+    return [(begin, end) for begin, end in pairs if table.end[begin] <= table.ts[end]]
+
+
+def shape_of_calls(table: EventTable, calls: Ints) -> Ints:
+    """For each launch call, COPY, SET, GRAPH or 0 for a kernel."""
+    shape = np.zeros(len(table.names), dtype=np.int64)
+    for code in np.unique(table.name[calls]).tolist():
+        name = table.names[code]
+        shape[code] = GRAPH if is_graph_launch(name) else SET if is_memory_set(name) else COPY if is_copy(name) else 0
+    return np.asarray(shape[table.name[calls]])
+
+
+def sequence_of(table: EventTable, work: Ints) -> Ints:
+    """The sequence (see COPY) of this GPU work, given as rows."""
+    kind = table.kind[work]
+    return np.where(kind == Kind.MEMCPY, COPY, np.where(kind == Kind.MEMSET, SET, table.name[work])).astype(np.int64)
+
+
+def same_shape(shape: Ints, sequence: Ints) -> bool:
+    """Whether calls of this shape launch work of this sequence, as far as kernels, copies and sets are told apart."""
+    return len(shape) == len(sequence) and bool((shape == np.minimum(sequence, 0)).all())
+
+
+# ---- what a captured graph runs --------------------------------------------------------------------------------------
+
+
+def _of_own_replay(captures: Captures, capture: Capture) -> Ints | None:
+    """By the replay in the region that bears the number of the capture's own."""
+    table, links = captures.table, captures.links
+    around = _regions(table, CAPTURED)
+    around = around[(table.ts[around] <= capture.begin) & (table.end[around] >= capture.end)]
+    if not len(around):
+        return None
+    number = table.names[table.name[around[-1]]].removeprefix(CAPTURED)
+    replays = [row for row in _regions(table, CAPTURED_REPLAY).tolist() if table.ts[row] >= capture.end]
+    mine = [row for row in replays if table.names[table.name[row]].removeprefix(CAPTURED_REPLAY) == number]
+    if not mine:
+        return None
+    launches = links.calls[links.graph_calls & (links.caused > 0)]
+    inside = launches[(table.ts[launches] >= table.ts[mine[0]]) & (table.ts[launches] < table.end[mine[0]])]
+    return _checked(captures, capture, int(inside[0])) if len(inside) == 1 else None
+
+
+def _regions(table: EventTable, name: str) -> Ints:
+    """Rows of the regions with names that begin like this, in order of time."""
+    rows = np.flatnonzero(
+        table.of_kind(Kind.ANNOTATION, Kind.CPU_OP) & table.valid & table.named(lambda each: each.startswith(name))
+    )
+    return rows[np.argsort(table.ts[rows], kind="stable")]
+
+
+def _of_calls(captures: Captures, capture: Capture) -> Ints | None:
+    """By the names in the launch calls' own rows."""
+    named = captures.table.launches[capture.calls].astype(np.int64)
+    kernel = capture.shape == 0
+    return np.where(kernel, named, capture.shape) if kernel.any() and (named[kernel] != NONE).all() else None
+
+
+def _of_warm_up(captures: Captures, capture: Capture) -> Ints | None:
+    """By the last time before it that the same operators launched the same kinds of work, one piece for each call."""
+    table, links = captures.table, captures.links
+    calls, operators = captures.warm_ups
+    before = int(np.searchsorted(table.ts[calls], capture.begin))
+    at = _last_of(_operators(captures, capture.calls).tobytes(), operators, before)
+    if at is None:
+        return None
+    mine = calls[at : at + len(capture.calls)]
+    order = np.argsort(links.launch, kind="stable")
+    first = np.searchsorted(links.launch[order], mine)
+    sequence = sequence_of(table, links.gpu[order[first]])
+    return sequence if same_shape(capture.shape, sequence) else None
+
+
+def _operators(captures: Captures, calls: Ints) -> npt.NDArray[np.int64]:
+    """For each launch call, a number for its operator, the operator's shapes and the kind of what it launches."""
+    table = captures.table
+    owner = captures.owner(calls)
+    row = np.where(owner == NONE, calls, captures.forest.rows[owner])
+    code = table.name[row].astype(np.int64) * (len(table.signatures) + 1) + table.signature[row] + 1
+    return code * 8 - shape_of_calls(table, calls)
+
+
+def _last_of(wanted: bytes, codes: bytes, before: int) -> int | None:
+    """Where `wanted` last occurs in the first `before` of `codes`, both of eight bytes each."""
+    behind = 8 * before
+    while (at := codes.rfind(wanted, 0, behind)) != -1:
+        if at % 8 == 0:
+            return at // 8
+        behind = at + len(wanted) - 1
+    return None
+
+
+def _of_next_replay(captures: Captures, capture: Capture) -> Ints | None:
+    """By the next launch of a graph, if it is before the next capture and may be this one's."""
+    table, links = captures.table, captures.links
+    launches = links.calls[links.graph_calls & (links.caused > 0)]
+    limit = min((other.begin for other in captures.graphs if other.begin > capture.begin), default=None)
+    after = launches[table.ts[launches] >= capture.end]
+    if not len(after):
+        return None
+    nearest = int(after[np.argmin(table.ts[after])])
+    if limit is not None and table.ts[nearest] >= limit:
+        return None
+    sequence = _checked(captures, capture, nearest)
+    return None if sequence is None or _contradicts(captures, capture, sequence) else sequence
+
+
+def _checked(captures: Captures, capture: Capture, launch: int) -> Ints | None:
+    """The sequence that this launch of a graph ran, if it may be the capture's."""
+    table, links = captures.table, captures.links
+    work = np.flatnonzero(links.launch == launch)
+    work = links.gpu[work[np.argsort(table.ts[links.gpu[work]], kind="stable")]]
+    sequence = sequence_of(table, work)
+    return sequence if same_shape(capture.shape, sequence) else None
+
+
+def _contradicts(captures: Captures, capture: Capture, sequence: Ints) -> bool:
+    """Whether an operator that only moves data would have launched a product: then the replay is another graph's."""
+    table = captures.table
+    owner = captures.owner(capture.calls)
+    operators = np.where(owner == NONE, NONE, table.name[captures.forest.rows[owner]])
+    pairs = {(o, k) for o, k in zip(operators.tolist(), sequence.tolist(), strict=True) if o != NONE and k >= 0}
+    return any(
+        limit_of_operator(table.names[operator]) == "bandwidth"
+        and limit_of_kind(kind_of_kernel(table.names[kernel])) == "arithmetic"
+        for operator, kernel in pairs
+    )
