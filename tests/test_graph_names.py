@@ -12,11 +12,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+import proftrack
 from proftrack import experiment as experiments
-from proftrack.capture import compat, graph_names, step_transforms, trace_file
+from proftrack.capture import capture, compat, graph_names, step_transforms, trace_file
 from proftrack.capture.device import CpuDevice
 from proftrack.capture.result import Capture, Cycle
+from proftrack.errors import UsageError
 from proftrack.experiment import workload
 from proftrack.record.timing import Timing
 from proftrack.report.progress import Silent
@@ -413,6 +416,167 @@ def test_ctrl_c_ends_it(captured: Callable[..., Capture], tmp_path: Path) -> Non
     with pytest.raises(KeyboardInterrupt):
         graph_names.from_function(captured(), interrupted, Gpu(), tmp_path, Silent())
     assert untouched()
+
+
+# ---- in a run, in variants, in a loop --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every recorded step counts as one that replays a graph."""
+    monkeypatch.setattr(graph_names, "is_wanted", lambda captured: captured.experiment.profiler.graph_names)
+
+
+QUICK = {"min_steps": 5, "min_seconds": 0.01, "max_seconds": 1}
+ONE_AT_A_TIME = """
+import weakref
+class Weights:
+    pass
+def build(device):
+    alive = [each for each in watched.weights if each() is not None]
+    watched.log.append(f"build beside {len(alive)}")
+    weights = Weights()
+    watched.weights.append(weakref.ref(weights))
+    graph = Graph()
+    with torch.cuda.graph(graph):
+        torch.ones(2) + 1
+    def step():
+        weights
+        graph.replay()
+    return step
+"""
+
+
+def test_a_run_builds_again_when_the_first_workload_is_gone_and_all_is_measured(
+    tmp_path: Path, always: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["watched"], "weights", [], raising=False)
+    (tmp_path / "w.py").write_text(f"import torch, watched\nGraph = torch.cuda.CUDAGraph\n{ONE_AT_A_TIME}")
+    given = {"name": "e", "workload": "w.py:build", "timing": QUICK, "device": "cpu"}
+    asked = experiments.described(given, tmp_path / "e.yaml")
+    progress = Phases()
+    found = capture(asked, output=tmp_path / "out", progress=progress, calibrate=False)
+    assert found.captured == [tmp_path / "out" / "trace" / "e.captured.pt.trace.json.gz"]
+    assert regions(found.captured[0]) == ["capture 1", "replay 1"]
+    assert [each for each in LOG if each.startswith("build")] == ["build beside 0", "build beside 0"]
+    assert progress.phases[-2:] == ["profiling", "capture the graphs once more"]
+    assert len(found.cycles) == 1 and untouched()
+
+
+class Phases(Silent):
+    """Remembers its phases."""
+
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+
+    def phase(self, text: str, total: int | None = None, *, live: bool = False) -> Any:
+        self.phases.append(text)
+        return super().phase(text, total, live=live)
+
+
+def test_ranks_do_not_capture_again(captured: Callable[..., Capture]) -> None:
+    found = graph_names.skipped(captured(), graph_names.SEVERAL_RANKS)
+    assert found.notes[-1] == (
+        "The kernels of CUDA graphs have no operators: those of several ranks are not captured once more, since all "
+        "ranks would have to do it together."
+    )
+
+
+def test_variants_capture_a_graph_of_ours_while_open_and_others_when_all_are_closed(
+    tmp_path: Path, always: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variant `graph` is transformed as cuda-graph is on a GPU; the workload of `own` captures itself."""
+    from proftrack.frontends.variants import measure, names
+
+    monkeypatch.setattr(measure, "_transform", lambda variant: fake_cuda_graph if variant.cuda_graph else None)
+    (tmp_path / "w.py").write_text(
+        "import torch, watched\nGraph = torch.cuda.CUDAGraph\n"
+        "def build(device, own):\n"
+        "    watched.log.append(f'build {own}')\n"
+        "    if own:\n"
+        "        graph = Graph()\n"
+        "        with torch.cuda.graph(graph):\n"
+        "            torch.ones(2) + 1\n"
+        "        return lambda: graph.replay()\n"
+        "    return lambda: torch.ones(2) * 2\n"
+    )
+    given = {"name": "e", "workload": "w.py:build", "timing": QUICK, "device": "cpu", "params": {"own": False}}
+    asked = experiments.described(given, tmp_path / "e.yaml")
+    own = replace(asked, params={"own": True})
+    both = [
+        names.Variant(name="graph", experiment=asked, changes={}, cuda_graph=True),
+        names.Variant(name="own", experiment=own, changes={}),
+    ]
+    folders = {variant.name: tmp_path / variant.name for variant in both}
+    progress = Phases()
+    found = measure.measure(both, lambda v: folders[v.name], progress, rounds=5, calibrate=False)
+    assert [each.status for each in found] == ["measured", "measured"]
+    for folder in folders.values():
+        assert regions(folder / "trace" / "e.captured.pt.trace.json.gz") == ["capture 1", "replay 1"]
+    again = "capture the graphs once more"
+    assert progress.phases[-4:] == ["graph: profiling", "own: profiling", f"graph: {again}", f"own: {again}"]
+    assert [each for each in LOG if each.startswith("build")] == ["build False", "build True", "build True"]
+
+
+def fake_cuda_graph(step: Callable[[], Any], _: Any) -> Callable[[], Any]:
+    """step_transforms.cuda_graph without streams."""
+    graph, result = step_transforms.capture(step)
+
+    def replay() -> Any:
+        graph.replay()
+        return result
+
+    replay.captured = step  # type: ignore[attr-defined]
+    return replay
+
+
+LOOP: dict[str, Any] = {
+    "schedule": {"wait": 2, "warmup": 1, "active": 2},
+    "device": "cpu",
+    "calibrate": False,
+    "quiet": True,
+    "mlflow": False,
+}
+
+
+def test_a_loops_graph_is_captured_again_by_the_function_that_its_user_names(tmp_path: Path, always: None) -> None:
+    def step() -> None:
+        LOG.append("step")
+
+    with proftrack.profile("loop", output=tmp_path / "out", captured=step, **LOOP) as p:
+        for _ in range(5):
+            assert "step" not in LOG
+            torch.ones(2) + 1
+            p.step()
+    assert p.error is None and p.record is not None and p.record.run is not None
+    assert regions(tmp_path / "out" / "trace" / "loop.captured.pt.trace.json.gz") == ["capture 1", "replay 1"]
+    assert LOG.count("step") == 2
+    assert not any("graphs" in note for note in p.record.run.notes)
+
+
+def test_a_loop_says_how_its_graphs_get_names(tmp_path: Path, always: None) -> None:
+    with proftrack.profile("loop", output=tmp_path / "out", **LOOP) as p:
+        for _ in range(5):
+            torch.ones(2) + 1
+            p.step()
+    assert p.record is not None and p.record.run is not None
+    assert any("pass proftrack.profile(..., captured=FUNCTION)" in note for note in p.record.run.notes)
+
+
+def test_what_is_captured_must_be_a_function() -> None:
+    with pytest.raises(UsageError, match="captured=5 is not a function"):
+        proftrack.profile("loop", captured=5)  # type: ignore[arg-type]
+
+
+def test_replays_are_counted_among_the_launches(tmp_path: Path) -> None:
+    calls = ["cudaGraphLaunch", "hipGraphLaunch", "cuGraphLaunch", "cudaLaunchKernel", "cudaGraphInstantiate"]
+    rows = [{"ph": "X", "cat": "cuda_runtime", "name": name, "ts": 1, "dur": 1} for name in calls]
+
+    def save(path: str) -> None:
+        Path(path).write_text(json.dumps({"traceEvents": rows}))
+
+    counts = trace_file.export(save, tmp_path / "t.pt.trace.json.gz")
+    assert (counts.launches, counts.graph_launches) == (4, 3)
 
 
 def test_names_are_no_part_of_what_must_be_equal() -> None:

@@ -230,6 +230,7 @@ def _run_again(
     """Build the workload and run its first steps, until it has captured and replayed its graphs."""
     if compat.has_compiled():
         compat.forget_compiled()  # or the new step could run what was compiled, and captured, for the old one
+    release_memory(device)
     build = workload.load(experiment)
     with workload.open_step(build, device.torch_device, experiment.params) as built:
         captures.step = built
