@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from proftrack.errors import NotFoundError, UsageError
 from proftrack.files import no_such_file
+from proftrack.names import is_captured
 
 PATTERNS = ("*.json", "*.json.gz")
 
@@ -18,23 +19,31 @@ class TraceFiles(NamedTuple):
     paths: list[Path]
     from_folders: frozenset[Path]
     """The `paths` found in a named folder: one that turns out to be other JSON is left out."""
+    captured: tuple[Path, ...] = ()
+    """Traces in which a run captured its CUDA graphs once more, found in the folders beside those of its steps."""
 
 
 def find(given: Iterable[Path]) -> TraceFiles:
     """The files that `given` names, with folders replaced by the JSON files directly in them.
 
-    A folder without any stands for those in its folders, one a rank.
+    A folder without any stands for those in its folders, one a rank. In folders, a run's traces of captures are told
+    apart by their names.
 
     Raises NotFoundError if a path does not exist; UsageError if nothing is named, a folder has no JSON file, or a file
     is named twice.
     """
     paths: list[Path] = []
     from_folders: set[Path] = set()
+    captured: list[Path] = []
     for path in given:
         if not path.exists():
             raise NotFoundError(no_such_file(path))
         if path.is_dir():
             inside = _in_folder(path)
+            own = [file for file in inside if is_captured(file.name)]
+            if len(own) < len(inside):
+                captured += own
+                inside = [file for file in inside if file not in own]
             from_folders.update(inside)
             paths += inside
         else:
@@ -44,7 +53,7 @@ def find(given: Iterable[Path]) -> TraceFiles:
     duplicates = sorted({path for path in paths if paths.count(path) > 1})
     if duplicates:
         raise UsageError(f"{duplicates[0]}: given twice", "name each trace once")
-    return TraceFiles(paths, frozenset(from_folders))
+    return TraceFiles(paths, frozenset(from_folders), tuple(captured))
 
 
 def _in_folder(folder: Path) -> list[Path]:

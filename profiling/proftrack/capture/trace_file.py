@@ -21,7 +21,6 @@ from proftrack.errors import CaptureError
 _PIECE = 4 << 20
 _OVERLAP = 512  # longer than any text that is searched for
 _COMPRESSION = 6  # torch uses 9, which takes three times as long for a file two per cent smaller
-_CAPTURED = re.compile(r"\.captured(?:\.rank\d+)?\.pt\.trace\.json(?:\.gz)?$")
 _STEP = re.compile(rb'"name"\s*:\s*"ProfilerStep#(\d+)"')
 _GPU_WORK = re.compile(rb'"cat"\s*:\s*"(?:kernel|gpu_memcpy|gpu_memset)"', re.IGNORECASE)
 _LAUNCH = re.compile(
@@ -46,13 +45,8 @@ def file_name(experiment: str, cycle: int, rank: int | None = None) -> str:
 
 
 def captured_name(experiment: str, rank: int | None = None) -> str:
-    """The file name of the trace in which the steps' CUDA graphs are captured once more; `rank` as in `file_name`."""
+    """The file name of the trace in which the steps' CUDA graphs are captured once more (`names.is_captured`)."""
     return f"{names.file_name(experiment)}.captured{'' if rank is None else f'.rank{rank}'}.pt.trace.json.gz"
-
-
-def is_captured(name: str) -> bool:
-    """Whether a trace of this file name (`captured_name`) holds captures of another trace's graphs, and no steps."""
-    return _CAPTURED.search(name) is not None
 
 
 def region_name(experiment: str) -> str:

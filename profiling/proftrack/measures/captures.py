@@ -109,8 +109,13 @@ def recorded_captures(name: str, table: EventTable) -> Captures:
 
 def captures_in(name: str, table: EventTable, forest: Forest, links: Links) -> Captures:
     """The same for a trace that is nested and joined already."""
-    graphs = _captures(table, links) if any(_BEGIN.match(name) for name in table.names) else []
+    graphs = _captures(table, links) if has_captures(table) else []
     return Captures(name=name, table=table, forest=forest, links=links, graphs=graphs)
+
+
+def has_captures(table: EventTable) -> bool:
+    """Whether any graph was captured while the trace was recorded."""
+    return any(_BEGIN.match(name) for name in table.names)
 
 
 def _captures(table: EventTable, links: Links) -> list[Capture]:
