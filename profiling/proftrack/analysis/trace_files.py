@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from proftrack.files import no_such_file
 from proftrack.names import is_captured
 
 PATTERNS = ("*.json", "*.json.gz")
+_CYCLE = re.compile(r"\.cycle\d+(?=(?:\.rank\d+)?\.pt\.trace\.json(?:\.gz)?$)")
 
 
 class TraceFiles(NamedTuple):
@@ -20,7 +22,7 @@ class TraceFiles(NamedTuple):
     from_folders: frozenset[Path]
     """The `paths` found in a named folder: one that turns out to be other JSON is left out."""
     captured: tuple[Path, ...] = ()
-    """Traces in which a run captured its CUDA graphs once more, found in the folders beside those of its steps."""
+    """Traces in which a run captured its CUDA graphs once more, found beside those of its steps."""
 
 
 def find(given: Iterable[Path]) -> TraceFiles:
@@ -48,12 +50,23 @@ def find(given: Iterable[Path]) -> TraceFiles:
             paths += inside
         else:
             paths.append(path)
+            captured += beside(path)
     if not paths:
         raise UsageError("no trace given", "name at least one trace")
     duplicates = sorted({path for path in paths if paths.count(path) > 1})
     if duplicates:
         raise UsageError(f"{duplicates[0]}: given twice", "name each trace once")
     return TraceFiles(paths, frozenset(from_folders), tuple(captured))
+
+
+def beside(trace: Path) -> list[Path]:
+    """The trace in which a run captured the CUDA graphs of this trace, one of its own, once more; none if it has none.
+
+    Both have the names that the run gave them.
+    """
+    name = _CYCLE.sub(".captured", trace.name)
+    captured = trace.with_name(name)
+    return [captured] if name != trace.name and captured.is_file() else []
 
 
 def _in_folder(folder: Path) -> list[Path]:
