@@ -23,7 +23,7 @@ from proftrack.errors import UsageError
 from proftrack.experiment import workload
 from proftrack.record.timing import Timing
 from proftrack.report.progress import Silent
-from proftrack.trace.categories import CAPTURED, CAPTURED_REPLAY
+from proftrack.trace.categories import CAPTURED, CAPTURED_REPLAY, MODULE
 
 torch = pytest.importorskip("torch")
 
@@ -585,3 +585,32 @@ def test_names_are_no_part_of_what_must_be_equal() -> None:
     assert experiments.fingerprint(asked, "GPU") == experiments.fingerprint(off, "GPU")
     assert asked.profiler.graph_names and not off.profiler.graph_names
     assert workload.load(asked) is not None
+
+
+# ---- on a GPU --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["matmul_add", "training", "decoder", "two_branches"])
+def test_on_a_gpu_the_kernels_of_a_graph_get_names(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At least 99 % of the replayed time, unless the graph has branches: that is refused."""
+    monkeypatch.undo()
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    from proftrack.recorder import analysed
+
+    timing = {**QUICK, "counters": "none"}
+    given = {"name": name, "workload": f"graphed_workloads.py:{name}", "timing": timing, "device": "cuda"}
+    asked = experiments.described(given, Path(__file__).with_name("e.yaml"))
+    found = capture(asked, output=tmp_path / "out", progress=Silent(), calibrate=False)
+    record = analysed(found, found.experiment).record
+    assert found.captured == [tmp_path / "out" / "trace" / f"{name}.captured.pt.trace.json.gz"]
+    assert not any(graph_names._NAMELESS in note for note in found.notes)
+    total, named = sum(g.total_us for g in record.graphs), sum(g.total_us for g in record.graphs if g.named)
+    if name == "two_branches":
+        assert named == 0 and all("branches" in graph.problem for graph in record.graphs)
+        return
+    assert named >= 0.99 * total > 0
+    with gzip.open(found.captured[0]) as file:
+        marked = any(row.get("name", "").startswith(MODULE) for row in json.load(file)["traceEvents"])
+    assert marked is (name != "matmul_add")
