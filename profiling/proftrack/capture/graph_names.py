@@ -45,8 +45,8 @@ _MARKING_SECONDS = 5.0
 """How long modules may be looked for and marked, over all captures: some programs capture a hundred graphs."""
 _FIXED_SECONDS = 1.0
 """For starting the profiler and writing the trace."""
-SEVERAL_RANKS = "those of several ranks are not captured once more, since all ranks would have to do it together"
-_NAMELESS = "The kernels of CUDA graphs have no operators"
+SEVERAL_RANKS = "several ranks would have to do it together"
+_NOTE = "CUDA graphs were not captured once more to name their kernels"
 
 
 class Captures:
@@ -178,8 +178,7 @@ def from_workload(
     before = 0.0 if timing is None else (timing.build_time_us or 0.0) + (timing.first_step_time_us or 0.0)
     steps = 0.0 if timing is None else MOST_STEPS * timing.step_time_us
     if _FIXED_SECONDS + (before + steps) / 1e6 > seconds_left:
-        why = f"the budget of {limit:g} s left no time to capture the graphs once more; allow more with --budget"
-        return skipped(captured, why)
+        return skipped(captured, f"the budget of {limit:g} s left no time for it; allow more with --budget")
 
     def run(captures: Captures) -> None:
         _run_again(captures, captured.experiment, device, transform)
@@ -214,7 +213,7 @@ def skipped(captured: Capture, why: str) -> Capture:
     """The result, with a note if it lacks names for this reason."""
     if not is_wanted(captured):
         return captured
-    return msgspec.structs.replace(captured, notes=[*captured.notes, f"{_NAMELESS}: {why}."])
+    return msgspec.structs.replace(captured, notes=[*captured.notes, f"{_NOTE}: {why}."])
 
 
 def _capture(captures: Captures, step: Step, device: Device) -> None:
@@ -267,14 +266,14 @@ def _named(
     if target.is_file():
         return msgspec.structs.replace(captured, captured=[target])
     if failure:
-        return skipped(captured, f"capturing the graphs once more failed ({failure})")
+        return skipped(captured, f"it failed ({failure})")
     return skipped(captured, _why_none(captures))
 
 
 def _why_none(captures: Captures) -> str:
     if captures.captured:
-        return "none of the graphs that were captured once more was replayed"
-    return f"no graph was captured when the workload was built again and ran {MOST_STEPS} steps"
+        return "the workload replayed none of those that it captured when it was built again"
+    return f"the workload captured none when it was built again and ran {MOST_STEPS} steps"
 
 
 def release_memory(device: Device) -> None:

@@ -48,10 +48,7 @@ FEWEST_STEPS = 10
 """Fewest unrecorded steps that are timed: with fewer, T (the step time) is the trace's own."""
 GPU_DTYPES, CPU_DTYPES = ("bfloat16", "float16", "float32"), ("float32",)
 """Types whose ceilings are measured for a loop."""
-_NO_FUNCTION = (
-    "they were captured before they were recorded; pass proftrack.profile(..., captured=FUNCTION), the function that "
-    "was captured, to have it captured once more"
-)
+_NO_FUNCTION = "that takes the function that was captured: proftrack.profile(..., captured=FUNCTION)"
 _FEWEST_BLOCKS = 3
 _SINGLES_FROM = 20
 _MOST_SINGLES = 50
