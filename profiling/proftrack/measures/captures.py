@@ -38,10 +38,28 @@ from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
 THIS_TRACE = "this trace"
 COPY, SET, GRAPH = -2, -3, -4
-"""What stands in a sequence for a copy, a memory set, and the launch of a graph; a kernel is the code of its name."""
-_UNKNOWN = -5
+"""What stands in `Sequence.work` for a copy, a memory set, and the launch of a graph."""
+_MOST_THREADS = 1 << 12
+"""More than any block has."""
 _API = r"^(?:cuda|cu|hip|musa|mu)Stream"
 _BEGIN, _END, _FORK = (re.compile(_API + name) for name in (r"BeginCapture", r"EndCapture", r"WaitEvent"))
+
+
+class Sequence(NamedTuple):
+    """Pieces of GPU work in order."""
+
+    work: Ints
+    """The code of a kernel's name; COPY or SET for other work."""
+    extent: Ints
+    """A number for a kernel's grid and block, or the bytes of a copy or set; NONE if the rows do not tell.
+
+    A graph captured for another batch size may run the same kernels.
+    """
+
+    def agrees(self, other: Sequence) -> Bools:
+        """For each piece, whether it may be the other's."""
+        unknown = (self.extent == NONE) | (other.extent == NONE)
+        return np.asarray((self.work == other.work) & (unknown | (self.extent == other.extent)))
 
 
 class Capture(NamedTuple):
@@ -68,7 +86,7 @@ class Captures:
     forest: Forest
     links: Links
     graphs: list[Capture]
-    _kernels: dict[int, Ints | None] = field(default_factory=dict)
+    _kernels: dict[int, Sequence | None] = field(default_factory=dict)
 
     def owner(self, calls: Ints) -> Ints:
         """For each of these calls, the position in the forest of what launched it (`links.launched_from`).
@@ -81,8 +99,8 @@ class Captures:
     def _ignored(self) -> Bools:
         return self.table.named(lambda name: name.startswith(CAPTURED))
 
-    def kernels(self, capture: Capture) -> Ints | None:
-        """What runs when the graph is replayed, as a sequence (see COPY); None if nothing tells."""
+    def kernels(self, capture: Capture) -> Sequence | None:
+        """What runs when the graph is replayed; None if nothing tells."""
         if capture.begin not in self._kernels:
             sequences = (known(self, capture) for known in (_of_own_replay, _of_calls, _of_warm_up, _of_next_replay))
             self._kernels[capture.begin] = next((found for found in sequences if found is not None), None)
@@ -163,21 +181,27 @@ def shape_of_calls(table: EventTable, calls: Ints) -> Ints:
     return np.asarray(shape[table.name[calls]])
 
 
-def sequence_of(table: EventTable, work: Ints) -> Ints:
-    """The sequence (see COPY) of this GPU work, given as rows."""
-    kind = table.kind[work]
-    return np.where(kind == Kind.MEMCPY, COPY, np.where(kind == Kind.MEMSET, SET, table.name[work])).astype(np.int64)
+def sequence_of(table: EventTable, work: Ints) -> Sequence:
+    """The sequence of this GPU work, given as rows."""
+    kind, config = table.kind[work], table.config[work]
+    names = np.where(kind == Kind.MEMCPY, COPY, np.where(kind == Kind.MEMSET, SET, table.name[work]))
+    extents = [
+        NONE if NONE in (each.blocks, each.block_threads) else each.blocks * _MOST_THREADS + each.block_threads
+        for each in table.configs
+    ]
+    grids = np.array([*extents, NONE], dtype=np.int64)[config]  # NONE is the last
+    return Sequence(names.astype(np.int64), np.where(kind == Kind.KERNEL, grids, table.size[work]))
 
 
-def same_shape(shape: Ints, sequence: Ints) -> bool:
+def same_shape(shape: Ints, sequence: Sequence) -> bool:
     """Whether calls of this shape launch work of this sequence, as far as kernels, copies and sets are told apart."""
-    return len(shape) == len(sequence) and bool((shape == np.minimum(sequence, 0)).all())
+    return len(shape) == len(sequence.work) and bool((shape == np.minimum(sequence.work, 0)).all())
 
 
 # ---- what a captured graph runs --------------------------------------------------------------------------------------
 
 
-def _of_own_replay(captures: Captures, capture: Capture) -> Ints | None:
+def _of_own_replay(captures: Captures, capture: Capture) -> Sequence | None:
     """By the replay in the region that bears the number of the capture's own."""
     table, links = captures.table, captures.links
     around = _regions(table, CAPTURED)
@@ -202,14 +226,16 @@ def _regions(table: EventTable, name: str) -> Ints:
     return rows[np.argsort(table.ts[rows], kind="stable")]
 
 
-def _of_calls(captures: Captures, capture: Capture) -> Ints | None:
+def _of_calls(captures: Captures, capture: Capture) -> Sequence | None:
     """By the names in the launch calls' own rows."""
     named = captures.table.launches[capture.calls].astype(np.int64)
     kernel = capture.shape == 0
-    return np.where(kernel, named, capture.shape) if kernel.any() and (named[kernel] != NONE).all() else None
+    if not kernel.any() or (named[kernel] == NONE).any():
+        return None
+    return Sequence(np.where(kernel, named, capture.shape), np.full(len(named), NONE, dtype=np.int64))
 
 
-def _of_warm_up(captures: Captures, capture: Capture) -> Ints | None:
+def _of_warm_up(captures: Captures, capture: Capture) -> Sequence | None:
     """By the last time before it that the same operators launched the same kinds of work, one piece for each call."""
     table, links = captures.table, captures.links
     calls, operators = captures.warm_ups
@@ -243,7 +269,7 @@ def _last_of(wanted: bytes, codes: bytes, before: int) -> int | None:
     return None
 
 
-def _of_next_replay(captures: Captures, capture: Capture) -> Ints | None:
+def _of_next_replay(captures: Captures, capture: Capture) -> Sequence | None:
     """By the next launch of a graph, if it is before the next capture and may be this one's."""
     table, links = captures.table, captures.links
     launches = links.calls[links.graph_calls & (links.caused > 0)]
@@ -258,7 +284,7 @@ def _of_next_replay(captures: Captures, capture: Capture) -> Ints | None:
     return None if sequence is None or _contradicts(captures, capture, sequence) else sequence
 
 
-def _checked(captures: Captures, capture: Capture, launch: int) -> Ints | None:
+def _checked(captures: Captures, capture: Capture, launch: int) -> Sequence | None:
     """The sequence that this launch of a graph ran, if it may be the capture's."""
     table, links = captures.table, captures.links
     work = np.flatnonzero(links.launch == launch)
@@ -267,12 +293,12 @@ def _checked(captures: Captures, capture: Capture, launch: int) -> Ints | None:
     return sequence if same_shape(capture.shape, sequence) else None
 
 
-def _contradicts(captures: Captures, capture: Capture, sequence: Ints) -> bool:
+def _contradicts(captures: Captures, capture: Capture, sequence: Sequence) -> bool:
     """Whether an operator that only moves data would have launched a product: then the replay is another graph's."""
     table = captures.table
     owner = captures.owner(capture.calls)
     operators = np.where(owner == NONE, NONE, table.name[captures.forest.rows[owner]])
-    pairs = {(o, k) for o, k in zip(operators.tolist(), sequence.tolist(), strict=True) if o != NONE and k >= 0}
+    pairs = {(o, k) for o, k in zip(operators.tolist(), sequence.work.tolist(), strict=True) if o != NONE and k >= 0}
     return any(
         limit_of_operator(table.names[operator]) == "bandwidth"
         and limit_of_kind(kind_of_kernel(table.names[kernel])) == "arithmetic"

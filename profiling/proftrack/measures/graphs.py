@@ -7,12 +7,12 @@ differs is refused, with the reason: nothing is guessed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from proftrack.measures.captures import THIS_TRACE, Capture, Captures, same_shape, sequence_of
+from proftrack.measures.captures import THIS_TRACE, Capture, Captures, Sequence, same_shape, sequence_of
 from proftrack.measures.links import Links
 from proftrack.record.modules import Graph
 from proftrack.text import brief, counted
@@ -47,12 +47,12 @@ class _Replayed(NamedTuple):
 
     work: Ints
     """As in `Match`."""
-    sequence: Ints
+    sequence: Sequence
     branches: str
     """Why the order of its work does not tell the order of its launches; empty if it does."""
 
 
-def replays(table: EventTable, links: Links, captured: Sequence[Captures]) -> Replays:
+def replays(table: EventTable, links: Links, captured: Iterable[Captures]) -> Replays:
     """Each graph that is replayed, and what names its work.
 
     `captured`: traces that may hold its capture; the trace itself is one of them.
@@ -93,8 +93,9 @@ def _replayed(table: EventTable, links: Links) -> list[_Replayed]:
     groups: dict[tuple[bytes, bool], list[Ints]] = {}
     for first, behind in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         in_branches = bool(broken[first:behind].any())
-        # The order of branches may differ from replay to replay.
-        key = np.sort(sequence[first:behind]) if in_branches else sequence[first:behind]
+        key = np.stack([sequence.work[first:behind], sequence.extent[first:behind]])
+        if in_branches:  # their order may differ from replay to replay
+            key = key[:, np.lexsort(key)]
         groups.setdefault((key.tobytes(), in_branches), []).append(at[first:behind])
     return [_graph(table, links, np.stack(work)) for work in groups.values()]
 
@@ -125,19 +126,20 @@ def _graph(table: EventTable, links: Links, work: Ints) -> _Replayed:
 # ---- which capture ---------------------------------------------------------------------------------------------------
 
 
-def _named(table: EventTable, graph: _Replayed, captured: Sequence[Captures]) -> Match | str:
+def _named(table: EventTable, graph: _Replayed, captured: Iterable[Captures]) -> Match | str:
     """The captures that name the graph's work, or why none does."""
     every = [(source, capture) for source in captured for capture in source.graphs]
     if not every:
         return _without_capture(captured)
-    nearest = min(every, key=lambda each: abs(len(each[1].calls) - len(graph.sequence)))
+    size = len(graph.sequence.work)
+    nearest = min(every, key=lambda each: abs(len(each[1].calls) - size))
     alike, equal = [], []
     for source, capture in every:
-        sequence = _seen_from(table, source, graph.sequence) if len(capture.calls) == len(graph.sequence) else None
+        sequence = _seen_from(table, source, graph.sequence) if len(capture.calls) == size else None
         if sequence is not None and same_shape(capture.shape, sequence):
             alike.append((source, capture))
             kernels = source.kernels(capture)
-            if kernels is not None and np.array_equal(kernels, sequence):
+            if kernels is not None and kernels.agrees(sequence).all():
                 equal.append((source, capture))
     if not alike:
         return _other_count(graph, *nearest)
@@ -149,13 +151,13 @@ def _named(table: EventTable, graph: _Replayed, captured: Sequence[Captures]) ->
     return _disagreement(equal) or Match(graph.work, equal)
 
 
-def _seen_from(table: EventTable, source: Captures, sequence: Ints) -> Ints:
+def _seen_from(table: EventTable, source: Captures, sequence: Sequence) -> Sequence:
     """The sequence with the codes that this source has for the kernels' names; unknown ones have no code there."""
     if source.table is table:
         return sequence
-    kernels, which = np.unique(sequence, return_inverse=True)
+    kernels, which = np.unique(sequence.work, return_inverse=True)
     codes = [k if k < 0 else source.code_of.get(table.names[k], len(source.table.names) + k) for k in kernels.tolist()]
-    return np.array(codes, dtype=np.int64)[which.reshape(-1)]
+    return Sequence(np.array(codes, dtype=np.int64)[which.reshape(-1)], sequence.extent)
 
 
 def _disagreement(equal: list[tuple[Captures, Capture]]) -> str:
@@ -192,7 +194,7 @@ def _where(source: Captures) -> str:
     return f" in {brief(source.name, _SHOWN)}"
 
 
-def _without_capture(captured: Sequence[Captures]) -> str:
+def _without_capture(captured: Iterable[Captures]) -> str:
     given = [source.name for source in captured if source.name != THIS_TRACE]
     if given:
         return f"{', '.join(brief(name, _SHOWN) for name in given)} holds no capture: record one while it is captured."
@@ -203,7 +205,7 @@ def _without_capture(captured: Sequence[Captures]) -> str:
 
 
 def _other_count(graph: _Replayed, source: Captures, capture: Capture) -> str:
-    size, launches = len(graph.sequence), len(capture.calls)
+    size, launches = len(graph.sequence.work), len(capture.calls)
     if size == launches:
         return f"The capture{_where(source)} has as many launches, but other copies and sets: it is of other code."
     return (
@@ -218,14 +220,17 @@ def _other_kernels(table: EventTable, graph: _Replayed, alike: list[tuple[Captur
         kernels = source.kernels(capture)
         if kernels is None:
             continue
-        same = kernels == _seen_from(table, source, graph.sequence)
+        here = _seen_from(table, source, graph.sequence)
+        same = kernels.agrees(here)
         if int(same.sum()) > best:
             best, at = int(same.sum()), int(np.argmin(same))
-            there, here = source.table.names[kernels[at]], table.names[graph.sequence[at]]
-            text = (
-                f"The capture{_where(source)} with as many launches is of other code: launch {at + 1} is "
-                f"{brief(there, _SHOWN)} there and {brief(here, _SHOWN)} here."
-            )
+            text = f"The capture{_where(source)} with as many launches is of other "
+            if kernels.work[at] == here.work[at]:
+                text += f"sizes: launch {at + 1} has another grid there, or moves another number of bytes."
+            else:
+                names = (source.table.names[kernels.work[at]], table.names[graph.sequence.work[at]])
+                one, other = (brief(name, _SHOWN) for name in names)
+                text += f"code: launch {at + 1} is {one} there and {other} here."
     return text or (
         f"The capture{_where(alike[0][0])} with as many launches does not tell which kernels they are: replay the "
         "graph in the trace of its capture, too."

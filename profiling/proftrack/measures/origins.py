@@ -51,6 +51,8 @@ class Origins(NamedTuple):
     dispatched: Bools
     """For each of `links.gpu`, whether an operator launched it, so that dispatch counters could see it."""
     captured: list[Captured]
+    matches: list[Match]
+    """The graphs that `captured` is of."""
 
     @property
     def by_capture(self) -> Bools:
@@ -90,6 +92,7 @@ def origins(seen: View, matches: list[Match]) -> Origins:
         host=host,
         dispatched=_dispatched(table, forest, links.launch),
         captured=[],
+        matches=matches,
     )
     return _with_captured(own, _by_source(matches)) if matches else own
 
