@@ -16,6 +16,8 @@ from msgspec.structs import replace
 
 import proftrack
 from proftrack import experiment as experiments
+from proftrack.analysis import trace_files
+from proftrack.analysis.pipeline import analyze_traces
 from proftrack.capture import capture, compat, graph_names, step_transforms, trace_file
 from proftrack.capture.device import CpuDevice
 from proftrack.capture.result import Capture, Cycle
@@ -565,6 +567,31 @@ def test_a_loop_says_how_its_graphs_get_names(tmp_path: Path, always: None) -> N
             p.step()
     assert p.record is not None and p.record.run is not None
     assert any("proftrack.profile(..., captured=FUNCTION)" in note for note in p.record.run.notes)
+
+
+def test_a_runs_traces_that_are_analysed_again_find_the_capture_beside_them(tmp_path: Path) -> None:
+    """By the folder of the run, that of its traces, or the trace."""
+    graphs = Path(__file__).parent / "data" / "graphs"
+    traces = tmp_path / "run" / "trace"
+    traces.mkdir(parents=True)
+    for name, kept in (("replays", "e.cycle1"), ("capture", "e.captured")):
+        (traces / f"{kept}.pt.trace.json.gz").write_bytes((graphs / f"decoder_{name}.json.gz").read_bytes())
+    (tmp_path / "run" / "record.json").write_text("{}")
+    for given in (tmp_path / "run", traces, traces / "e.cycle1.pt.trace.json.gz"):
+        [analysis] = analyze_traces(trace_files.find([given])).ranks
+        record = analysis.record
+        assert [file.name for file in record.source.files] == ["e.cycle1.pt.trace.json.gz"]
+        assert [(g.named, g.capture) for g in record.graphs] == [(True, "e.captured.pt.trace.json.gz")]
+
+
+def test_another_trace_or_another_name_is_not_beside(tmp_path: Path) -> None:
+    for name in ("e.cycle1", "e.cycle1.rank0", "e.captured.rank1", "other.captured", "e"):
+        (tmp_path / f"{name}.pt.trace.json.gz").touch()
+    names = ("e.cycle1", "e.cycle1.rank0", "e.captured.rank1", "e")
+    assert [trace_files.beside(tmp_path / f"{name}.pt.trace.json.gz") for name in names] == [[]] * 4
+    assert trace_files.beside(tmp_path / "e.cycle2.rank1.pt.trace.json.gz") == [
+        tmp_path / "e.captured.rank1.pt.trace.json.gz"
+    ]
 
 
 def test_what_is_captured_must_be_a_function() -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from proftrack.errors import NotFoundError, UsageError
 from proftrack.files import no_such_file
 from proftrack.names import is_captured
+from proftrack.rundir.layout import RECORD, TRACES
 
 PATTERNS = ("*.json", "*.json.gz")
 _CYCLE = re.compile(r"\.cycle\d+(?=(?:\.rank\d+)?\.pt\.trace\.json(?:\.gz)?$)")
@@ -28,8 +29,8 @@ class TraceFiles(NamedTuple):
 def find(given: Iterable[Path]) -> TraceFiles:
     """The files that `given` names, with folders replaced by the JSON files directly in them.
 
-    A folder without any stands for those in its folders, one a rank. In folders, a run's traces of captures are told
-    apart by their names.
+    A folder without any stands for those in its folders, one a rank, and the folder of a run for the run's traces. In
+    folders, a run's traces of captures are told apart by their names.
 
     Raises NotFoundError if a path does not exist; UsageError if nothing is named, a folder has no JSON file, or a file
     is named twice.
@@ -71,6 +72,8 @@ def beside(trace: Path) -> list[Path]:
 
 def _in_folder(folder: Path) -> list[Path]:
     """Smallest first: JSON of other kinds is small, and so is recognized before much is read."""
+    if (folder / RECORD).is_file() and (folder / TRACES).is_dir():  # a run's
+        folder = folder / TRACES
     inside = {file for pattern in PATTERNS for file in folder.glob(pattern)} or {
         file for pattern in PATTERNS for file in folder.glob(f"*/{pattern}")
     }
