@@ -255,6 +255,13 @@ def test_the_numbers_of_regions_tell_which_replay_is_of_which_capture() -> None:
     }
 
 
+def test_a_numbered_capture_without_its_replay_names_nothing() -> None:
+    """The next replay is another graph's: both have two kernels."""
+    trace = TraceBuilder().region(f"{CAPTURED} 1", at=95, dur=90).captured(MM, ADD, at=100)
+    trace.region(f"{CAPTURED_REPLAY} 2", at=500, dur=60).replay("gemm", "relu_kernel", at=505, correlation=7)
+    refused(named(replayed("gemm", "relu_kernel"), trace), because="does not tell which kernels they are")
+
+
 def test_graphs_with_equal_kernels_are_named_only_if_all_their_captures_agree() -> None:
     same = named(replayed(), capture(), capture())
     assert only(same).named

@@ -86,6 +86,8 @@ class Captures:
     forest: Forest
     links: Links
     graphs: list[Capture]
+    _running: dict[int, dict[bytes, list[Capture]]] = field(default_factory=dict)
+    """Captures by the number of their launches, then by the work that they run; only those of which that is known."""
     _kernels: dict[int, Sequence | None] = field(default_factory=dict)
 
     def owner(self, calls: Ints) -> Ints:
@@ -94,6 +96,11 @@ class Captures:
         The region around a capture is no part of the program.
         """
         return launched_from(self.table, self.forest, calls, self._ignored)
+
+    @cached_property
+    def regions(self) -> tuple[Ints, Ints]:
+        """Rows of the regions around captures, and around their replays, in order of time."""
+        return _regions(self.table, CAPTURED), _regions(self.table, CAPTURED_REPLAY)
 
     @cached_property
     def _ignored(self) -> Bools:
@@ -105,6 +112,21 @@ class Captures:
             sequences = (known(self, capture) for known in (_of_own_replay, _of_calls, _of_warm_up, _of_next_replay))
             self._kernels[capture.begin] = next((found for found in sequences if found is not None), None)
         return self._kernels[capture.begin]
+
+    def running(self, sequence: Sequence) -> list[Capture]:
+        """The captures that run this. Its names have the codes of this table (`code_of`)."""
+        size = len(sequence.work)
+        if size not in self._running:
+            found = self._running[size] = {}
+            for capture in self.graphs:
+                kernels = self.kernels(capture) if len(capture.calls) == size else None
+                if kernels is not None:
+                    found.setdefault(kernels.work.tobytes(), []).append(capture)
+        return [
+            capture
+            for capture in self._running[size].get(sequence.work.tobytes(), [])
+            if (kernels := self.kernels(capture)) is not None and kernels.agrees(sequence).all()
+        ]
 
     @cached_property
     def code_of(self) -> dict[str, int]:
@@ -142,21 +164,17 @@ def _captures(table: EventTable, links: Links) -> list[Capture]:
     called, shapes = table.ts[silent], shape_of_calls(table, silent)
     calls = table.of_kind(*CALL_KINDS) & table.valid
     forks = np.flatnonzero(calls & table.named(lambda name: _FORK.match(name) is not None))
+    forks = forks[np.argsort(table.ts[forks], kind="stable")]
     found = []
     for begin, end in _intervals(table):
-        first, behind = np.searchsorted(called, [table.end[begin], table.ts[end]])
-        mine = silent[first:behind]
-        during = forks[(table.ts[forks] >= table.end[begin]) & (table.ts[forks] < table.ts[end])]
-        threads = np.append(table.thread[mine], table.thread[begin])
-        found.append(
-            Capture(
-                mine,
-                shapes[first:behind],
-                bool(np.isin(table.thread[during], threads).any()),
-                int(table.end[begin]),
-                int(table.ts[end]),
-            )
+        during = np.array([table.end[begin], table.ts[end]])
+        first, behind = np.searchsorted(called, during)
+        threads = np.append(table.thread[silent[first:behind]], table.thread[begin])
+        waits = table.thread[forks[slice(*np.searchsorted(table.ts[forks], during))]]
+        captured = Capture(
+            silent[first:behind], shapes[first:behind], bool(np.isin(waits, threads).any()), *during.tolist()
         )
+        found.append(captured)
     return [capture for capture in found if len(capture.calls)]
 
 
@@ -204,18 +222,24 @@ def same_shape(shape: Ints, sequence: Sequence) -> bool:
 def _of_own_replay(captures: Captures, capture: Capture) -> Sequence | None:
     """By the replay in the region that bears the number of the capture's own."""
     table, links = captures.table, captures.links
-    around = _regions(table, CAPTURED)
-    around = around[(table.ts[around] <= capture.begin) & (table.end[around] >= capture.end)]
-    if not len(around):
+    number = _number(captures, capture)
+    if number is None:
         return None
-    number = table.names[table.name[around[-1]]].removeprefix(CAPTURED)
-    replays = [row for row in _regions(table, CAPTURED_REPLAY).tolist() if table.ts[row] >= capture.end]
+    replays = captures.regions[1]
+    replays = replays[table.ts[replays] >= capture.end].tolist()
     mine = [row for row in replays if table.names[table.name[row]].removeprefix(CAPTURED_REPLAY) == number]
     if not mine:
         return None
     launches = links.calls[links.graph_calls & (links.caused > 0)]
     inside = launches[(table.ts[launches] >= table.ts[mine[0]]) & (table.ts[launches] < table.end[mine[0]])]
     return _checked(captures, capture, int(inside[0])) if len(inside) == 1 else None
+
+
+def _number(captures: Captures, capture: Capture) -> str | None:
+    """What follows CAPTURED in the name of the region around a capture, which may be nothing; None without a region."""
+    table, around = captures.table, captures.regions[0]
+    around = around[(table.ts[around] <= capture.begin) & (table.end[around] >= capture.end)]
+    return table.names[table.name[around[-1]]].removeprefix(CAPTURED) if len(around) else None
 
 
 def _regions(table: EventTable, name: str) -> Ints:
@@ -270,8 +294,13 @@ def _last_of(wanted: bytes, codes: bytes, before: int) -> int | None:
 
 
 def _of_next_replay(captures: Captures, capture: Capture) -> Sequence | None:
-    """By the next launch of a graph, if it is before the next capture and may be this one's."""
+    """By the next launch of a graph, if it is before the next capture and may be this one's.
+
+    Not of a capture in a region: that would have told.
+    """
     table, links = captures.table, captures.links
+    if _number(captures, capture) is not None:
+        return None
     launches = links.calls[links.graph_calls & (links.caused > 0)]
     limit = min((other.begin for other in captures.graphs if other.begin > capture.begin), default=None)
     after = launches[table.ts[launches] >= capture.end]

@@ -21,6 +21,8 @@ from proftrack.trace.table import EventTable, Ints
 
 MOST = 100
 """Graphs listed, the largest first: servers have one for each batch size, and pieces of it for each layer."""
+_COMPARED = 50
+"""Captures of equal size that are compared for the sentence which says how they differ."""
 _SHOWN = 60
 """Characters of a kernel's name in a sentence."""
 
@@ -128,26 +130,21 @@ def _graph(table: EventTable, links: Links, work: Ints) -> _Replayed:
 
 def _named(table: EventTable, graph: _Replayed, captured: Iterable[Captures]) -> Match | str:
     """The captures that name the graph's work, or why none does."""
-    every = [(source, capture) for source in captured for capture in source.graphs]
-    if not every:
-        return _without_capture(captured)
-    size = len(graph.sequence.work)
-    nearest = min(every, key=lambda each: abs(len(each[1].calls) - size))
-    alike, equal = [], []
-    for source, capture in every:
-        sequence = _seen_from(table, source, graph.sequence) if len(capture.calls) == size else None
-        if sequence is not None and same_shape(capture.shape, sequence):
-            alike.append((source, capture))
-            kernels = source.kernels(capture)
-            if kernels is not None and kernels.agrees(sequence).all():
-                equal.append((source, capture))
-    if not alike:
-        return _other_count(graph, *nearest)
+    captured = list(captured)
+    equal = [
+        (source, capture)
+        for source in captured
+        if source.graphs
+        for capture in source.running(_seen_from(table, source, graph.sequence))
+    ]
     if not equal:
-        return _other_kernels(table, graph, alike)
-    if any(capture.forks for _, capture in equal):
-        where = _where(next(source for source, capture in equal if capture.forks))
-        return f"Its capture{where} has branches (one stream waits for another): what comes next to what is not known."
+        return _why_not(table, graph, captured)
+    forked = next((source for source, capture in equal if capture.forks), None)
+    if forked is not None:
+        return (
+            f"Its capture{_where(forked)} has branches (one stream waits for another): they need not run in the order of "
+            "launching."
+        )
     return _disagreement(equal) or Match(graph.work, equal)
 
 
@@ -194,23 +191,31 @@ def _where(source: Captures) -> str:
     return f" in {brief(source.name, _SHOWN)}"
 
 
-def _without_capture(captured: Iterable[Captures]) -> str:
+def _why_not(table: EventTable, graph: _Replayed, captured: list[Captures]) -> str:
+    every = [(source, capture) for source in captured for capture in source.graphs]
+    if not every:
+        return _without_capture(captured)
+    size = len(graph.sequence.work)
+    source, nearest = min(every, key=lambda each: abs(len(each[1].calls) - size))
+    launches = len(nearest.calls)
+    if launches != size:
+        return (
+            f"No capture{_where(source)} has its {counted(size, 'launch')}; the nearest has {launches:,}: it is of "
+            "other code or other sizes, or part of it was not recorded."
+        )
+    alike = [(source, capture) for source, capture in every if same_shape(capture.shape, graph.sequence)]
+    if not alike:
+        return f"The capture{_where(source)} has as many launches, but other copies and sets: it is of other code."
+    return _other_kernels(table, graph, alike[:_COMPARED])
+
+
+def _without_capture(captured: list[Captures]) -> str:
     given = [source.name for source in captured if source.name != THIS_TRACE]
     if given:
         return f"{', '.join(brief(name, _SHOWN) for name in given)} holds no capture: record one while it is captured."
     return (
         "Its capture was not recorded: name the trace that holds it with --captured-in, or measure the program with "
         "proftrack, which records one."
-    )
-
-
-def _other_count(graph: _Replayed, source: Captures, capture: Capture) -> str:
-    size, launches = len(graph.sequence.work), len(capture.calls)
-    if size == launches:
-        return f"The capture{_where(source)} has as many launches, but other copies and sets: it is of other code."
-    return (
-        f"No capture{_where(source)} has its {counted(size, 'launch')}; the nearest has {launches:,}: it is of other "
-        "code or other sizes, or part of it was not recorded."
     )
 
 
