@@ -279,6 +279,37 @@ def test_whoever_captures_or_replays_a_graph_is_seen(monkeypatch: pytest.MonkeyP
     assert calls == ["begin", "begun", "ending", "end", "seen", "replay", "replay"]
 
 
+def test_a_whole_capture_and_a_whole_replay_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the keywords that torch passes; what fails has a beginning only."""
+    calls: list[str] = []
+
+    class Graph:
+        def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+            calls.append(f"begin {capture_error_mode}")
+
+        def capture_end(self) -> None:
+            calls.append("end")
+
+        def replay(self) -> None:
+            raise RuntimeError("an illegal memory access")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    methods = Graph.capture_begin, Graph.capture_end, Graph.replay
+    graph = Graph()
+
+    def told(what: str) -> Any:
+        return lambda each: calls.append(what if each is graph else "another graph")
+
+    told_of = {name: told(name) for name in ("begins", "ended", "replays", "replayed")}
+    with compat.around_each_graph(**told_of):
+        graph.capture_begin(capture_error_mode="thread_local")
+        graph.capture_end()
+        with pytest.raises(RuntimeError):
+            graph.replay()
+    assert calls == ["begins", "begin thread_local", "end", "ended", "replays"]
+    assert methods == (Graph.capture_begin, Graph.capture_end, Graph.replay)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_whoever_enters_autocast_is_seen_and_may_compile_it() -> None:
     calls: list[bool] = []
