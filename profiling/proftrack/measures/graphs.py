@@ -141,10 +141,8 @@ def _named(table: EventTable, graph: _Replayed, captured: Iterable[Captures]) ->
         return _why_not(table, graph, captured)
     forked = next((source for source, capture in equal if capture.forks), None)
     if forked is not None:
-        return (
-            f"Its capture{_where(forked)} has branches (one stream waits for another): they need not run in the order of "
-            "launching."
-        )
+        where = _where(forked)
+        return f"Its capture{where} has branches (one stream waits for another): they run in an order of their own."
     return _disagreement(equal) or Match(graph.work, equal)
 
 
