@@ -20,6 +20,7 @@ import gc
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from proftrack.capture.result import Capture
 from proftrack.capture.trace_file import captured_name
 from proftrack.experiment import Experiment, workload
 from proftrack.experiment.workload import Step, first_line
-from proftrack.trace.categories import CAPTURED, CAPTURED_REPLAY
+from proftrack.trace.categories import CAPTURED, CAPTURED_REPLAY, ONE_BRANCH
 
 MOST_STEPS = 8
 """How many steps of a workload that was built again run at most, until its graphs are captured and replayed:
@@ -66,6 +67,7 @@ class Captures:
         self._device, self._experiment = device, experiment
         self._session: Session | None = None
         self._open = contextlib.ExitStack()
+        self._is_chain: Callable[[Any], bool] = lambda _: False
         self._regions: dict[Any, contextlib.ExitStack] = {}
         """Of captures and replays that are not over, by graph."""
         self._marking_seconds = 0.0
@@ -85,6 +87,7 @@ class Captures:
             self._open.callback(self._discard)
             self._open.callback(self._leave_all)
             hooks = {"begins": self._begins, "ended": self._ended, "replays": self._replays, "replayed": self._replayed}
+            self._is_chain = self._open.enter_context(compat.kept_graphs())
             with compat.around_each_graph(**hooks):
                 yield
 
@@ -119,6 +122,9 @@ class Captures:
             self._marking_seconds += time.perf_counter() - begin
 
     def _ended(self, graph: Any) -> None:
+        if self._is_chain(graph):
+            with _region(ONE_BRANCH):
+                pass
         self._leave(graph)
 
     def _replays(self, graph: Any) -> None:
@@ -135,10 +141,8 @@ class Captures:
             self.replayed += 1
 
     def _enter(self, graph: Any, name: str) -> None:
-        from torch.profiler import record_function
-
         stack = self._regions[graph] = contextlib.ExitStack()
-        stack.enter_context(record_function(name))
+        stack.enter_context(_region(name))
 
     def _leave(self, graph: Any) -> None:
         stack = self._regions.pop(graph, None)
@@ -148,6 +152,13 @@ class Captures:
     def _leave_all(self) -> None:
         for graph in list(self._regions):  # of captures that failed
             self._leave(graph)
+
+
+def _region(name: str) -> AbstractContextManager[Any]:
+    from torch.profiler import record_function
+
+    region: AbstractContextManager[Any] = record_function(name)
+    return region
 
 
 # ---- what is captured again ------------------------------------------------------------------------------------------

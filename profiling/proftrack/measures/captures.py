@@ -29,6 +29,7 @@ from proftrack.trace.categories import (
     CALL_KINDS,
     CAPTURED,
     CAPTURED_REPLAY,
+    ONE_BRANCH,
     Kind,
     is_copy,
     is_graph_launch,
@@ -70,7 +71,7 @@ class Capture(NamedTuple):
     shape: Ints
     """For each call, COPY, SET, GRAPH or 0 for a kernel."""
     forks: bool
-    """A stream waited for another within it: its work may run in branches."""
+    """A stream waited for another within it, and it is not known to be a chain: its work may run in branches."""
     begin: int
     end: int
     """Where it was captured: end of the call that began it, start of the one that ended it."""
@@ -165,17 +166,26 @@ def _captures(table: EventTable, links: Links) -> list[Capture]:
     calls = table.of_kind(*CALL_KINDS) & table.valid
     forks = np.flatnonzero(calls & table.named(lambda name: _FORK.match(name) is not None))
     forks = forks[np.argsort(table.ts[forks], kind="stable")]
+    chains = _regions(table, ONE_BRANCH)
     found = []
     for begin, end in _intervals(table):
         during = np.array([table.end[begin], table.ts[end]])
         first, behind = np.searchsorted(called, during)
         threads = np.append(table.thread[silent[first:behind]], table.thread[begin])
         waits = table.thread[forks[slice(*np.searchsorted(table.ts[forks], during))]]
-        captured = Capture(
-            silent[first:behind], shapes[first:behind], bool(np.isin(waits, threads).any()), *during.tolist()
-        )
-        found.append(captured)
+        in_branches = bool(np.isin(waits, threads).any()) and not _is_chain(table, chains, end)
+        found.append(Capture(silent[first:behind], shapes[first:behind], in_branches, *during.tolist()))
     return [capture for capture in found if len(capture.calls)]
+
+
+def _is_chain(table: EventTable, chains: Ints, end: int) -> bool:
+    """Whether a mark (ONE_BRANCH) follows the end of a capture, in the innermost region around that (CAPTURED)."""
+    around = _regions(table, CAPTURED)
+    around = around[(table.ts[around] <= table.ts[end]) & (table.end[around] >= table.end[end])]
+    if not len(around):
+        return False
+    inside = (table.ts[chains] >= table.end[end]) & (table.end[chains] <= table.end[around[-1]])
+    return bool(inside.any())
 
 
 def _intervals(table: EventTable) -> list[tuple[int, int]]:
