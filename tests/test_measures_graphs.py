@@ -13,7 +13,7 @@ from traces import BACKWARD, TraceBuilder
 from proftrack.measures import Measures, combine, measure, recorded_captures
 from proftrack.record.ceilings import Ceilings
 from proftrack.record.modules import Graph
-from proftrack.trace.categories import CAPTURED, CAPTURED_REPLAY
+from proftrack.trace.categories import CAPTURED, CAPTURED_REPLAY, ONE_BRANCH
 
 MM, ADD, RELU = ("aten::mm", [64, 32], [32, 16]), ("aten::add", [64, 16], [16]), ("aten::relu", [64, 16])
 STEP = (MM, ADD, RELU)
@@ -131,6 +131,11 @@ def test_work_on_two_streams_is_refused() -> None:
 def test_a_capture_that_forks_is_refused() -> None:
     forked = capture().call("cudaStreamWaitEvent", at=25, dur=1)
     refused(named(replayed(), forked), because="has branches (one stream waits for another)")
+    for at in (20, 450):  # before the capture ends, and outside of its region
+        wrong = capture().call("cudaStreamWaitEvent", at=25, dur=1).region(ONE_BRANCH, at=at, dur=1)
+        refused(named(replayed(), wrong), because="has branches")
+    chain = capture().call("cudaStreamWaitEvent", at=25, dur=1).region(ONE_BRANCH, at=395, dur=1)
+    assert only(named(replayed(), chain)).named
     before = capture().call("cudaStreamWaitEvent", at=5, dur=1)  # it ends before the capture begins
     assert only(named(replayed(), before)).named
 

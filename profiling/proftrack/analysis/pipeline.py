@@ -14,7 +14,7 @@ import msgspec
 from proftrack import __version__
 from proftrack.analysis.pool import Measured, read_and_measure
 from proftrack.analysis.ranks import Part, join_ranks
-from proftrack.analysis.trace_files import TraceFiles
+from proftrack.analysis.trace_files import TraceFiles, beside
 from proftrack.errors import UsageError
 from proftrack.measures import Measures, combine, measure, recorded_captures
 from proftrack.record import Rates, Record, RunFacts, Source, SourceFile, Times
@@ -84,7 +84,7 @@ def analyze_trace(
 
     Raises TraceError if it cannot be read or has no events, UsageError if `step_time_us` is not a valid step time.
     """
-    files = TraceFiles([path], frozenset())
+    files = TraceFiles([path], frozenset(), tuple(beside(path)))
     [analysis] = analyze_traces(
         files, step_time_us=step_time_us, salvage=salvage, max_bytes=max_bytes, captured_in=captured_in
     ).ranks

@@ -18,6 +18,8 @@ class Cycle(Struct, frozen=True, kw_only=True):
 
     trace: Path
     expected_steps: int
+    graph_launches: int = 0
+    """How often CUDA graphs are replayed in the trace."""
 
 
 class Capture(Struct, frozen=True, kw_only=True):

@@ -35,6 +35,8 @@ class Counts(Struct):
     """The step numbers in ProfilerStep rows."""
     gpu_work: int = 0
     launches: int = 0
+    graph_launches: int = 0
+    """Those of `launches` that replay a CUDA graph."""
 
 
 def file_name(experiment: str, cycle: int, rank: int | None = None) -> str:
@@ -98,7 +100,9 @@ def _count_and_copy(source: BinaryIO, sink: gzip.GzipFile) -> Counts:
         sink.write(piece[fresh_from:])
         counts.steps.update(int(match[1]) for match in _STEP.finditer(piece))
         counts.gpu_work += sum(1 for match in _GPU_WORK.finditer(piece) if match.end() > fresh_from)
-        counts.launches += sum(1 for match in _LAUNCH.finditer(piece) if match.end() > fresh_from)
+        launches = [match[0] for match in _LAUNCH.finditer(piece) if match.end() > fresh_from]
+        counts.launches += len(launches)
+        counts.graph_launches += sum(1 for launch in launches if b"GraphLaunch" in launch)
         last = piece
     if not last.rstrip().endswith(b"}"):
         raise OSError("torch wrote only part of it: is the disk full?")

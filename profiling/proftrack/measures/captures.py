@@ -29,6 +29,7 @@ from proftrack.trace.categories import (
     CALL_KINDS,
     CAPTURED,
     CAPTURED_REPLAY,
+    ONE_BRANCH,
     Kind,
     is_copy,
     is_graph_launch,
@@ -72,7 +73,8 @@ class Capture(NamedTuple):
     shape: Ints
     """For each call, COPY, SET, GRAPH or 0 for a kernel."""
     forks: bool
-    """A stream waited for another within it, so that its work may run in branches (`_forks`)."""
+    """A stream waited for another within it, so that its work may run in branches (`_forks`), and nothing says that it
+    is a chain nevertheless (ONE_BRANCH)."""
     begin: int
     end: int
     """Where it was captured: end of the call that began it, start of the one that ended it."""
@@ -165,6 +167,7 @@ def _captures(table: EventTable, forest: Forest, links: Links) -> list[Capture]:
     silent = silent[np.argsort(table.ts[silent], kind="stable")]
     called, shapes = table.ts[silent], shape_of_calls(table, silent)
     forks = _forks(table, forest, silent)
+    chains, around = _regions(table, ONE_BRANCH), _regions(table, CAPTURED)
     found = []
     for begin, end in _intervals(table):
         during = np.array([table.end[begin], table.ts[end]])
@@ -172,7 +175,7 @@ def _captures(table: EventTable, forest: Forest, links: Links) -> list[Capture]:
         threads = np.append(table.thread[silent[first:behind]], table.thread[begin])
         waits = forks[slice(*np.searchsorted(table.ts[forks], during))]
         waits = waits[table.ts[waits] < called[first:behind].max(initial=0)]  # one after all launches orders none
-        forked = bool(np.isin(table.thread[waits], threads).any())
+        forked = bool(np.isin(table.thread[waits], threads).any()) and not _is_chain(table, chains, around, end)
         found.append(Capture(silent[first:behind], shapes[first:behind], forked, *during.tolist()))
     return [capture for capture in found if len(capture.calls)]
 
@@ -193,6 +196,15 @@ def _forks(table: EventTable, forest: Forest, launches: Ints) -> Ints:
         first, behind = np.searchsorted(launched, [leaf, forest.last[leaf]])
         waits = waits[(leaf == NONE) | (first < behind)]
     return waits[np.argsort(table.ts[waits], kind="stable")]
+
+
+def _is_chain(table: EventTable, chains: Ints, around: Ints, end: int) -> bool:
+    """Whether one of the marks `chains` follows the end of a capture, in the innermost of the regions `around` it."""
+    around = around[(table.ts[around] <= table.ts[end]) & (table.end[around] >= table.end[end])]
+    if not len(around):
+        return False
+    inside = (table.ts[chains] >= table.end[end]) & (table.end[chains] <= table.end[around[-1]])
+    return bool(inside.any())
 
 
 def _intervals(table: EventTable) -> list[tuple[int, int]]:
