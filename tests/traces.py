@@ -125,6 +125,38 @@ class TraceBuilder:
         pid = self.pid if pid is None else pid
         return self.event(ph=phase, id=id, pid=pid, tid=thread, ts=at, cat=cat, name=cat)
 
+    # -- CUDA graphs
+
+    def captured(
+        self, *launches: tuple[Any, ...], at: float, name: str = "cudaLaunchKernel", thread: Any = MAIN, **more: Any
+    ) -> TraceBuilder:
+        """A capture of these launches, each (operator, input shapes), one every 10 us: they have no GPU work.
+
+        An operator named like a copy or set of the runtime makes that call.
+        """
+        self.call("cudaStreamBeginCapture", at=at, dur=1, thread=thread)
+        for number, (operator, *dims) in enumerate(launches, 1):
+            begin, copies = at + 10 * number, operator.startswith("cudaMem")
+            shapes = {"Input_Dims": dims, "Input_type": ["float"] * len(dims)} if dims else {}
+            self.op("aten::copy_" if copies else operator, at=begin, dur=8, thread=thread, **shapes)
+            call = operator if copies else name
+            self.launch(at=begin + 2, correlation=int(at) * 1000 + number, name=call, thread=thread, **more)
+        return self.call("cudaStreamEndCapture", at=at + 10 * len(launches) + 10, dur=1, thread=thread)
+
+    def replay(
+        self, *work: str, at: float, correlation: int, dur: float = 4, blocks: int = 1000, stream: int = 7
+    ) -> TraceBuilder:
+        """A launch of a graph at `at`, and this work one after the other, from 5 us later on."""
+        self.launch(at=at, dur=3, correlation=correlation, name="cudaGraphLaunch")
+        for number, name in enumerate(work):
+            add = (
+                self.memcpy if name.startswith("Memcpy") else self.memset if name.startswith("Memset") else self.kernel
+            )
+            size: dict[str, Any] = {"bytes": 64} if add != self.kernel else {"grid": [blocks, 1, 1]}
+            begin = at + 5 + (dur + 1) * number
+            add(name, at=begin, dur=dur, correlation=correlation, stream=stream, **size)
+        return self
+
     # -- the finished trace
 
     def document(self) -> dict[str, Any]:

@@ -20,6 +20,9 @@
     dtype            the type that a workload computes in, and types that this device only emulates
     budget           how long a measurement may take, and which of its parts fit
     trace_file       a cycle's trace: counted, compressed, named
+    live_objects     what of the program is alive: modules, optimizers, what it compiled
+    module_names     the names of its modules
+    marks            regions around calls of modules and around parameter groups
     profiling        the scheduled profiler, one trace per cycle
     profiler_check   whether profiling works on this machine
     ncu              Nsight Compute: found, called, read
@@ -27,6 +30,7 @@
     replay           the largest kernels of a step, replayed under it
     result           the result of a capture
     measurement      the measurement of one workload, stage by stage
+    graph_names      CUDA graphs captured once more, for the names of their kernels
     run              the order of the stages: `capture`
     loop             the same for a user's own loop
     step_hooks       finds the steps of a program that does not mark them
@@ -47,12 +51,17 @@ Process-wide changes that capture makes, and why it needs them:
     CUDAGraph.capture_begin and _end while a workload is built and runs its first steps: what a graph does is counted
     torch.set_autocast_enabled       while either is counted: a dispatch mode has autocast off
     CUDAGraph.replay, Triton's run   while one step is counted: neither dispatches an operator
+    CUDAGraph's three methods        while graphs are captured once more, after everything is measured
+    what torch.compile has compiled  forgotten before a workload is built once more for that
     TF32 for products                on for its ceiling, off while float32 shows what it reaches; then restored
     torch's peak memory counters     reset before steps are timed: the peak is theirs
     warnings.catch_warnings          around the first query for a GPU, and for NVIDIA's driver: the reason is quoted
     the current GPU                  of a rank that `torchrun` started through the command line
     sys.path, sys.modules            while a workload from a file is in use (`proftrack.experiment.workload`)
     torch's optimizer step hook      while a program runs whose steps are its optimizer's (`step_hooks`); then removed
+    hooks of every nn.Module, and    from the step before the recorded ones to the last of these: where each call begins
+    _init_group of optimizers        and ends; then removed, from copies too. So is `_compiled_call_impl` of modules
+                                     that were compiled by `module.compile()`, in place of hooks
     the function named by --step     wrapped while the program runs, to count its calls (`step_hooks`); then restored
 
 `proftrack.record` needs only the result, so torch and the rest are imported on the first access to `capture`.

@@ -7,6 +7,7 @@ name of torch. If a name may be missing, the function's docstring says what happ
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import inspect
 import sys
 from collections.abc import Callable, Iterator
@@ -206,6 +207,89 @@ def weak_storage(tensor: Any) -> Any:
     return StorageWeakRef(tensor.untyped_storage())
 
 
+# ---- regions, hooks of modules, and optimizers -----------------------------------------------------------------------
+
+
+def region(name: str) -> AbstractContextManager[Any]:
+    """A region of this name in the trace, as an operator; it costs a third of `record_function`, if torch has it."""
+    import torch
+
+    fast = getattr(torch._C._profiler, "_RecordFunctionFast", None) or torch.profiler.record_function
+    made: AbstractContextManager[Any] = fast(name)
+    return made
+
+
+def children_of(module: Any) -> dict[str, Any]:
+    """A module's children by name; none of a module that was never initialised. Nothing of its own code runs."""
+    children = module.__dict__.get("_modules") or {}
+    return {name: child for name, child in children.items() if child is not None}
+
+
+def has_parameters(module: Any) -> bool:
+    """Whether a module itself has any, apart from its children."""
+    return any(each is not None for each in (module.__dict__.get("_parameters") or {}).values())
+
+
+def compiled_call(module: Any) -> Any:
+    """What `module.compile()` made of the module's call; None if it did not run."""
+    return module.__dict__.get("_compiled_call_impl")
+
+
+def is_replica(module: Any) -> bool:
+    """Whether DataParallel made this module, for one call, as a replica of another."""
+    return bool(module.__dict__.get("_is_replica", False))
+
+
+def remove_hooks(module: Any, ids: set[int]) -> None:
+    """Take hooks with these ids away from a module that may be a copy of the one that they were registered with."""
+    for name in ("_forward_pre_hooks", "_forward_hooks", "_forward_hooks_always_called"):
+        hooks = module.__dict__.get(name) or {}
+        for each in [key for key in hooks if key in ids]:
+            hooks.pop(each, None)
+
+
+@contextlib.contextmanager
+def around_compiled_call(module: Any, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Replace what `module.compile()` made of the module's call by `wrap` of it; then restore it."""
+    attributes = module.__dict__
+    before = attributes["_compiled_call_impl"]
+    ours = attributes["_compiled_call_impl"] = wrap(before)
+    try:
+        yield
+    finally:
+        if attributes.get("_compiled_call_impl") is ours:  # else the program has compiled it again
+            attributes["_compiled_call_impl"] = before
+
+
+@contextlib.contextmanager
+def before_each_group(optimizer: Any, call: Callable[[Any], None], ended: Callable[[], None]) -> Iterator[None]:
+    """Call `call(group)` before an optimizer's step works on one of its parameter groups, `ended` after the step.
+
+    Has no effect if the optimizer has no `_init_group`: LBFGS, SparseAdam, and many that are not torch's.
+    """
+    init = getattr(optimizer, "_init_group", None)
+    if init is None:
+        yield
+        return
+
+    def after_call(group: Any, *args: Any, **kwargs: Any) -> Any:
+        call(group)
+        return init(group, *args, **kwargs)
+
+    attributes = optimizer.__dict__
+    before = attributes.get("_init_group")
+    attributes["_init_group"] = after_call
+    handle = optimizer.register_step_post_hook(lambda *_: ended())
+    try:
+        yield
+    finally:
+        handle.remove()
+        if before is not None:
+            attributes["_init_group"] = before
+        elif attributes.get("_init_group") is after_call:
+            del attributes["_init_group"]
+
+
 # ---- data loaders ----------------------------------------------------------------------------------------------------
 
 
@@ -251,6 +335,25 @@ def has_compiled() -> bool:
     return bool(compile_counters().get("stats", {}).get("unique_graphs"))
 
 
+def may_have_compiled() -> bool:
+    """Whether this process has the means of torch.compile in memory, without which nothing was compiled."""
+    return "torch._dynamo.eval_frame" in sys.modules
+
+
+def compiled_from(function: Any) -> Any:
+    """What torch.compile made this function, or this module, from; None if it is not compiled."""
+    if getattr(function, "_torchdynamo_disable", False):  # of what must not be compiled, torch keeps the original too
+        return None
+    return getattr(function, "_torchdynamo_orig_callable", None)
+
+
+def is_compiling() -> bool:
+    """Whether torch.compile traces the code that asks; it takes the answer as a constant."""
+    import torch
+
+    return bool(torch.compiler.is_compiling())
+
+
 def compiled(step: Callable[[], Any], mode: str) -> Any:
     """The step compiled, isolated from other steps of the same code if this torch supports it."""
     import torch
@@ -259,6 +362,13 @@ def compiled(step: Callable[[], Any], mode: str) -> Any:
     if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
         options["isolate_recompiles"] = True  # or variants of the same code would count as recompilations
     return torch.compile(step, **options)
+
+
+def forget_compiled() -> None:
+    """Have torch.compile compile everything again, and give up the CUDA graphs and the memory that it keeps."""
+    import torch
+
+    torch.compiler.reset()
 
 
 @contextlib.contextmanager
@@ -303,6 +413,94 @@ def before_each_graph_replay(call: Callable[[Any], None]) -> Iterator[None]:
 
     with _around(torch.cuda.CUDAGraph, "replay", before=call):
         yield
+
+
+@contextlib.contextmanager
+def around_each_graph(
+    *,
+    begins: Callable[[Any], None],
+    ended: Callable[[Any], None],
+    replays: Callable[[Any], None],
+    replayed: Callable[[Any], None],
+) -> Iterator[None]:
+    """Call these with the graph around the whole capture of a CUDA graph, and around each replay from Python.
+
+    `ended` and `replayed` are not called for a capture that cannot begin or end, and a replay that fails.
+    """
+    import torch
+
+    graph = torch.cuda.CUDAGraph
+    with (
+        _around(graph, "capture_begin", before=lambda each, *_, **__: begins(each)),
+        _around(graph, "capture_end", after=ended),
+        _around(graph, "replay", before=replays, after=replayed),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def kept_graphs() -> Iterator[Callable[[Any], bool]]:
+    """CUDA graphs that are made inside keep what they captured. Yields a function that tells, for one whose capture has
+    just ended, whether its work is a chain: each piece after one other, in the order of their launches.
+
+    That is False if it is not known: before torch 2.8, and without NVIDIA's driver.
+    """
+    import torch
+
+    graph: Any = torch.cuda.CUDAGraph
+    if not hasattr(graph, "raw_cuda_graph"):
+        yield lambda _: False
+        return
+    make, is_own = graph.__new__, "__new__" in vars(graph)
+    graph.__new__ = staticmethod(lambda cls, keep_graph=True: make(cls, True))
+    try:
+        yield _is_chain
+    finally:
+        if is_own:
+            graph.__new__ = staticmethod(make)
+        else:
+            del graph.__new__
+
+
+def _is_chain(graph: Any) -> bool:
+    try:
+        nodes, edges = _nodes_and_edges(graph.raw_cuda_graph())
+    except (RuntimeError, OSError, AttributeError):  # made before, or no driver that tells
+        return False
+    finally:
+        with contextlib.suppress(RuntimeError):  # one that is made without keeping anything is by now
+            graph.instantiate()
+    # Without cycles, and with one edge less than nodes, these are the edges of one path.
+    befores, afters = {one for one, _ in edges}, {other for _, other in edges}
+    return len(edges) == nodes - 1 == len(befores) == len(afters)
+
+
+def _nodes_and_edges(raw: int) -> tuple[int, list[tuple[int, int]]]:
+    """The number of a CUDA graph's nodes, and its edges, by NVIDIA's driver. Raises OSError, AttributeError."""
+    driver, address, count = _driver(), ctypes.c_void_p(raw), ctypes.c_size_t(0)
+    _checked(driver.cuGraphGetNodes(address, None, ctypes.byref(count)))
+    nodes = int(count.value)
+    # With data since CUDA 12.3: edges that have some, of programmatic launches, make the older function fail.
+    with_data = hasattr(driver, "cuGraphGetEdges_v2")
+    get = driver.cuGraphGetEdges_v2 if with_data else driver.cuGraphGetEdges
+    _checked(get(address, None, None, *([None] if with_data else []), ctypes.byref(count)))
+    size = int(count.value)
+    befores, afters = (ctypes.c_void_p * size)(), (ctypes.c_void_p * size)()
+    data = [(ctypes.c_byte * (_EDGE_DATA_BYTES * size))()] if with_data else []
+    _checked(get(address, befores, afters, *data, ctypes.byref(count)))
+    return nodes, [(int(one or 0), int(other or 0)) for one, other in zip(befores, afters, strict=True)]
+
+
+_EDGE_DATA_BYTES = 8
+
+
+def _driver() -> Any:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _checked(code: int) -> None:
+    if code:
+        raise OSError(f"NVIDIA's driver answers {code}")
 
 
 @contextlib.contextmanager

@@ -336,6 +336,7 @@ def _table(rows: _Rows) -> EventTable:
         meeting=np.full(len(signature), NONE, dtype=np.int32),
         sequence=complete.ints("sequence"),
         forward_thread=complete.ints("forward_thread"),
+        launches=np.full(len(signature), NONE, dtype=np.int32),
         names=names,
         categories=categories,
         memory=_memory(rows.of("i"), threads),

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from msgspec import Raw, Struct, field
 
 from proftrack.trace import legacy
-from proftrack.trace.categories import GPU_KINDS, MODULE, Kind, kind_of
+from proftrack.trace.categories import CALL_KINDS, GPU_KINDS, MODULE, Kind, kind_of
 from proftrack.trace.codes import Numbering, paired
 from proftrack.trace.duplicates import duplicates
 from proftrack.trace.marks import Clock, Marks
@@ -57,6 +57,7 @@ class Args(Struct, gc=False):
     group_sequence: Any = field(default=None, name="Seq")
     sequence: Any = field(default=NONE, name="Sequence number")
     forward_thread: Any = field(default=NONE, name="Fwd thread id")
+    kernel: Any = None
 
 
 Phase = Literal["", "X", "s", "t", "f", "i", "C", "M", "B", "E", "I", "b", "n", "e", "S", "T", "F", "P", "N", "O", "D"]
@@ -178,6 +179,7 @@ class TableBuilder:
             signature=self._signature_codes(args, kind),
             meeting=self._meeting_codes(args),
             **self._autograd_columns(args),
+            launches=self._launched_codes(args, kind),
         )
 
     def _gpu_columns(self, pids: Column, tids: Column, args: list[Args], gpu: Ints) -> dict[str, Any]:
@@ -226,6 +228,17 @@ class TableBuilder:
         codes[shaped] = self._signatures.codes(
             [(bytes(a.dims), bytes(a.types), bytes(a.concrete)) for a in map(args.__getitem__, shaped)]
         )
+        return codes
+
+    def _launched_codes(self, args: list[Args], kind: npt.NDArray[np.int8]) -> Codes:
+        """The kernel that each launch call names; few files name any."""
+        kernels = [a.kernel for a in args]
+        if kernels.count(None) == len(kernels):
+            return _nothing(len(kernels), np.int32)
+        codes = np.full(len(kernels), NONE, dtype=np.int32)
+        calls = np.flatnonzero(np.isin(kind, CALL_KINDS)).tolist()
+        named = [i for i in calls if isinstance(kernels[i], str)]
+        codes[named] = self._names.codes([kernels[i] for i in named])
         return codes
 
     def _meeting_codes(self, args: list[Args]) -> Codes:
@@ -333,9 +346,10 @@ _PLAIN = (
     "meeting",
     "sequence",
     "forward_thread",
+    "launches",
 )
 _BUILT = ("ts", "dur", "pid", "tid", "stream")
-_DTYPES: dict[str, Any] = {"kind": np.int8}
+_DTYPES: dict[str, Any] = {"kind": np.int8, "launches": np.int32}
 
 
 def _nothing(rows: int, dtype: Any = np.int64) -> npt.NDArray[Any]:
