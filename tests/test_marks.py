@@ -6,10 +6,13 @@ import contextlib
 import copy
 import functools
 import gc
+import gzip
 import io
+import json
 import pickle
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +21,12 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 
-from proftrack.capture import compat, live_objects, profiling  # noqa: E402
+import proftrack  # noqa: E402
+from proftrack.capture import compat, live_objects, marks, measurement, profiling  # noqa: E402
+from proftrack.capture.device import CpuDevice  # noqa: E402
 from proftrack.capture.marks import marked  # noqa: E402
 from proftrack.capture.module_names import named  # noqa: E402
+from proftrack.experiment import Experiment, ProfilerOptions, Schedule  # noqa: E402
 
 
 class Block(nn.Module):
@@ -602,17 +608,17 @@ def test_code_that_compiles_while_it_is_marked_has_no_more_graphs_or_breaks() ->
 
 
 @THEIR_WARNINGS
-def test_nothing_is_marked_where_hooks_would_compile_code_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_marked_where_hooks_would_compile_code_again() -> None:
     import torch._dynamo.config
 
-    monkeypatch.setattr(torch._dynamo.config, "skip_nnmodule_hook_guards", False)
-    model = Net()
-    function = torch.compile(lambda module, x: module(x), backend="eager")
-    step = lambda: function(model, X)  # noqa: E731
-    step()
-    counters = compat.compile_counters()
-    assert modules_of(step).names == []
-    assert compat.compile_counters() == counters
+    with torch._dynamo.config.patch(skip_nnmodule_hook_guards=False):
+        model = Net()
+        function = torch.compile(lambda module, x: module(x), backend="eager")
+        step = functools.partial(function, model, X)
+        step()
+        counters = compat.compile_counters()
+        assert modules_of(step).names == []
+        assert compat.compile_counters() == counters
 
 
 @THEIR_WARNINGS
@@ -755,3 +761,106 @@ def test_a_failing_step_of_an_optimizer_closes_its_group() -> None:
     rows = groups_of(step)
     assert rows.names == ["first", "first", "1"]
     assert rows.rows[0][3] <= rows.rows[1][2]
+
+
+# ---- where they are put ----------------------------------------------------------------------------------------------
+
+
+def experiment(schedule: Schedule, *, modules: bool = True) -> Experiment:
+    options = ProfilerOptions(modules=modules)
+    return Experiment(name="marks", path=Path("x.yaml"), workload="x.py:build", schedule=schedule, profiler=options)
+
+
+def profiled(schedule: Schedule, folder: Path, *, modules: bool = True) -> tuple[list[int], list[list[str]]]:
+    """How many hooks there are in each step, and the module regions of each trace."""
+    net, seen = Net(layers=1), list[int]()
+
+    def step() -> None:
+        seen.append(hooks_on(net))
+        net(X)
+
+    planned = experiment(schedule, modules=modules)
+    recorded = profiling.profile_steps(step, CpuDevice(), planned, folder, step_seconds=0.01)
+    assert hooks_on(net) == 0
+    return seen, [regions_in(cycle.trace) for cycle in recorded]
+
+
+def regions_in(trace: Path) -> list[str]:
+    rows = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    found = sorted((row["ts"], row["name"]) for row in rows if str(row.get("name")).startswith("nn.Module: "))
+    return [name.removeprefix("nn.Module: ") for _, name in found]
+
+
+def test_modules_are_marked_from_the_step_before_each_window_to_its_end(tmp_path: Path) -> None:
+    seen, regions = profiled(Schedule(skip_first=1, wait=1, warmup=2, active=2, repeat=2), tmp_path)
+    # skip_first, wait, warmup, warmup, active, active; then from wait on again. Six modules (with the list), three
+    # entries each.
+    assert seen == [0, *[0, 0, 18, 18, 18] * 2]
+    assert regions == [list(NET[:5]) * 2] * 2
+
+
+def test_the_first_step_may_be_recorded(tmp_path: Path) -> None:
+    seen, regions = profiled(Schedule(wait=0, warmup=0, active=1), tmp_path)
+    assert seen == [18]
+    assert regions == [list(NET[:5])]
+
+
+def test_without_the_option_nothing_is_marked(tmp_path: Path) -> None:
+    seen, regions = profiled(Schedule(wait=0, warmup=1, active=1), tmp_path, modules=False)
+    assert seen == [0, 0]
+    assert regions == [[]]
+
+
+def test_a_workload_that_fails_while_it_is_recorded_leaves_no_hook(tmp_path: Path) -> None:
+    net, left = Net(), [2]
+
+    def step() -> None:
+        net(X)
+        if not left.pop():
+            raise ValueError("no")
+        left.append(left[-1] - 1 if left else 0)
+
+    planned = experiment(Schedule(wait=0, warmup=1, active=2))
+    with pytest.raises(ValueError, match="no"):
+        profiling.profile_steps(step, CpuDevice(), planned, tmp_path, step_seconds=0.01)
+    assert hooks_on(net) == 0
+
+
+def test_steps_are_recorded_without_marks_if_a_module_cannot_be_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise ValueError("odd module")
+
+    monkeypatch.setattr(marks, "named", fail)
+    planned, device = experiment(Schedule(wait=0, warmup=1, active=1)), CpuDevice()
+    recorded = profiling.profile_steps(lambda: None, device, planned, tmp_path, step_seconds=0.01)
+    notes = measurement.recorded_notes(recorded, device, planned)
+    assert notes == ["Calls of modules are not marked in the trace: ValueError: odd module."]
+
+
+model_of_this_file: Any = None
+
+
+def test_a_users_own_loop_is_marked_with_the_names_of_its_globals(tmp_path: Path) -> None:
+    global model_of_this_file  # noqa: PLW0603
+    model_of_this_file = Net(layers=1)
+    other = Net(layers=1)
+    with proftrack.profile(
+        "loop",
+        schedule={"wait": 2, "warmup": 1, "active": 1},
+        device="cpu",
+        calibrate=False,
+        quiet=True,
+        mlflow=False,
+        output=tmp_path / "run",
+    ) as p:
+        for _ in range(4):
+            other(model_of_this_file(X))
+            p.step()
+    (trace,) = (tmp_path / "run" / "trace").iterdir()
+    names = [name for name in regions_in(trace) if "layers" not in name]
+    assert names[0] == "model_of_this_file (Net)"
+    assert len(names) == 2
+    assert hooks_on(model_of_this_file, other) == 0
+    model_of_this_file = None
