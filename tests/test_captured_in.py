@@ -52,11 +52,31 @@ def test_all_replayed_work_is_named_and_counts_like_that_of_eager_steps(name: st
 
 
 def test_modules_that_are_graphed_one_by_one() -> None:
-    """The forward graph is named by the warm-up; in the backward one, autograd's streams wait for each other."""
+    """Both graphs are named by the warm-up before their captures, though autograd's streams wait for each other."""
     found = measured("graphed_callables_replays", "graphed_callables_capture")
-    forward, backward = sorted(found.graphs, key=lambda graph: graph.kernels)
-    assert (forward.kernels, forward.named, backward.kernels, backward.named) == (10, True, 12, False)
-    assert "branches" in backward.problem
+    assert sorted((graph.kernels, graph.named) for graph in found.graphs) == [(10, True), (12, True)]
+    rows = {(row.kind, row.path): row for row in found.modules}
+    assert sum(row.busy_us for row in found.modules) == pytest.approx(found.busy_us)
+    assert rows["none", ""].backward_us > 0
+    assert ("aten::mm", "[[10,64],[64,512]]") in {(site.operator, site.shapes) for site in found.sites}
+
+
+def test_sizes_that_a_server_captures_are_told_apart_by_their_grids() -> None:
+    """It runs each batch size once, then captures it, and replays none; the first pass does more than its capture."""
+    found = measured("server_replays", "server_capture")
+    assert {graph.kernels for graph in found.graphs} == {39}
+    named = [graph.named for graph in sorted(found.graphs, key=lambda graph: graph.replays)]
+    assert sum(named) == 4 and named[-1]
+    first = [site.shapes for site in found.sites if site.operator == "aten::native_layer_norm"]
+    assert {shapes.split(",")[0] for shapes in first} == {"[[1", "[[2", "[[4", "[[8"}
+    [other] = [graph.problem for graph in found.graphs if not graph.named]
+    assert "does not tell which kernels they are" in other
+
+
+def test_layers_that_are_captured_one_by_one_share_their_operators() -> None:
+    found = measured("piecewise_replays", "piecewise_capture")
+    assert [(graph.kernels, graph.replays, graph.named) for graph in found.graphs] == [(12, 9, True)]
+    assert "ProfilerStep" not in {site.operator for site in found.sites}
 
 
 def test_compiled_code_that_replays_graphs() -> None:
@@ -75,6 +95,7 @@ def test_compiled_code_that_replays_graphs() -> None:
         ("decoder", "two_branches"),
         ("two_branches", "two_branches"),
         ("two_branches", "matmul"),
+        ("chain", "chain"),  # no branches in truth, but only its streams would tell
     ],
 )
 def test_other_code_and_branches_are_refused(replays: str, captured: str) -> None:

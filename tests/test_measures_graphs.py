@@ -140,6 +140,17 @@ def test_a_capture_that_forks_is_refused() -> None:
     assert only(named(replayed(), before)).named
 
 
+def test_streams_that_wait_for_gradients_without_launching_are_no_branches() -> None:
+    node = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+    leaf = capture().op(node, at=35.1, dur=4).call("cudaStreamWaitEvent", at=36, dur=1)  # between the last two launches
+    joined = leaf.call("cudaStreamWaitEvent", at=45, dur=1)  # behind the last launch
+    assert only(named(replayed(), joined)).named
+    adds = capture().op(node, at=39.9, dur=9).call("cudaStreamWaitEvent", at=40.5, dur=1)  # around the last launch
+    refused(named(replayed(), adds), because="has branches")
+    other = capture().op(node.replace("AccumulateGrad", "MmBackward0"), at=35.1, dur=4)
+    refused(named(replayed(), other.call("cudaStreamWaitEvent", at=36, dur=1)), because="has branches")
+
+
 def test_kernels_that_overlap_like_programmatic_launches_stay_in_order() -> None:
     main = TraceBuilder().step(0, at=0, dur=100).launch(at=10, dur=3, correlation=1, name="cudaGraphLaunch")
     for name, at in zip(KERNELS, (15, 18.5, 22), strict=True):

@@ -106,6 +106,25 @@ class TraceBuilder:
             name, at=at, dur=dur, correlation=correlation, **args
         )
 
+    # -- what takes no time
+
+    def memory(self, size: Any, *, at: Any, thread: Any = MAIN, pid: Any = None, **args: Any) -> TraceBuilder:
+        """An allocation of `size` bytes, or a release if negative, as torch writes it; more arguments by their keys."""
+        return self.event(
+            ph="i", s="t", cat="cpu_instant_event", name="[memory]", pid=self.pid if pid is None else pid, tid=thread,
+            ts=at, args={"Bytes": size, **{key.replace("_", " "): value for key, value in args.items()}},
+        )  # fmt: skip
+
+    def counter(self, name: str, *, at: Any, thread: Any = MAIN, pid: Any = None, args: Any) -> TraceBuilder:
+        return self.event(ph="C", name=name, pid=self.pid if pid is None else pid, tid=thread, ts=at, args=args)
+
+    def arrow(
+        self, phase: str, *, at: Any, id: Any, cat: str = "ac2g", thread: Any = MAIN, pid: Any = None
+    ) -> TraceBuilder:
+        """The beginning ("s") or end ("f") of a flow."""
+        pid = self.pid if pid is None else pid
+        return self.event(ph=phase, id=id, pid=pid, tid=thread, ts=at, cat=cat, name=cat)
+
     # -- CUDA graphs
 
     def captured(

@@ -33,7 +33,7 @@ class AnalyzedTrace:
     steps     step, host_us, self_cpu_time_us, self_cuda_time_us, gpu_events, kernels, launches
     regions   name, calls, cpu_time_us, gpu_busy_us, launches
     modules   path, kind, class, calls, busy_us, inclusive_us, share, forward_us, backward_us, recompute_us, ...
-    events    one row per event: ts_ns, dur_ns (integers), name, category, kind, pid, tid, device, stream, ...
+    events    one row per complete event: ts_ns, dur_ns (integers), name, category, kind, pid, tid, device, stream, ...
     """
 
     def __init__(self, analysis: Analysis) -> None:
@@ -75,10 +75,13 @@ class AnalyzedTrace:
 
     @property
     def events(self) -> pd.DataFrame:
-        """The event table; see `proftrack.trace.parquet.COLUMNS` for what each column means."""
-        from proftrack.trace.parquet import to_arrow
+        """The event table; see `proftrack.trace.parquet.COLUMNS` for what each column means.
 
-        frame: pd.DataFrame = to_arrow(self._analysis.tables).to_pandas()
+        Memory instants, counters and flows are only in a run's events.parquet.
+        """
+        from proftrack.trace.parquet import complete_to_arrow
+
+        frame: pd.DataFrame = complete_to_arrow(self._analysis.tables).to_pandas()
         return frame
 
 

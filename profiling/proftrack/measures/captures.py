@@ -45,6 +45,8 @@ _MOST_THREADS = 1 << 12
 _API = r"^(?:cuda|cu|hip|musa|mu)Stream"
 _BEGIN, _END, _FORK = (re.compile(_API + name) for name in (r"BeginCapture", r"EndCapture", r"WaitEvent"))
 
+_LEAF = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+
 
 class Sequence(NamedTuple):
     """Pieces of GPU work in order."""
@@ -71,7 +73,8 @@ class Capture(NamedTuple):
     shape: Ints
     """For each call, COPY, SET, GRAPH or 0 for a kernel."""
     forks: bool
-    """A stream waited for another within it, and it is not known to be a chain: its work may run in branches."""
+    """A stream waited for another within it, so that its work may run in branches (`_forks`), and nothing says that it
+    is a chain nevertheless (ONE_BRANCH)."""
     begin: int
     end: int
     """Where it was captured: end of the call that began it, start of the one that ended it."""
@@ -150,7 +153,7 @@ def recorded_captures(name: str, table: EventTable) -> Captures:
 
 def captures_in(name: str, table: EventTable, forest: Forest, links: Links) -> Captures:
     """The same for a trace that is nested and joined already."""
-    graphs = _captures(table, links) if has_captures(table) else []
+    graphs = _captures(table, forest, links) if has_captures(table) else []
     return Captures(name=name, table=table, forest=forest, links=links, graphs=graphs)
 
 
@@ -159,28 +162,44 @@ def has_captures(table: EventTable) -> bool:
     return any(_BEGIN.match(name) for name in table.names)
 
 
-def _captures(table: EventTable, links: Links) -> list[Capture]:
-    silent = links.calls[links.caused == 0]
+def _captures(table: EventTable, forest: Forest, links: Links) -> list[Capture]:
+    silent = links.calls[(links.caused == 0) & table.valid[links.calls]]
     silent = silent[np.argsort(table.ts[silent], kind="stable")]
     called, shapes = table.ts[silent], shape_of_calls(table, silent)
-    calls = table.of_kind(*CALL_KINDS) & table.valid
-    forks = np.flatnonzero(calls & table.named(lambda name: _FORK.match(name) is not None))
-    forks = forks[np.argsort(table.ts[forks], kind="stable")]
-    chains = _regions(table, ONE_BRANCH)
+    forks = _forks(table, forest, silent)
+    chains, around = _regions(table, ONE_BRANCH), _regions(table, CAPTURED)
     found = []
     for begin, end in _intervals(table):
         during = np.array([table.end[begin], table.ts[end]])
         first, behind = np.searchsorted(called, during)
         threads = np.append(table.thread[silent[first:behind]], table.thread[begin])
-        waits = table.thread[forks[slice(*np.searchsorted(table.ts[forks], during))]]
-        in_branches = bool(np.isin(waits, threads).any()) and not _is_chain(table, chains, end)
-        found.append(Capture(silent[first:behind], shapes[first:behind], in_branches, *during.tolist()))
+        waits = forks[slice(*np.searchsorted(table.ts[forks], during))]
+        waits = waits[table.ts[waits] < called[first:behind].max(initial=0)]  # one after all launches orders none
+        forked = bool(np.isin(table.thread[waits], threads).any()) and not _is_chain(table, chains, around, end)
+        found.append(Capture(silent[first:behind], shapes[first:behind], forked, *during.tolist()))
     return [capture for capture in found if len(capture.calls)]
 
 
-def _is_chain(table: EventTable, chains: Ints, end: int) -> bool:
-    """Whether a mark (ONE_BRANCH) follows the end of a capture, in the innermost region around that (CAPTURED)."""
-    around = _regions(table, CAPTURED)
+def _forks(table: EventTable, forest: Forest, launches: Ints) -> Ints:
+    """Rows of the calls by which a stream waits for another that may run some of these launches, in order of time.
+
+    A gradient that is ready on one stream may be of a parameter that was first used on another: that one then waits, in
+    autograd's node that adds the gradient up. No node comes after it, so if it launches nothing, nothing runs there.
+    """
+    calls = table.of_kind(*CALL_KINDS) & table.valid
+    waits = np.flatnonzero(calls & table.named(lambda name: _FORK.match(name) is not None))
+    if len(waits):
+        position = forest.position_of(len(table))
+        is_leaf = table.named(lambda name: name.startswith(_LEAF))[forest.rows]
+        leaf = forest.nearest(position[waits], is_leaf)
+        launched = np.sort(position[launches])
+        first, behind = np.searchsorted(launched, [leaf, forest.last[leaf]])
+        waits = waits[(leaf == NONE) | (first < behind)]
+    return waits[np.argsort(table.ts[waits], kind="stable")]
+
+
+def _is_chain(table: EventTable, chains: Ints, around: Ints, end: int) -> bool:
+    """Whether one of the marks `chains` follows the end of a capture, in the innermost of the regions `around` it."""
     around = around[(table.ts[around] <= table.ts[end]) & (table.end[around] >= table.end[end])]
     if not len(around):
         return False

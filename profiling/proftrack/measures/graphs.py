@@ -204,6 +204,12 @@ def _why_not(table: EventTable, graph: _Replayed, captured: list[Captures]) -> s
     alike = [(source, capture) for source, capture in every if same_shape(capture.shape, graph.sequence)]
     if not alike:
         return f"The capture{_where(source)} has as many launches, but other copies and sets: it is of other code."
+    silent = next((source for source, capture in alike if source.kernels(capture) is None), None)
+    if silent is not None:
+        return (
+            f"A capture{_where(silent)} with as many launches does not tell which kernels they are: replay the graph "
+            "in the trace of its capture, too."
+        )
     return _other_kernels(table, graph, alike[:_COMPARED])
 
 
@@ -234,7 +240,4 @@ def _other_kernels(table: EventTable, graph: _Replayed, alike: list[tuple[Captur
                 names = (source.table.names[kernels.work[at]], table.names[graph.sequence.work[at]])
                 one, other = (brief(name, _SHOWN) for name in names)
                 text += f"code: launch {at + 1} is {one} there and {other} here."
-    return text or (
-        f"The capture{_where(alike[0][0])} with as many launches does not tell which kernels they are: replay the "
-        "graph in the trace of its capture, too."
-    )
+    return text
