@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -241,6 +242,34 @@ def test_a_graph_that_is_never_replayed_is_not_waited_for(captured: Callable[...
     """torch.compile captures an empty one. Two steps with nothing new follow the first replay of the other."""
     again(captured(INDUCTOR), tmp_path)
     assert LOG.count("step") == 4
+
+
+def test_a_capture_in_another_thread_needs_a_profiler_of_all_threads(
+    captured: Callable[..., Capture], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch.compile captures a backward graph in autograd's thread."""
+
+    def capture_and_replay() -> None:
+        graph, _ = step_transforms.capture(lambda: None)
+        graph.replay()
+
+    def function() -> None:
+        thread = threading.Thread(target=capture_and_replay)
+        thread.start()
+        thread.join()
+
+    def found() -> Capture:
+        return graph_names.from_workload(
+            captured("def build(device):\n    return watched.function\n"), Gpu(), tmp_path, Silent(), seconds_left=30.0
+        )
+
+    monkeypatch.setattr(sys.modules["watched"], "function", function, raising=False)
+    if compat.every_thread() is not None:
+        names = regions(found().captured[0])
+        assert names[:2] == ["capture 1", "replay 1"] and untouched()
+        (tmp_path / trace_file.captured_name("e")).unlink()
+    monkeypatch.setattr(compat, "every_thread", lambda: None)
+    assert found().captured == [] and untouched()
 
 
 def test_what_was_compiled_is_forgotten_first(

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ from proftrack.capture.measurement import Progress
 from proftrack.capture.profiling import Session, no_other_profiler
 from proftrack.capture.result import Capture
 from proftrack.capture.trace_file import captured_name
+from proftrack.errors import CaptureError
 from proftrack.experiment import Experiment, workload
 from proftrack.experiment.workload import Step, first_line
 from proftrack.trace.categories import CAPTURED, CAPTURED_REPLAY, ONE_BRANCH
@@ -101,12 +103,15 @@ class Captures:
     def _discard(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            session.discard()
+            with contextlib.suppress(CaptureError):  # what went wrong before says more, or is Ctrl-C
+                session.discard()
 
     # ---- one graph
 
     def _begins(self, graph: Any) -> None:
         if self._session is None:
+            if compat.every_thread() is None and threading.current_thread() is not threading.main_thread():
+                return  # before torch 2.7 a profiler records its own thread, and only that can stop it
             # From here on, as the workload's own session would take over the recording.
             self._open.enter_context(no_other_profiler(self._experiment))
             self._session = Session(self._device, self._experiment.profiler)
