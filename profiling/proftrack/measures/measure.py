@@ -15,6 +15,8 @@ from proftrack.measures.compiling import compiling_steps
 from proftrack.measures.counted import Counted, counted
 from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.loading import Loading, loading
+from proftrack.measures.modules import modules
+from proftrack.measures.owners import find_owners
 from proftrack.measures.single import Single, single
 from proftrack.measures.typical import Outlier, find_outliers, step_times, without_outliers
 from proftrack.measures.unseen import without_unseen_queue
@@ -42,7 +44,7 @@ from proftrack.record.figures import (
 )
 from proftrack.record.modules import Graph, Module
 from proftrack.record.ranks import Collective
-from proftrack.trace.categories import Kind, is_allocator_call, is_graph_launch, is_step
+from proftrack.trace.categories import Kind, is_allocator_call, is_graph_launch, is_module, is_step
 from proftrack.trace.table import NONE, Bools, EventTable
 
 
@@ -112,8 +114,8 @@ class Measures:
 
     @property
     def ops_in_steps(self) -> list[Op]:
-        """The operators and regions without the rows of the steps themselves."""
-        return [op for op in self.ops if not is_step(op.name)]
+        """The operators and regions without the rows of the steps themselves, and without modules' calls."""
+        return [op for op in self.ops if not is_step(op.name) and not is_module(op.name)]
 
     @property
     def gpu_busy_per_step_us(self) -> float | None:
@@ -184,6 +186,7 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
     shapes = len(table.signatures) > 0 and len(seen.forest.rows) > 0
     owned = work.Owned(seen.links.gpu, owner, operators, costs)
     outside = work.outside_operators(table, seen.forest, seen.links)
+    typical, owners = launch_sites.typical_work(seen, windows if placed else None), find_owners(table, seen.forest)
     own = (seen.owned.step != NONE) & ~np.isin(seen.owned.step, [outlier.step for outlier in outliers])
     return Measures(
         window=_window(seen, windows),
@@ -194,7 +197,8 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         ),
         ops=tables.operators(table, seen.forest, seen.links, owner),
         kernels=tables.gpu_work(table, seen.links, classes, costs),
-        sites=launch_sites.sites(seen, owner, windows if placed else None),
+        sites=launch_sites.sites(seen, owner, typical, owners),
+        modules=modules(seen, owners, owner, typical, [outlier.step for outlier in outliers]),
         regions=tables.regions(table, seen.links),
         launch=tables.launch_figures(table, seen.links, seen.owned),
         devices=tables.devices(table, seen.links, seen.owned, windows.low, windows.high) if windows else [],
