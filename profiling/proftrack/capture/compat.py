@@ -341,9 +341,34 @@ def may_have_compiled() -> bool:
 
 def compiled_from(function: Any) -> Any:
     """What torch.compile made this function, or this module, from; None if it is not compiled."""
-    if getattr(function, "_torchdynamo_disable", False):  # of what must not be compiled, torch keeps the original too
-        return None
-    return getattr(function, "_torchdynamo_orig_callable", None)
+    original = getattr(function, "_torchdynamo_orig_callable", None)
+    # Of what must not be compiled, torch keeps the original, too.
+    return original if not getattr(function, "_torchdynamo_disable", False) else None
+
+
+def is_made_by_compiler(module: Any) -> bool:
+    """Whether a module is a graph that torch.compile or torch.export traced on its way, and no model of a program."""
+    names = [each.__name__ for each in type(module).__mro__]
+    if "GraphModule" not in names or "_StatefulGraphModule" in names:  # the latter is what torch.export gives
+        return False
+    tracer = module.__dict__.get("_tracer_cls")
+    return "_LazyGraphModule" in names or tracer is None or tracer.__module__.startswith("torch.fx.experimental")
+
+
+def guards_hooks() -> bool:
+    """Whether torch.compile compiles a module again once hooks were added to it; by default it does not."""
+    config: Any = sys.modules.get("torch._dynamo.config")
+    return config is not None and not getattr(config, "skip_nnmodule_hook_guards", False)
+
+
+def never_compile(*functions: Any) -> None:
+    """Keep torch.compile from compiling these if compiled code calls them from outside of its graphs.
+
+    Has no effect if torch has no `skip_code`: they may then count as compiled code.
+    """
+    skip: Any = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
+    for function in functions if skip is not None else ():
+        skip(function.__code__)
 
 
 def is_compiling() -> bool:

@@ -22,7 +22,7 @@ from typing import Any
 
 from proftrack.capture import compat, live_objects
 from proftrack.capture.live_objects import Program, Reach
-from proftrack.capture.module_names import Named, below, named
+from proftrack.capture.module_names import Named, below, models, named
 from proftrack.capture.trace_file import region_name
 from proftrack.trace.categories import MODULE, PARAMETER_GROUP
 
@@ -126,6 +126,24 @@ class _After(_Hook):
             self.mark.leave()
 
 
+def _living(reached: Reach) -> Program:
+    living = live_objects.program()
+    if not reached.modules and len(models(living.modules, reached)) > 1:
+        gc.collect()  # a model of earlier steps that waits for it would be one of several
+        living = live_objects.program()
+    known = {id(each) for each in living.modules}
+    living.modules += [each for key, each in reached.modules.items() if key not in known]  # gc.freeze hides them
+    living.modules = [each for each in living.modules if not compat.is_made_by_compiler(each)]
+    return living
+
+
+def _called_by_torch() -> list[Callable[..., Any]]:
+    return [
+        *(_Before.__call__, _After.__call__, _Mark.is_of, _Mark.enter, _Mark.leave, _Open.__init__),
+        *(_Open.enter, _Open.leave, compat.region, compat.is_compiling, compat.is_replica),
+    ]
+
+
 class _Marks:
     """All marks of one time, and how they are taken away."""
 
@@ -136,12 +154,13 @@ class _Marks:
 
     def install(self, step: Callable[..., Any] | None) -> None:
         """Mark what is alive."""
-        gc.collect()  # models of earlier runs that wait for it would count as this one's
-        living = live_objects.program()
         reached = live_objects.callers_globals() if step is None else live_objects.reach(step)
-        known = {id(each) for each in living.modules}
-        living.modules += [each for key, each in reached.modules.items() if key not in known]  # gc.freeze hides them
+        living = _living(reached)
         compiled = _Compiled(living)
+        if living.compiled:
+            if compat.guards_hooks():
+                return
+            compat.never_compile(*_called_by_torch())
         for each in named(living.modules, reached):
             if compiled.spares(each.module):
                 self._hook(each)
