@@ -120,13 +120,12 @@ def _twice_trained(module: torch.nn.Module, width: int) -> None:
 
 def _matmul(module: torch.nn.Module, width: int) -> None:
     plain = type(module)
-    weight = torch.randn(width, 4 * width)
+    module.register_buffer("slow", torch.randn(width, 4 * width))
 
     class WithProduct(plain):  # type: ignore[misc, valid-type]
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             states = args[0] if args else kwargs["hidden_states"]
-            used = weight.to(states.device, states.dtype)
-            (states.detach() @ used) @ used.T
+            (states.detach() @ self.slow) @ self.slow.T
             return super().forward(*args, **kwargs)
 
     module.__class__ = WithProduct
@@ -147,13 +146,13 @@ class _SlowBackward(torch.autograd.Function):
 
 def _backward(module: torch.nn.Module, width: int) -> None:
     plain = type(module)
-    weight = torch.randn(width, 4 * width)
+    module.register_buffer("slow", torch.randn(width, 4 * width))
 
     class SlowBackward(plain):  # type: ignore[misc, valid-type]
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             found = super().forward(*args, **kwargs)
             states = found[0] if isinstance(found, tuple) else found
-            slow = _SlowBackward.apply(states, weight.to(states.device, states.dtype))
+            slow = _SlowBackward.apply(states, self.slow)
             return (slow, *found[1:]) if isinstance(found, tuple) else slow
 
     module.__class__ = SlowBackward

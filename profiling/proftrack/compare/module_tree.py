@@ -39,8 +39,10 @@ class Cost:
     """What an owner took on one side, without the modules in it. Microseconds per step."""
 
     parts: dict[Pass, float]
+    typical_us: float = 0.0
+    """The median step's time, by which it is compared; if that is unknown or 0, the mean."""
     variance: float = 0.0
-    """Of the time per step, as the steps differ; 0 if that is unknown."""
+    """Of the typical time, as the steps differ; 0 if that is unknown."""
     class_name: str = ""
     pieces: dict[Piece, tuple[float, float]] = field(default_factory=dict)
     """Time and calls of the largest pieces of its work."""
@@ -60,6 +62,7 @@ class Cost:
             pieces[piece] = (known[0] + us, known[1] + calls)
         return Cost(
             {part: self.parts[part] + other.parts[part] for part in PASSES},
+            self.typical_us + other.typical_us,
             self.variance + other.variance,
             self.class_name or other.class_name,
             pieces,
@@ -104,6 +107,13 @@ class Pair:
     def after_us(self) -> float:
         """Inclusive time after; 0 if it is gone."""
         return self.totals[1] or 0.0
+
+    @cached_property
+    def typical(self) -> tuple[float, float]:
+        """Inclusive times before and after in a typical step; 0 on a side without the node."""
+        costs = [own.typical_us if own is not None else 0.0 for own in self.own]
+        below = [child.typical for child in self.children]
+        return costs[0] + sum(each[0] for each in below), costs[1] + sum(each[1] for each in below)
 
     @property
     def largest_us(self) -> float:
@@ -182,6 +192,7 @@ def _cost(module: Module, steps: int) -> Cost:
     full = len(module.largest) >= MOST_PIECES
     return Cost(
         {part: module.part_us(part) / steps for part in PASSES},
+        module.typical_us or module.busy_us / steps,
         (module.deviation_us or 0.0) ** 2 / steps,
         module.class_name,
         pieces,
@@ -360,6 +371,7 @@ def _collapse(top: Pair, node: Pair, side: int) -> str:
     node.children = []
     for each in top.walk():
         each.__dict__.pop("totals", None)
+        each.__dict__.pop("typical", None)
     where = f" in {node.path}" if node.path else ""
     return (
         f"Modules{where} are not comparable: in the {_SIDES[side]}, compiled regions own {share} of the time there, "

@@ -77,8 +77,8 @@ def compare_modules(before: Record, after: Record, floor: float) -> Modules:
         return Modules(notes=["Modules are not compared: one side has GPU times, the other only the host's."])
     joined = join(before, after)
     noise = Noise(joined.top, floor)
-    changes = [_change(node) for node in Search(joined.top, noise).found]
-    changes.sort(key=lambda change: (-abs(change.change_us), change.path))
+    found = sorted(Search(joined.top, noise).found, key=lambda node: (-abs(noise.change_us(node)), node.path))
+    changes = [_change(node) for node in found]
     rows = [_row(node, noise) for node in joined.top.walk() if node is not joined.top]
     return Modules(changes=changes, rows=rows, notes=joined.notes)
 
@@ -88,7 +88,12 @@ class Noise:
 
     def __init__(self, top: Pair, floor: float) -> None:
         self.floor = floor
-        pairs = [(a.us, b.us) for node in top.walk() for a, b in [node.own] if a is not None and b is not None]
+        pairs = [
+            (a.typical_us, b.typical_us)
+            for node in top.walk()
+            for a, b in [node.own]
+            if a is not None and b is not None
+        ]
         times = np.array([(a, b) for a, b in pairs if a > 0 and b > 0]).reshape(-1, 2)
         self.known = len(times) >= FEWEST
         self.deviations = DEVIATIONS * (1 + UNCERTAIN / max(len(times), 1))
@@ -119,18 +124,19 @@ class Noise:
 
     def deviation_us(self, node: Pair) -> float:
         """Standard deviation of the difference of a node's inclusive times by noise alone."""
-        return math.sqrt(self.variance(node) + (LEAST_NOISE * node.before_us) ** 2)
+        return math.sqrt(self.variance(node) + (LEAST_NOISE * node.typical[0]) ** 2)
 
     def _own(self, before: Cost | None, after: Cost | None) -> float:
-        a, b = (cost.us if cost is not None else 0.0 for cost in (before, after))
+        a, b = (cost.typical_us if cost is not None else 0.0 for cost in (before, after))
         steps = sum(cost.variance for cost in (before, after) if cost is not None)
         members = self.absolute_us**2 if a and b else 0.0
         return self.relative**2 * (a * b or max(a, b) ** 2) + members + steps
 
     def change_us(self, node: Pair) -> float:
         """The change that remains whether or not the common factor is taken off; 0 if the two disagree."""
-        raw = node.after_us - node.before_us
-        rest = node.after_us - node.before_us * self.common if node.on_both else raw
+        before, after = node.typical
+        raw = after - before
+        rest = after - before * self.common if node.on_both else raw
         return min(raw, rest, key=abs) if raw * rest > 0 else 0.0
 
 
@@ -188,13 +194,13 @@ class Search:
         if not node.on_both:
             return True
         if not self.noise.known:
-            return _beyond(node.before_us, node.after_us, self.noise.floor)
+            return _beyond(*node.typical, self.noise.floor)
         deviation = self.noise.deviations * self.noise.deviation_us(node)
         return change > deviation and change >= LEAST_CHANGE * node.largest_us
 
     def _share(self, node: Pair) -> float:
         """The change as a share of the time before."""
-        return self.noise.change_us(node) / node.before_us if node.before_us else 0.0
+        return self.noise.change_us(node) / node.typical[0] if node.typical[0] else 0.0
 
     def _itself(self, node: Pair) -> list[Pair]:
         """A node without its children, if it has any."""
@@ -272,8 +278,8 @@ class Search:
         path = pattern(node.path)
         alike = [each for each in named if (each.kind, pattern(each.path)) == (node.kind, path) and each.on_both]
         there = sum((each.kind, pattern(each.path)) == (node.kind, path) for each in top.walk())
-        before, after = sum(each.before_us for each in alike), sum(each.after_us for each in alike)
-        share = before / (top.before_us or 1.0)
+        before, after = (sum(each.typical[side] for each in alike) for side in (0, 1))
+        share = before / (top.typical[0] or 1.0)
         if share <= BROAD or sum(each.members for each in alike) * 2 <= there:
             return False
         floor = self.noise.floor if share > ALL_BROAD else min(self.noise.floor, BROAD_FLOOR)

@@ -68,8 +68,12 @@ class Module(Struct, frozen=True, kw_only=True):
     """The part that is copies between host and device."""
     host_us: float = 0.0
     """Self CPU time of its host rows in all passes, on all threads."""
+    typical_us: float | None = None
+    """Median over the typical steps of its time in one step, on which a single long call has no effect; None if there
+    are fewer than two steps."""
     deviation_us: float | None = None
-    """Standard deviation of its time in one step, over the typical steps; None if there are fewer than two."""
+    """How far the steps are from that: 1.4826 times the median absolute deviation, a standard deviation if it is
+    normal."""
     largest: list[OwnedWork] = []
     """Its largest pieces of GPU work, largest first; see MOST_PIECES."""
 
