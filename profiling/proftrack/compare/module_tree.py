@@ -6,7 +6,7 @@
     layers.7.mlp    620 us      930 us
     AdamW.group 0   410 us      410 us      optimizers, regions and what nothing owns stand beside the modules
 
-Times are per step. Paths that differ only by what comes before them (`model.layers.7` and `layers.7`) are joined, and
+Times are those of a typical step. Paths that differ only by what comes before them (`model.layers.7` and `layers.7`) are joined, and
 so are siblings of one class that were given another name. Below a module that is compiled on one side only, nothing is
 known there: its whole subtree becomes one pair.
 """
@@ -36,13 +36,11 @@ Piece = tuple[str, str, Pass]
 
 @dataclass(frozen=True)
 class Cost:
-    """What an owner took on one side, without the modules in it. Microseconds per step."""
+    """What an owner took on one side, without the modules in it. Microseconds in a typical step."""
 
     parts: dict[Pass, float]
-    typical_us: float = 0.0
-    """The median step's time, by which it is compared; if that is unknown or 0, the mean."""
     variance: float = 0.0
-    """Of the typical time, as the steps differ; 0 if that is unknown."""
+    """As the steps differ; 0 if that is unknown."""
     class_name: str = ""
     pieces: dict[Piece, tuple[float, float]] = field(default_factory=dict)
     """Time and calls of the largest pieces of its work."""
@@ -62,7 +60,6 @@ class Cost:
             pieces[piece] = (known[0] + us, known[1] + calls)
         return Cost(
             {part: self.parts[part] + other.parts[part] for part in PASSES},
-            self.typical_us + other.typical_us,
             self.variance + other.variance,
             self.class_name or other.class_name,
             pieces,
@@ -107,13 +104,6 @@ class Pair:
     def after_us(self) -> float:
         """Inclusive time after; 0 if it is gone."""
         return self.totals[1] or 0.0
-
-    @cached_property
-    def typical(self) -> tuple[float, float]:
-        """Inclusive times before and after in a typical step; 0 on a side without the node."""
-        costs = [own.typical_us if own is not None else 0.0 for own in self.own]
-        below = [child.typical for child in self.children]
-        return costs[0] + sum(each[0] for each in below), costs[1] + sum(each[1] for each in below)
 
     @property
     def largest_us(self) -> float:
@@ -185,14 +175,16 @@ def _costs(record: Record) -> _Costs:
 
 
 def _cost(module: Module, steps: int) -> Cost:
+    """A row in a typical step; if that is unknown, or not even most steps have the work, in the mean of the steps."""
+    typical = module.typical_us or module.busy_us / steps
+    share = typical / module.busy_us if module.busy_us else 0.0
     pieces: dict[Piece, tuple[float, float]] = {}
     for work in module.largest:
         us, calls = pieces.get(_piece(work), (0.0, 0.0))
-        pieces[_piece(work)] = (us + work.busy_us / steps, calls + work.calls / steps)
+        pieces[_piece(work)] = (us + work.busy_us * share, calls + work.calls / steps)
     full = len(module.largest) >= MOST_PIECES
     return Cost(
-        {part: module.part_us(part) / steps for part in PASSES},
-        module.typical_us or module.busy_us / steps,
+        {part: module.part_us(part) * share for part in PASSES},
         (module.deviation_us or 0.0) ** 2 / steps,
         module.class_name,
         pieces,
@@ -371,7 +363,6 @@ def _collapse(top: Pair, node: Pair, side: int) -> str:
     node.children = []
     for each in top.walk():
         each.__dict__.pop("totals", None)
-        each.__dict__.pop("typical", None)
     where = f" in {node.path}" if node.path else ""
     return (
         f"Modules{where} are not comparable: in the {_SIDES[side]}, compiled regions own {share} of the time there, "

@@ -45,8 +45,8 @@ WEAK_DEVIATIONS = 2.0
 """This many are enough for a part of something that certainly changed to share in the change."""
 LEAST_CHANGE = 0.02
 """A module that changed by less of its time is not named."""
-LEAST_PART = 0.001
-"""Nor one whose change is less of all time."""
+LEAST_PART, LEAST_PART_OF_CPU = 0.001, 0.01
+"""Nor one whose change is less of all time; of the host's, where anything may come between, more."""
 FEWEST = 4
 """With fewer modules than this on both sides, their spread says nothing of noise."""
 BROAD, ALL_BROAD = 0.25, 0.5
@@ -76,8 +76,12 @@ def compare_modules(before: Record, after: Record, floor: float) -> Modules:
     if bool(before.times.gpu_busy_per_step_us) != bool(after.times.gpu_busy_per_step_us):
         return Modules(notes=["Modules are not compared: one side has GPU times, the other only the host's."])
     joined = join(before, after)
+    on_gpu = bool(after.times.gpu_busy_per_step_us)
     noise = Noise(joined.top, floor)
-    found = sorted(Search(joined.top, noise).found, key=lambda node: (-abs(noise.change_us(node)), node.path))
+    found = sorted(
+        Search(joined.top, noise, LEAST_PART if on_gpu else LEAST_PART_OF_CPU).found,
+        key=lambda node: (-abs(noise.change_us(node)), node.path),
+    )
     changes = [_change(node) for node in found]
     rows = [_row(node, noise) for node in joined.top.walk() if node is not joined.top]
     return Modules(changes=changes, rows=rows, notes=joined.notes)
@@ -88,12 +92,7 @@ class Noise:
 
     def __init__(self, top: Pair, floor: float) -> None:
         self.floor = floor
-        pairs = [
-            (a.typical_us, b.typical_us)
-            for node in top.walk()
-            for a, b in [node.own]
-            if a is not None and b is not None
-        ]
+        pairs = [(a.us, b.us) for node in top.walk() for a, b in [node.own] if a is not None and b is not None]
         times = np.array([(a, b) for a, b in pairs if a > 0 and b > 0]).reshape(-1, 2)
         self.known = len(times) >= FEWEST
         self.deviations = DEVIATIONS * (1 + UNCERTAIN / max(len(times), 1))
@@ -124,17 +123,17 @@ class Noise:
 
     def deviation_us(self, node: Pair) -> float:
         """Standard deviation of the difference of a node's inclusive times by noise alone."""
-        return math.sqrt(self.variance(node) + (LEAST_NOISE * node.typical[0]) ** 2)
+        return math.sqrt(self.variance(node) + (LEAST_NOISE * node.before_us) ** 2)
 
     def _own(self, before: Cost | None, after: Cost | None) -> float:
-        a, b = (cost.typical_us if cost is not None else 0.0 for cost in (before, after))
+        a, b = (cost.us if cost is not None else 0.0 for cost in (before, after))
         steps = sum(cost.variance for cost in (before, after) if cost is not None)
         members = self.absolute_us**2 if a and b else 0.0
         return self.relative**2 * (a * b or max(a, b) ** 2) + members + steps
 
     def change_us(self, node: Pair) -> float:
         """The change that remains whether or not the common factor is taken off; 0 if the two disagree."""
-        before, after = node.typical
+        before, after = node.before_us, node.after_us
         raw = after - before
         rest = after - before * self.common if node.on_both else raw
         return min(raw, rest, key=abs) if raw * rest > 0 else 0.0
@@ -156,9 +155,9 @@ def _shortest_half(values: np.ndarray, weights: np.ndarray) -> tuple[float, floa
 class Search:
     """Finds the nodes to name."""
 
-    def __init__(self, top: Pair, noise: Noise) -> None:
+    def __init__(self, top: Pair, noise: Noise, least_part: float) -> None:
         self.noise = noise
-        self.whole_us = top.largest_us
+        self.least_us = least_part * top.largest_us
         self._holds: dict[int, bool] = {}
         self._kept: list[Pair] = []  # nodes made here: their ids are keys above
         named = [node for child in top.children for node in self._within(child)]
@@ -189,18 +188,18 @@ class Search:
 
     def _changed(self, node: Pair) -> bool:
         change = abs(self.noise.change_us(node))
-        if change < LEAST_PART * self.whole_us:
+        if change < self.least_us:
             return False
         if not node.on_both:
             return True
         if not self.noise.known:
-            return _beyond(*node.typical, self.noise.floor)
+            return _beyond(node.before_us, node.after_us, self.noise.floor)
         deviation = self.noise.deviations * self.noise.deviation_us(node)
         return change > deviation and change >= LEAST_CHANGE * node.largest_us
 
     def _share(self, node: Pair) -> float:
         """The change as a share of the time before."""
-        return self.noise.change_us(node) / node.typical[0] if node.typical[0] else 0.0
+        return self.noise.change_us(node) / node.before_us if node.before_us else 0.0
 
     def _itself(self, node: Pair) -> list[Pair]:
         """A node without its children, if it has any."""
@@ -278,8 +277,8 @@ class Search:
         path = pattern(node.path)
         alike = [each for each in named if (each.kind, pattern(each.path)) == (node.kind, path) and each.on_both]
         there = sum((each.kind, pattern(each.path)) == (node.kind, path) for each in top.walk())
-        before, after = (sum(each.typical[side] for each in alike) for side in (0, 1))
-        share = before / (top.typical[0] or 1.0)
+        before, after = sum(each.before_us for each in alike), sum(each.after_us for each in alike)
+        share = before / (top.before_us or 1.0)
         if share <= BROAD or sum(each.members for each in alike) * 2 <= there:
             return False
         floor = self.noise.floor if share > ALL_BROAD else min(self.noise.floor, BROAD_FLOOR)

@@ -63,7 +63,7 @@ def modules(
     host = _by_owner(on_host.code, on_host.ns, count)
     calls = np.bincount(owners.code[owners.calls[_in_steps(view, owners.calls, outliers)]], minlength=count)
     largest = _largest(table, pieces)
-    typical = _typical(pieces, count, len(view.steps), outliers)
+    typical = _typical(pieces, count, len(view.steps), outliers, on_host=work is None)
     columns = zip(
         owners.named,
         calls.tolist(),
@@ -84,11 +84,11 @@ def modules(
             communication_us=communicating,
             copies_us=copying,
             host_us=on_cpu,
-            typical_us=median,
+            typical_us=usual,
             deviation_us=deviation,
             largest=largest.get(code, []),
         )
-        for code, (named, number, passes, communicating, copying, on_cpu, (median, deviation)) in enumerate(columns)
+        for code, (named, number, passes, communicating, copying, on_cpu, (usual, deviation)) in enumerate(columns)
     ]
     return merged(row for row in rows if row.calls or row.busy_us or row.host_us)
 
@@ -145,18 +145,21 @@ _NORMAL = 1.4826
 
 
 def _typical(
-    pieces: _Pieces, count: int, steps: int, outliers: Collection[int]
+    pieces: _Pieces, count: int, steps: int, outliers: Collection[int], *, on_host: bool
 ) -> list[tuple[float | None, float | None]]:
-    """Each owner's median time in a typical step, and the deviation of the steps from it."""
+    """Each owner's time in a typical step, and how far the steps are from it."""
     typical = np.setdiff1d(np.arange(steps), list(outliers))
     if len(typical) < 2:
         return [(None, None)] * count
     within = pieces.step != NONE
     cell = pieces.code[within].astype(np.int64) * steps + pieces.step[within]
     times = _by_owner(cell, pieces.ns[within], count * steps).reshape(count, steps)[:, typical]
-    medians = np.median(times, axis=1)
-    deviations = _NORMAL * np.median(np.abs(times - medians[:, None]), axis=1)
-    return list(zip(np.round(medians, 9).tolist(), np.round(deviations, 9).tolist(), strict=True))
+    middle, least = np.median(times, axis=1), times.min(axis=1)
+    if on_host:
+        time, deviation = least, middle - least
+    else:
+        time, deviation = middle, _NORMAL * np.median(np.abs(times - middle[:, None]), axis=1)
+    return list(zip(np.round(time, 9).tolist(), np.round(deviation, 9).tolist(), strict=True))
 
 
 def _largest(table: EventTable, pieces: _Pieces) -> dict[int, list[OwnedWork]]:

@@ -69,11 +69,11 @@ class Module(Struct, frozen=True, kw_only=True):
     host_us: float = 0.0
     """Self CPU time of its host rows in all passes, on all threads."""
     typical_us: float | None = None
-    """Median over the typical steps of its time in one step, on which a single long call has no effect; None if there
-    are fewer than two steps."""
+    """Its time in one typical step, on which a single long call has no effect: the median of GPU time; of self CPU time
+    the least, since other programs can only add to it. None if there are fewer than two steps."""
     deviation_us: float | None = None
-    """How far the steps are from that: 1.4826 times the median absolute deviation, a standard deviation if it is
-    normal."""
+    """How far from that the steps are: 1.4826 times the median absolute deviation, of normal times their standard
+    deviation; of self CPU time, the median less the least."""
     largest: list[OwnedWork] = []
     """Its largest pieces of GPU work, largest first; see MOST_PIECES."""
 
