@@ -6,9 +6,9 @@
     layers.7.mlp    620 us      930 us
     AdamW.group 0   410 us      410 us      optimizers, regions and what nothing owns stand beside the modules
 
-Times are those of a typical step. Paths that differ only by what comes before them (`model.layers.7` and `layers.7`) are joined, and
-so are siblings of one class that were given another name. Below a module that is compiled on one side only, nothing is
-known there: its whole subtree becomes one pair.
+Times are those of a typical step. Paths that differ only by what comes before them (`model.layers.7` and `layers.7`)
+are joined, and so are siblings of one class that were given another name. Below a module that is compiled on one side
+only, nothing is known there: its whole subtree becomes one pair.
 """
 
 from __future__ import annotations
