@@ -154,12 +154,11 @@ def _typical(
     within = pieces.step != NONE
     cell = pieces.code[within].astype(np.int64) * steps + pieces.step[within]
     times = _by_owner(cell, pieces.ns[within], count * steps).reshape(count, steps)[:, typical]
-    middle, least = np.median(times, axis=1), times.min(axis=1)
     if on_host:
-        time, deviation = least, middle - least
-    else:
-        time, deviation = middle, _NORMAL * np.median(np.abs(times - middle[:, None]), axis=1)
-    return list(zip(np.round(time, 9).tolist(), np.round(deviation, 9).tolist(), strict=True))
+        return [(us, None) for us in times.min(axis=1).tolist()]
+    middle = np.median(times, axis=1)
+    deviation = _NORMAL * np.median(np.abs(times - middle[:, None]), axis=1)
+    return list(zip(np.round(middle, 9).tolist(), np.round(deviation, 9).tolist(), strict=True))
 
 
 def _largest(table: EventTable, pieces: _Pieces) -> dict[int, list[OwnedWork]]:
