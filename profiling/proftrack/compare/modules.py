@@ -49,10 +49,10 @@ LEAST_PART, LEAST_PART_OF_CPU = 0.001, 0.01
 """Nor one whose change is less of all time; of the host's, where anything may come between, more."""
 FEWEST = 4
 """With fewer modules than this on both sides, their spread says nothing of noise."""
-BROAD, ALL_BROAD = 0.25, 0.5
+BROAD, ALL_BROAD = 0.1, 0.5
 """Shares of all time. What takes more than the first, with most of what has the same path but for numbers, is judged by
 the floor between processes; up to the second, the rest still tells how well the recordings agree."""
-BROAD_FLOOR = 0.25
+BROAD_FLOOR = 0.5
 """So much is enough even where the floor is higher, if the rest agrees."""
 MOST_OF = 0.8
 """This share of the children's time, or of numbered siblings, is most of them; this share of a change is all of it."""
