@@ -1,0 +1,325 @@
+"""Models from transformers, timm and torchvision: how much of their GPU time has an owner, and what do marks cost?
+
+    python benchmarks/module_suite.py [--only NAME ...] [--part I/N] [--small] [--keep FOLDER] [--output FILE]
+    python benchmarks/module_suite.py --again FOLDER [--only NAME ...] [--output FILE]
+
+Needs transformers, timm and torchvision, and nothing from the network: weights are random. The models and what is
+special about each are in `modules/cases.py`. Each is recorded without marks and with them, in turns (`--rounds`).
+Prints a Markdown table, and below it for each model the largest pieces of work without an owner. A piece has one if it
+belongs to a block or something deeper (a path with a number in it, or a module without children), to a compiled region
+or to an optimizer. Exits 1 if less than 90 % of a model's B has an owner, or if the exclusive times differ from B by
+over a microsecond.
+A case of several ranks is started under torchrun: on GPUs of their own if there are enough, else on one, with gloo.
+`--small` takes sizes for a CPU, and a CPU. `--keep` copies the traces, and `--again` measures those anew, anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import importlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "profiling"))
+HERE = Path(__file__).resolve().parent
+
+from modules.cases import CASES, Case  # noqa: E402
+
+Line = dict[str, Any]
+LEAST_SHARE = 0.9
+MOST_DIFFERENCE_US = 1.0
+_COLUMNS = (
+    "model",
+    "special",
+    "T us",
+    "B us",
+    "owned",
+    "differs us",
+    "by pass, %",
+    "step us",
+    "host us",
+    "calls",
+    "mark us",
+)
+HEAD = "| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|"
+_PLAIN, _MARKED = "plain", "marked"
+_PIECES = 8
+
+
+# ---- recording -----------------------------------------------------------------------------------------------------
+
+
+def record(case: Case, folder: Path, *, small: bool, rounds: int) -> None:
+    """Build the model and record its steps without marks and with them, in turns: `folder`/plain0, marked0, ..."""
+    import torch
+
+    from proftrack.capture.device import open_device
+    from proftrack.capture.profiling import profile_steps, throw_away_session
+    from proftrack.experiment import Experiment, ProfilerOptions, Schedule
+    from proftrack.experiment.workload import open_step
+
+    device, _ = open_device("cpu" if small else "cuda")
+    throw_away_session(device)
+    experiment = Experiment(
+        name=case.name,
+        path=HERE / "module_suite.yaml",
+        workload=f"modules.{case.workload}",
+        params=case.small if small else case.params,
+        schedule=Schedule(wait=1, warmup=1, active=3),
+    )
+    with process_group(case, small), open_step(loaded(experiment), device.torch_device, experiment.params) as step:
+        for _ in range(2):
+            step()
+        device.synchronize()
+        begin = time.perf_counter()
+        for _ in range(5):
+            step()
+        device.synchronize()
+        seconds = (time.perf_counter() - begin) / 5
+        alike = 0.03 if case.ranks > 1 else seconds  # all ranks must repeat their steps equally often
+        (folder / "timing.json").write_text(json.dumps({"T_us": seconds * 1e6, **about(device, torch)}))
+        for number in range(rounds):
+            for kind in (_PLAIN, _MARKED):
+                options = ProfilerOptions(modules=kind == _MARKED)
+                target = folder / f"{kind}{number}"
+                target.mkdir()
+                gc.collect()
+                profile_steps(step, device, replaced(experiment, options), target, step_seconds=alike)
+
+
+def loaded(experiment: Any) -> Any:
+    from proftrack.experiment.workload import load
+
+    return load(experiment)
+
+
+def replaced(experiment: Any, options: Any) -> Any:
+    import msgspec
+
+    return msgspec.structs.replace(experiment, profiler=options)
+
+
+def about(device: Any, torch: Any) -> dict[str, Any]:
+    return {"device": device.name, "torch": torch.__version__}
+
+
+@contextlib.contextmanager
+def process_group(case: Case, small: bool) -> Iterator[None]:
+    """That of torchrun, for a case of several ranks."""
+    if case.ranks == 1:
+        yield
+        return
+    import torch
+    import torch.distributed as dist
+
+    local = int(os.environ["LOCAL_RANK"])
+    own_gpus = not small and torch.cuda.device_count() >= case.ranks
+    if not small:
+        torch.cuda.set_device(local if own_gpus else 0)
+    dist.init_process_group("nccl" if own_gpus else "gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def under_torchrun(case: Case, folder: Path, *, small: bool, rounds: int) -> None:
+    """Start the ranks; that of rank 0 fills the folder."""
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={case.ranks}"]
+    words += [__file__, "--rank-of", case.name, "--keep", str(folder), f"--rounds={rounds}"]
+    done = subprocess.run([*words, *(["--small"] if small else [])], check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"torchrun ended with {done.returncode}: {done.stderr[-1500:]}")
+
+
+# ---- measuring -----------------------------------------------------------------------------------------------------
+
+
+def measured(case: Case, folder: Path) -> Line:
+    """The line of one case, by its traces."""
+    kinds = {kind: [one(path) for path in sorted(folder.glob(f"{kind}*/*.gz"))] for kind in (_PLAIN, _MARKED)}
+    marked = kinds[_MARKED][0]
+    owners = marked["modules"]
+    total = sum(owner.busy_us for owner in owners)
+    owned = [owner for owner in owners if is_owned(owner, owners)]
+    calls = sum(owner.calls for owner in owners if owner.kind == "module") / marked["steps"]
+    host = {kind: min(each["host_us"] for each in found) for kind, found in kinds.items() if found}
+    step = {kind: min(each["step_us"] for each in found) for kind, found in kinds.items() if found}
+    return {
+        "name": case.name,
+        "special": case.special,
+        "B_us": total / marked["steps"],
+        "owned": sum(owner.busy_us for owner in owned) / total if total else 0.0,
+        "differs_us": total - marked["total_us"],
+        "passes": {part: sum(owner.part_us(part) for owner in owners) for part in passes()},
+        "step_us": step,
+        "host_us": host,
+        "calls": calls,
+        "mark_us": (host[_MARKED] - host[_PLAIN]) / calls if calls and _PLAIN in host else None,
+        "unowned": pieces([owner for owner in owners if owner not in owned], marked["steps"], total),
+        "owners": len(owners),
+        **json.loads((folder / "timing.json").read_text()),
+    }
+
+
+def one(path: Path) -> dict[str, Any]:
+    """What is needed of one trace."""
+    from proftrack.measures import measure
+    from proftrack.trace.reader import read
+
+    found = measure(read(path).table)
+    on_gpu = found.busy_us is not None
+    return {
+        "modules": found.modules,
+        "steps": found.window.typical_steps,
+        "total_us": found.busy_us if on_gpu else sum(owner.busy_us for owner in found.modules),
+        "step_us": found.step_time_profiled_us,
+        "host_us": min(step.host_us for step in found.per_step),
+    }
+
+
+def passes() -> tuple[str, ...]:
+    from proftrack.record.modules import PASSES
+
+    return PASSES
+
+
+def is_owned(owner: Any, owners: list[Any]) -> bool:
+    """Whether it is a block or something deeper, a compiled region or an optimizer."""
+    if owner.kind != "module":
+        return owner.kind in ("compiled", "optimizer")
+    parts = owner.path.split(".")
+    is_leaf = bool(owner.path) and not any(other.path.startswith(f"{owner.path}.") for other in owners)
+    return is_leaf or any(part.isdigit() or part.rpartition("_")[2].isdigit() for part in parts)
+
+
+def pieces(owners: list[Any], steps: int, total: float) -> list[str]:
+    """The largest pieces of work of these owners, as lines."""
+    found = sorted(((piece.busy_us, owner, piece) for owner in owners for piece in owner.largest), key=lambda x: -x[0])
+    return [
+        f"{us / steps:.0f} us ({us / total:.1%}) {owner.kind} {owner.path or '(root)'} {piece.part}: "
+        f"{piece.operator or '(no operator)'}, {piece.kernel[:80]}"
+        for us, owner, piece in found[:_PIECES]
+    ]
+
+
+def show(line: Line) -> str:
+    """The line as a row of the table."""
+    whole = sum(line["passes"].values())
+    shares = ", ".join(f"{part} {us / whole:.0%}" for part, us in line["passes"].items() if us > 0.005 * whole)
+    plain, marked = (line["step_us"].get(kind) for kind in (_PLAIN, _MARKED))
+    host = [line["host_us"].get(kind) for kind in (_PLAIN, _MARKED)]
+    cells = [
+        line["name"],
+        line["special"],
+        f"{line['T_us']:.0f}",
+        f"{line['B_us']:.0f}",
+        f"{line['owned']:.1%}",
+        f"{line['differs_us']:+.2f}",
+        shares,
+        f"{number(plain)} / {number(marked)}",
+        f"{number(host[0])} / {number(host[1])}",
+        f"{line['calls']:.0f}",
+        number(line["mark_us"], ".1f"),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def number(value: float | None, form: str = ".0f") -> str:
+    return "-" if value is None else f"{value:{form}}"
+
+
+def is_good(line: Line) -> bool:
+    return "error" not in line and line["owned"] >= LEAST_SHARE and abs(line["differs_us"]) <= MOST_DIFFERENCE_US
+
+
+# ---- the suite -----------------------------------------------------------------------------------------------------
+
+
+def line_of(case: Case, options: argparse.Namespace) -> Line:
+    begin = time.perf_counter()
+    try:
+        if options.again:
+            return measured(case, options.again / case.name)
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary) / case.name
+            folder.mkdir()
+            start = record if case.ranks == 1 else under_torchrun
+            start(case, folder, small=options.small, rounds=options.rounds)
+            recorded = time.perf_counter() - begin
+            if options.keep:
+                shutil.copytree(folder, options.keep / case.name)
+            return {**measured(case, folder), "seconds": recorded}
+    except Exception as error:
+        traceback.print_exc()
+        return {"name": case.name, "error": f"{type(error).__name__}: {error}"[:500]}
+    finally:
+        release()
+
+
+def release() -> None:
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def as_rank(name: str, options: argparse.Namespace) -> int:
+    """One of several ranks; rank 0's traces are those that count."""
+    [case] = [case for case in CASES if case.name == name]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.keep if os.environ["RANK"] == "0" else Path(temporary)
+        record(case, folder, small=options.small, rounds=options.rounds)
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--part", default="1/1", help="I/N: every N-th model, starting with the I-th")
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER")
+    parser.add_argument("--again", type=Path, metavar="FOLDER")
+    parser.add_argument("--output", type=Path, metavar="FILE")
+    parser.add_argument("--rank-of", metavar="NAME", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank_of:
+        return as_rank(options.rank_of, options)
+    if unknown := set(options.only) - {case.name for case in CASES}:
+        parser.error(f"--only: no model is named {', '.join(sorted(unknown))}")
+    part, parts = map(int, options.part.split("/"))
+    cases = [case for case in CASES if not options.only or case.name in options.only][part - 1 :: parts]
+    if options.again:
+        cases = [case for case in cases if (options.again / case.name).is_dir()]
+    else:
+        cases = [case for case in cases if importlib.util.find_spec(case.package) is not None]
+    lines: list[Line] = []
+    print(HEAD, flush=True)
+    for case in cases:
+        lines.append(line_of(case, options))
+        print(show(lines[-1]) if "error" not in lines[-1] else f"| {case.name} | {lines[-1]['error']} |", flush=True)
+        if options.output:
+            options.output.write_text(json.dumps(lines, indent=1))
+    for line in lines:
+        if line.get("unowned"):
+            print(f"\n{line['name']}, without an owner:", *line["unowned"], sep="\n  ")
+    bad = [line["name"] for line in lines if not is_good(line)]
+    print(f"\n{len(lines) - len(bad)} of {len(lines)} good{'; not: ' + ', '.join(bad) if bad else ''}")
+    return int(bool(bad))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
