@@ -202,7 +202,7 @@ def is_owned(owner: Any, owners: list[Any]) -> bool:
         return owner.kind in ("compiled", "optimizer")
     parts = owner.path.split(".")
     is_leaf = bool(owner.path) and not any(other.path.startswith(f"{owner.path}.") for other in owners)
-    return is_leaf or any(part.isdigit() or part.rpartition("_")[2].isdigit() for part in parts)
+    return is_leaf or any(part.isdigit() for part in parts)
 
 
 def pieces(owners: list[Any], steps: int, total: float) -> list[str]:

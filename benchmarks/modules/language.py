@@ -66,7 +66,9 @@ def llama(
     config = LlamaConfig(**decoder_sizes(**sizes, vocabulary=vocabulary, length=length))
     model = made(device, LlamaForCausalLM, config)
     if checkpointed:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        # Renamed in transformers 5.2x.
+        enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+        enable({"use_reentrant": False})
     return model, texts(device, vocabulary, batch, length)
 
 
