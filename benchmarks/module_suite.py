@@ -1,14 +1,15 @@
 """Models from transformers, timm and torchvision: how much of their GPU time has an owner, and what do marks cost?
 
-    python benchmarks/module_suite.py [--only NAME ...] [--part I/N] [--small] [--keep FOLDER] [--output FILE]
+    python benchmarks/module_suite.py [--only NAME ...] [--part I/N] [--small] [--slow] [--keep FOLDER] [--output FILE]
     python benchmarks/module_suite.py --again FOLDER [--only NAME ...] [--output FILE]
 
 Needs transformers, timm and torchvision, and nothing from the network: weights are random. The models and what is
 special about each are in `modules/cases.py`. Each is recorded without marks and with them, in turns (`--rounds`).
+With `--slow` it is recorded once more with one layer slowed down, and compared: is that layer named first?
 Prints a Markdown table, and below it for each model the largest pieces of work without an owner. A piece has one if it
 belongs to a block or something deeper (a path with a number in it, or a module without children), to a compiled region
-or to an optimizer. Exits 1 if less than 90 % of a model's B has an owner, or if the exclusive times differ from B by
-over a microsecond.
+or to an optimizer. Exits 1 if less than 90 % of a model's B has an owner, if the exclusive times differ from B by over
+a microsecond, or if another module than the slowed one is named first.
 A case of several ranks is started under torchrun: on GPUs of their own if there are enough, else on one, with gloo.
 `--small` takes sizes for a CPU, and a CPU. `--keep` copies the traces, and `--again` measures those anew, anywhere.
 """
@@ -35,6 +36,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "profiling"))
 HERE = Path(__file__).resolve().parent
 
+import msgspec  # noqa: E402
 from modules.cases import CASES, Case  # noqa: E402
 
 Line = dict[str, Any]
@@ -54,21 +56,23 @@ _COLUMNS = (
     "mark us",
 )
 HEAD = "| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|"
-_PLAIN, _MARKED = "plain", "marked"
+_PLAIN, _MARKED, _SLOWED = _KINDS = ("plain", "marked", "slowed")
+NOISE_FLOOR = 0.02
+"""How far two recordings of the same code may be apart, for the comparison."""
 _PIECES = 8
 
 
 # ---- recording -----------------------------------------------------------------------------------------------------
 
 
-def record(case: Case, folder: Path, *, small: bool, rounds: int) -> None:
+def record(case: Case, folder: Path, *, small: bool, rounds: int, slow: bool) -> None:
     """Build the model and record its steps without marks and with them, in turns: `folder`/plain0, marked0, ..."""
     import torch
 
     from proftrack.capture.device import open_device
     from proftrack.capture.profiling import profile_steps, throw_away_session
     from proftrack.experiment import Experiment, ProfilerOptions, Schedule
-    from proftrack.experiment.workload import open_step
+    from proftrack.experiment.workload import load, open_step
 
     device, _ = open_device("cpu" if small else "cuda")
     throw_away_session(device)
@@ -79,40 +83,67 @@ def record(case: Case, folder: Path, *, small: bool, rounds: int) -> None:
         params=case.small if small else case.params,
         schedule=Schedule(wait=1, warmup=1, active=3),
     )
-    with process_group(case, small), open_step(loaded(experiment), device.torch_device, experiment.params) as step:
-        for _ in range(2):
-            step()
-        device.synchronize()
-        begin = time.perf_counter()
-        for _ in range(5):
-            step()
-        device.synchronize()
-        seconds = (time.perf_counter() - begin) / 5
+    with process_group(case, small), open_step(load(experiment), device.torch_device, experiment.params) as step:
+        seconds = timed(step, device)
         alike = 0.03 if case.ranks > 1 else seconds  # all ranks must repeat their steps equally often
-        (folder / "timing.json").write_text(json.dumps({"T_us": seconds * 1e6, **about(device, torch)}))
+        facts = {"T_us": seconds * 1e6, "device": device.name, "torch": torch.__version__}
+
+        def profiled(name: str, marks: bool) -> None:
+            options = ProfilerOptions(modules=marks)
+            (folder / name).mkdir()
+            gc.collect()
+            replaced = msgspec.structs.replace(experiment, profiler=options)
+            profile_steps(step, device, replaced, folder / name, step_seconds=alike)
+
         for number in range(rounds):
-            for kind in (_PLAIN, _MARKED):
-                options = ProfilerOptions(modules=kind == _MARKED)
-                target = folder / f"{kind}{number}"
-                target.mkdir()
-                gc.collect()
-                profile_steps(step, device, replaced(experiment, options), target, step_seconds=alike)
+            profiled(f"{_PLAIN}{number}", marks=False)
+            profiled(f"{_MARKED}{number}", marks=True)
+        if slow and not case.is_compiled:
+            with slower_layer(step, device.torch_device) as facts["slowed"]:
+                profiled(f"{_SLOWED}0", marks=True)
+        (folder / "facts.json").write_text(json.dumps(facts))
 
 
-def loaded(experiment: Any) -> Any:
-    from proftrack.experiment.workload import load
+def timed(step: Any, device: Any) -> float:
+    """Seconds of a step, after a few."""
+    for _ in range(3):
+        step()
+    device.synchronize()
+    begin = time.perf_counter()
+    for _ in range(5):
+        step()
+    device.synchronize()
+    return (time.perf_counter() - begin) / 5
 
-    return load(experiment)
 
+@contextlib.contextmanager
+def slower_layer(step: Any, device: Any) -> Iterator[str]:
+    """Slow down the layer in the middle of the model; gives its name. It does a product of its own before each call."""
+    import torch
+    from proftrack.capture.live_objects import program, reach
+    from proftrack.capture.module_names import named
 
-def replaced(experiment: Any, options: Any) -> Any:
-    import msgspec
+    def is_block(path: str) -> bool:
+        *above, last = path.split(".")
+        return last.isdigit() and not any(part.isdigit() for part in above)
 
-    return msgspec.structs.replace(experiment, profiler=options)
+    all_named = named(program().modules, reach(step))
+    blocks = [each for each in all_named if is_block(each.path) and list(each.module.parameters(recurse=True))]
+    block = blocks[len(blocks) // 2]
+    on_gpu = device.type == "cuda"
+    size, dtype = (4096, torch.bfloat16) if on_gpu else (256, torch.float32)
+    x = torch.randn(size, size, device=device, dtype=dtype)
+    y = torch.empty_like(x)
 
+    def work(module: Any, args: Any) -> None:
+        with torch.no_grad():
+            torch.mm(x, x, out=y)
 
-def about(device: Any, torch: Any) -> dict[str, Any]:
-    return {"device": device.name, "torch": torch.__version__}
+    handle = block.module.register_forward_pre_hook(work)
+    try:
+        yield block.path
+    finally:
+        handle.remove()
 
 
 @contextlib.contextmanager
@@ -135,11 +166,12 @@ def process_group(case: Case, small: bool) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def under_torchrun(case: Case, folder: Path, *, small: bool, rounds: int) -> None:
+def under_torchrun(case: Case, folder: Path, *, small: bool, rounds: int, slow: bool) -> None:
     """Start the ranks; that of rank 0 fills the folder."""
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={case.ranks}"]
     words += [__file__, "--rank-of", case.name, "--keep", str(folder), f"--rounds={rounds}"]
-    done = subprocess.run([*words, *(["--small"] if small else [])], check=False, capture_output=True, text=True)
+    words += [*(["--small"] if small else []), *(["--slow"] if slow else [])]
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"torchrun ended with {done.returncode}: {done.stderr[-1500:]}")
 
@@ -149,45 +181,58 @@ def under_torchrun(case: Case, folder: Path, *, small: bool, rounds: int) -> Non
 
 def measured(case: Case, folder: Path) -> Line:
     """The line of one case, by its traces."""
-    kinds = {kind: [one(path) for path in sorted(folder.glob(f"{kind}*/*.gz"))] for kind in (_PLAIN, _MARKED)}
-    marked = kinds[_MARKED][0]
-    owners = marked["modules"]
+    records = {kind: [record_of(path) for path in sorted(folder.glob(f"{kind}*/*.gz"))] for kind in _KINDS}
+    facts = json.loads((folder / "facts.json").read_text())
+    marked = records[_MARKED][0]
+    owners, steps = marked.modules, marked.window.typical_steps
     total = sum(owner.busy_us for owner in owners)
     owned = [owner for owner in owners if is_owned(owner, owners)]
-    calls = sum(owner.calls for owner in owners if owner.kind == "module") / marked["steps"]
-    host = {kind: min(each["host_us"] for each in found) for kind, found in kinds.items() if found}
-    step = {kind: min(each["step_us"] for each in found) for kind, found in kinds.items() if found}
+    busy = marked.times.gpu_busy_per_step_us
+    calls = sum(owner.calls for owner in owners if owner.kind == "module") / steps
+    host = {kind: min(host_us(each) for each in found) for kind, found in records.items() if found}
+    step = {kind: min(step_us(each) for each in found) for kind, found in records.items() if found}
     return {
         "name": case.name,
         "special": case.special,
-        "B_us": total / marked["steps"],
+        "B_us": total / steps if busy is None else busy,
         "owned": sum(owner.busy_us for owner in owned) / total if total else 0.0,
-        "differs_us": total - marked["total_us"],
+        "differs_us": 0.0 if busy is None else total - busy * steps,
         "passes": {part: sum(owner.part_us(part) for owner in owners) for part in passes()},
         "step_us": step,
         "host_us": host,
         "calls": calls,
         "mark_us": (host[_MARKED] - host[_PLAIN]) / calls if calls and _PLAIN in host else None,
-        "unowned": pieces([owner for owner in owners if owner not in owned], marked["steps"], total),
+        "unowned": pieces([owner for owner in owners if owner not in owned], steps, total),
         "owners": len(owners),
-        **json.loads((folder / "timing.json").read_text()),
+        **named_first(marked, records[_SLOWED], facts.get("slowed")),
+        **facts,
     }
 
 
-def one(path: Path) -> dict[str, Any]:
-    """What is needed of one trace."""
-    from proftrack.measures import measure
-    from proftrack.trace.reader import read
+def record_of(path: Path) -> Any:
+    from proftrack.analysis.pipeline import analyze_trace
 
-    found = measure(read(path).table)
-    on_gpu = found.busy_us is not None
-    return {
-        "modules": found.modules,
-        "steps": found.window.typical_steps,
-        "total_us": found.busy_us if on_gpu else sum(owner.busy_us for owner in found.modules),
-        "step_us": found.step_time_profiled_us,
-        "host_us": min(step.host_us for step in found.per_step),
-    }
+    return analyze_trace(path).record
+
+
+def host_us(record: Any) -> float:
+    """The host's time for a step. Of the first ones: later ones may wait for room in the GPU's queue."""
+    return min(step.host_us for step in record.typical_steps)
+
+
+def step_us(record: Any) -> float:
+    return record.times.step_time_profiled_us or host_us(record)
+
+
+def named_first(before: Any, slowed: list[Any], path: str | None) -> dict[str, Any]:
+    """Whether the slowed layer is the first that the comparison names."""
+    if not slowed or not path:
+        return {}
+    from proftrack.compare.modules import compare_modules
+
+    changes = compare_modules(before, slowed[0], NOISE_FLOOR).changes
+    said = [f"{change.path} {change.change_us:+.0f} us" for change in changes[:3]]
+    return {"said": said, "named_first": bool(changes) and changes[0].path == path}
 
 
 def passes() -> tuple[str, ...]:
@@ -205,11 +250,17 @@ def is_owned(owner: Any, owners: list[Any]) -> bool:
     return is_leaf or any(part.isdigit() for part in parts)
 
 
+def name_of(owner: Any) -> str:
+    if owner.kind == "none":
+        return "nobody's"
+    return f"{owner.kind} {owner.path or '(root)'}"
+
+
 def pieces(owners: list[Any], steps: int, total: float) -> list[str]:
     """The largest pieces of work of these owners, as lines."""
     found = sorted(((piece.busy_us, owner, piece) for owner in owners for piece in owner.largest), key=lambda x: -x[0])
     return [
-        f"{us / steps:.0f} us ({us / total:.1%}) {owner.kind} {owner.path or '(root)'} {piece.part}: "
+        f"{us / steps:.0f} us ({us / total:.1%}) {name_of(owner)} {piece.part}: "
         f"{piece.operator or '(no operator)'}, {piece.kernel[:80]}"
         for us, owner, piece in found[:_PIECES]
     ]
@@ -233,6 +284,7 @@ def show(line: Line) -> str:
         f"{number(host[0])} / {number(host[1])}",
         f"{line['calls']:.0f}",
         number(line["mark_us"], ".1f"),
+        f"{line['slowed']}: {'first' if line['named_first'] else 'not first'}" if "named_first" in line else "-",
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -242,7 +294,9 @@ def number(value: float | None, form: str = ".0f") -> str:
 
 
 def is_good(line: Line) -> bool:
-    return "error" not in line and line["owned"] >= LEAST_SHARE and abs(line["differs_us"]) <= MOST_DIFFERENCE_US
+    if "error" in line or not line.get("named_first", True):
+        return False
+    return line["owned"] >= LEAST_SHARE and abs(line["differs_us"]) <= MOST_DIFFERENCE_US
 
 
 # ---- the suite -----------------------------------------------------------------------------------------------------
@@ -257,7 +311,7 @@ def line_of(case: Case, options: argparse.Namespace) -> Line:
             folder = Path(temporary) / case.name
             folder.mkdir()
             start = record if case.ranks == 1 else under_torchrun
-            start(case, folder, small=options.small, rounds=options.rounds)
+            start(case, folder, small=options.small, rounds=options.rounds, slow=options.slow)
             recorded = time.perf_counter() - begin
             if options.keep:
                 shutil.copytree(folder, options.keep / case.name)
@@ -281,7 +335,7 @@ def as_rank(name: str, options: argparse.Namespace) -> int:
     [case] = [case for case in CASES if case.name == name]
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep if os.environ["RANK"] == "0" else Path(temporary)
-        record(case, folder, small=options.small, rounds=options.rounds)
+        record(case, folder, small=options.small, rounds=options.rounds, slow=options.slow)
     return 0
 
 
@@ -290,6 +344,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--part", default="1/1", help="I/N: every N-th model, starting with the I-th")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--slow", action="store_true")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--keep", type=Path, metavar="FOLDER")
     parser.add_argument("--again", type=Path, metavar="FOLDER")
@@ -316,6 +371,8 @@ def main() -> int:
     for line in lines:
         if line.get("unowned"):
             print(f"\n{line['name']}, without an owner:", *line["unowned"], sep="\n  ")
+        if not line.get("named_first", True):
+            print(f"{line['name']}, slowed at {line['slowed']}: {'; '.join(line['said']) or 'no module changed'}")
     bad = [line["name"] for line in lines if not is_good(line)]
     print(f"\n{len(lines) - len(bad)} of {len(lines)} good{'; not: ' + ', '.join(bad) if bad else ''}")
     return int(bool(bad))

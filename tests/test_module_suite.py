@@ -89,8 +89,9 @@ def a_line(**values: Any) -> dict[str, Any]:
 def test_a_line_is_a_row_of_the_table(suite: Any) -> None:
     row = suite.show(a_line())
     assert row == (
-        "| gpt2 | tied | 1100 | 1000 | 95.0% | +0.25 | forward 30%, backward 70% | 1200 / 1210 | 800 / 860 | 30 | 2.0 |"
+        "| gpt2 | tied | 1100 | 1000 | 95.0% | +0.25 | forward 30%, backward 70% | 1200 / 1210 | 800 / 860 | 30 | 2.0 | - |"
     )
+    assert suite.show(a_line(slowed="h.6", named_first=True)).endswith("| h.6: first |")
     assert row.count("|") == suite.HEAD.splitlines()[0].count("|")
 
 
@@ -98,6 +99,7 @@ def test_what_is_good(suite: Any) -> None:
     assert suite.is_good(a_line())
     assert not suite.is_good(a_line(owned=0.89))
     assert not suite.is_good(a_line(differs_us=-1.5))
+    assert not suite.is_good(a_line(slowed="h.6", named_first=False))
     assert not suite.is_good({"name": "gpt2", "error": "failed"})
 
 
@@ -107,6 +109,6 @@ def test_the_largest_pieces_without_an_owner_come_first(suite: Any) -> None:
     owners = [Module(forward_us=60.0, largest=[loss]), Module(kind="none", other_us=90.0, largest=[clip])]
     # By hand: of three steps, 90 / 3 and 60 / 3 a step; of 3,000 in all, 3 % and 2 %.
     assert suite.pieces(owners, 3, 3000.0) == [
-        "30 us (3.0%) none (root) other: aten::_foreach_norm, norm",
+        "30 us (3.0%) nobody's other: aten::_foreach_norm, norm",
         "20 us (2.0%) module (root) forward: aten::_log_softmax, softmax",
     ]

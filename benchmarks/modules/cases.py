@@ -19,6 +19,8 @@ class Case(NamedTuple):
     special: str
     package: str = "transformers"
     ranks: int = 1
+    is_compiled: bool = False
+    """A hook in one of its layers would be compiled, too: no layer of it is slowed down."""
 
 
 _TINY = {"batch": 2, "length": 16, "vocabulary": 64, "layers": 2, "width": 32, "heads": 4}
@@ -93,6 +95,7 @@ CASES = (
         {**_DECODER, "layers": 4},
         _TINY_DECODER,
         "torch.compile of the whole model",
+        is_compiled=True,
     ),
     Case(
         "qwen2_layers_compiled",
@@ -100,6 +103,7 @@ CASES = (
         {**_DECODER, "layers": 6},
         _TINY_DECODER,
         "torch.compile of each layer",
+        is_compiled=True,
     ),
     Case("gpt2_ddp", "language:gpt2_parallel", _GPT2, _TINY, "DistributedDataParallel, two ranks", ranks=2),
 )
