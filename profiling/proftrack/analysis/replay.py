@@ -111,20 +111,18 @@ def joined(analysis: Analysis, replayed: Replayed, planned: Planned) -> Analysis
     by_name = _by_name(replayed.launches, {kernel.name for kernel in record.kernels})
     kernels: dict[str, KernelCounters] = {}
     sites: dict[tuple[str, Origin], KernelCounters] = {}
-    modules: dict[tuple[str, Origin], list[str]] = {}
     for name, launches in by_name.items():
         counters = [launch.counters for launch in launches]
         found = _found(name, launches, planned, complete=replayed.complete)
         kernels[name] = merged(counters, found and found.stand_for)
         sites |= {(name, origin): figures for origin, figures in _by_origin(counters, found).items()}
-        modules |= {(name, origin): names for origin, names in _modules(found).items()}
     about = _with_missing(replayed.about, [name for name in wanted if name not in by_name])
     record = structs.replace(
         record,
         kernels=[structs.replace(kernel, counters=kernels.get(kernel.name)) for kernel in record.kernels],
         sites=[
-            structs.replace(site, counters=sites.get(key), modules=modules.get(key, []))
-            for site, key in ((s, (s.kernel, Origin(s.operator, s.shapes))) for s in record.sites)
+            structs.replace(site, counters=sites.get((site.kernel, Origin(site.operator, site.shapes))))
+            for site in record.sites
         ],
         replay=about,
         run=record.run and structs.replace(record.run, notes=[*record.run.notes, *filter(None, [about.problem])]),
@@ -175,15 +173,6 @@ def _by_origin(counters: Sequence[KernelCounters], found: _Found | None) -> dict
     for figures, launch in zip(counters, found.replayed if found is not None else [], strict=False):
         groups[launch.origin].append(figures)
     return {origin: merged(group) for origin, group in groups.items()}
-
-
-def _modules(found: _Found | None) -> dict[Origin, list[str]]:
-    """The modules around all launches of the step, by operator and shapes, the one with most time first."""
-    time: dict[Origin, Counter[str]] = defaultdict(Counter)
-    for launch in found.launches if found is not None else []:
-        if launch.module:
-            time[launch.origin][launch.module] += launch.us  # type: ignore[assignment]
-    return {origin: [module for module, _ in modules.most_common()] for origin, modules in time.items()}
 
 
 def _selected(launches: Sequence[Launched], numbers: Sequence[int] | None) -> Iterator[list[Launched]]:

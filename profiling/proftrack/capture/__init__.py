@@ -20,6 +20,9 @@
     dtype            the type that a workload computes in, and types that this device only emulates
     budget           how long a measurement may take, and which of its parts fit
     trace_file       a cycle's trace: counted, compressed, named
+    live_objects     what of the program is alive: modules, optimizers, what it compiled
+    module_names     the names of its modules
+    marks            regions around calls of modules and around parameter groups
     profiling        the scheduled profiler, one trace per cycle
     profiler_check   whether profiling works on this machine
     ncu              Nsight Compute: found, called, read
@@ -53,6 +56,9 @@ Process-wide changes that capture makes, and why it needs them:
     the current GPU                  of a rank that `torchrun` started through the command line
     sys.path, sys.modules            while a workload from a file is in use (`proftrack.experiment.workload`)
     torch's optimizer step hook      while a program runs whose steps are its optimizer's (`step_hooks`); then removed
+    hooks of every nn.Module, and    from the step before the recorded ones to the last of these: where each call begins
+    _init_group of optimizers        and ends; then removed, from copies too. So is `_compiled_call_impl` of modules
+                                     that were compiled by `module.compile()`, in place of hooks
     the function named by --step     wrapped while the program runs, to count its calls (`step_hooks`); then restored
 
 `proftrack.record` needs only the result, so torch and the rest are imported on the first access to `capture`.

@@ -206,6 +206,89 @@ def weak_storage(tensor: Any) -> Any:
     return StorageWeakRef(tensor.untyped_storage())
 
 
+# ---- regions, hooks of modules, and optimizers -----------------------------------------------------------------------
+
+
+def region(name: str) -> AbstractContextManager[Any]:
+    """A region of this name in the trace, as an operator; it costs a third of `record_function`, if torch has it."""
+    import torch
+
+    fast = getattr(torch._C._profiler, "_RecordFunctionFast", None) or torch.profiler.record_function
+    made: AbstractContextManager[Any] = fast(name)
+    return made
+
+
+def children_of(module: Any) -> dict[str, Any]:
+    """A module's children by name; none of a module that was never initialised. Nothing of its own code runs."""
+    children = module.__dict__.get("_modules") or {}
+    return {name: child for name, child in children.items() if child is not None}
+
+
+def has_parameters(module: Any) -> bool:
+    """Whether a module itself has any, apart from its children."""
+    return any(each is not None for each in (module.__dict__.get("_parameters") or {}).values())
+
+
+def compiled_call(module: Any) -> Any:
+    """What `module.compile()` made of the module's call; None if it did not run."""
+    return module.__dict__.get("_compiled_call_impl")
+
+
+def is_replica(module: Any) -> bool:
+    """Whether DataParallel made this module, for one call, as a replica of another."""
+    return bool(module.__dict__.get("_is_replica", False))
+
+
+def remove_hooks(module: Any, ids: set[int]) -> None:
+    """Take hooks with these ids away from a module that may be a copy of the one that they were registered with."""
+    for name in ("_forward_pre_hooks", "_forward_hooks", "_forward_hooks_always_called"):
+        hooks = module.__dict__.get(name) or {}
+        for each in [key for key in hooks if key in ids]:
+            hooks.pop(each, None)
+
+
+@contextlib.contextmanager
+def around_compiled_call(module: Any, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Replace what `module.compile()` made of the module's call by `wrap` of it; then restore it."""
+    attributes = module.__dict__
+    before = attributes["_compiled_call_impl"]
+    ours = attributes["_compiled_call_impl"] = wrap(before)
+    try:
+        yield
+    finally:
+        if attributes.get("_compiled_call_impl") is ours:  # else the program has compiled it again
+            attributes["_compiled_call_impl"] = before
+
+
+@contextlib.contextmanager
+def before_each_group(optimizer: Any, call: Callable[[Any], None], ended: Callable[[], None]) -> Iterator[None]:
+    """Call `call(group)` before an optimizer's step works on one of its parameter groups, `ended` after the step.
+
+    Has no effect if the optimizer has no `_init_group`: LBFGS, SparseAdam, and many that are not torch's.
+    """
+    init = getattr(optimizer, "_init_group", None)
+    if init is None:
+        yield
+        return
+
+    def after_call(group: Any, *args: Any, **kwargs: Any) -> Any:
+        call(group)
+        return init(group, *args, **kwargs)
+
+    attributes = optimizer.__dict__
+    before = attributes.get("_init_group")
+    attributes["_init_group"] = after_call
+    handle = optimizer.register_step_post_hook(lambda *_: ended())
+    try:
+        yield
+    finally:
+        handle.remove()
+        if before is not None:
+            attributes["_init_group"] = before
+        elif attributes.get("_init_group") is after_call:
+            del attributes["_init_group"]
+
+
 # ---- data loaders ----------------------------------------------------------------------------------------------------
 
 
@@ -249,6 +332,25 @@ def compile_counters() -> dict[str, dict[str, int]]:
 def has_compiled() -> bool:
     """Whether this process has compiled code with torch.compile."""
     return bool(compile_counters().get("stats", {}).get("unique_graphs"))
+
+
+def may_have_compiled() -> bool:
+    """Whether this process has the means of torch.compile in memory, without which nothing was compiled."""
+    return "torch._dynamo.eval_frame" in sys.modules
+
+
+def compiled_from(function: Any) -> Any:
+    """What torch.compile made this function, or this module, from; None if it is not compiled."""
+    if getattr(function, "_torchdynamo_disable", False):  # of what must not be compiled, torch keeps the original too
+        return None
+    return getattr(function, "_torchdynamo_orig_callable", None)
+
+
+def is_compiling() -> bool:
+    """Whether torch.compile traces the code that asks; it takes the answer as a constant."""
+    import torch
+
+    return bool(torch.compiler.is_compiling())
 
 
 def compiled(step: Callable[[], Any], mode: str) -> Any:

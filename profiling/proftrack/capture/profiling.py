@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from proftrack.capture import compat
 from proftrack.capture.device import Device
+from proftrack.capture.marks import marked
 from proftrack.capture.trace_file import Counts, export, file_name, region_name, without_step
 from proftrack.errors import CaptureError, ProftrackError
 from proftrack.experiment import Experiment, ProfilerOptions, Schedule
@@ -117,7 +118,16 @@ class Recording:
     Enter it and call its methods inside `quiet()`.
     """
 
-    def __init__(self, device: Device, experiment: Experiment, folder: Path, *, rank: int | None = None) -> None:
+    def __init__(
+        self,
+        device: Device,
+        experiment: Experiment,
+        folder: Path,
+        *,
+        rank: int | None = None,
+        step: Callable[[], Any] | None = None,
+    ) -> None:
+        """`step` runs the steps, if that is known; see `marked`."""
         self.number = 0
         """The number of the current step, from 0."""
         self.recorded: list[Recorded] = []
@@ -130,16 +140,26 @@ class Recording:
         self._region = region_name(experiment.name)
         self._between = False
         self._profiler: Any = None
+        self._step = step
+        self._marks: contextlib.AbstractContextManager[Any] | None = None
 
     def __enter__(self) -> Recording:
         refuse_running_profiler()
         self._device.synchronize()
-        self._running = _running(_scheduled(self._experiment, self._device, self._written))
-        self._profiler = self._running.__enter__()
+        self._mark()
+        try:
+            self._running = _running(_scheduled(self._experiment, self._device, self._written))
+            self._profiler = self._running.__enter__()
+        except BaseException:
+            self._unmark()
+            raise
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._running.__exit__(*error)
+        try:
+            self._running.__exit__(*error)
+        finally:
+            self._unmark()
 
     @property
     def is_recorded(self) -> bool:
@@ -173,6 +193,20 @@ class Recording:
         finally:
             self._between = False
         self.number += 1
+        self._mark()
+
+    def _mark(self) -> None:
+        """Mark modules from the step before a window to the window's end: finding them would let the GPU idle."""
+        if not (self._experiment.profiler.modules and (self.is_recorded or self.starts_next)):
+            self._unmark()
+        elif self._marks is None:
+            self._marks = marked(self._step)
+            self._marks.__enter__()
+
+    def _unmark(self) -> None:
+        marks, self._marks = self._marks, None
+        if marks is not None:
+            marks.__exit__(None, None, None)
 
     def _written(self, profiler: Any) -> None:
         cycle = next(index for index, window in enumerate(self._windows) if self.number < window.end)
@@ -202,7 +236,7 @@ def profile_steps(
     each unrecorded step. Raises CaptureError if the profiler fails or a trace cannot be written.
     """
     again = _rewarm_steps(device, step_seconds)
-    with quiet(), Recording(device, experiment, folder, rank=rank) as recording:
+    with quiet(), Recording(device, experiment, folder, rank=rank, step=step) as recording:
         for _ in range(experiment.schedule.total_steps):
             with recording.region():
                 step()

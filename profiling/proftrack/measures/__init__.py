@@ -19,7 +19,10 @@ limits       what limits GPU work, and how busy time divides among the limits
 occupancy    how far kernels can fill the GPU, by registers, shared memory, block and grid
 work, costs  arithmetic and memory traffic, from operators' input shapes
 counted      the counted work's FLOPs per byte, against the device's ridge
+autograd     which forward operator a backward operator belongs to
+owners       whose each host row is: the module, optimizer or region around it, also of the backward pass
 sites        which operator caused which GPU work
+modules      time by owner and pass
 evaluation   steps that hold evaluation
 single       time of the typical steps that only one of them shows
 compiling    compilations, and autotuning, in the steps

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from proftrack.measures import idle, occupancy, sites
+from proftrack.measures import idle, modules, occupancy, sites
 from proftrack.measures.loading import Loading
 from proftrack.measures.measure import Measures
 from proftrack.measures.quality import FLAGS
@@ -46,6 +46,7 @@ def combine(parts: list[Measures]) -> Measures:
         ops=_combined_ops(parts),
         kernels=_combined_kernels(parts),
         sites=sites.merged(s for p in parts for s in p.sites),
+        modules=modules.merged(m for p in parts for m in p.modules),
         regions=_combined_regions([r for p in parts for r in p.regions]),
         idle=_combined_idle([(p.idle, p.window.typical_steps) for p in parts]),
         split=_added_if_any([p.split for p in parts if p.split is not None]),

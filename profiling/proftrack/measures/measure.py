@@ -10,11 +10,13 @@ from msgspec import structs
 
 from proftrack.measures import idle, limits, quality, tables, work
 from proftrack.measures import sites as launch_sites
+from proftrack.measures.modules import modules
 from proftrack.measures.collectives import collectives
 from proftrack.measures.compiling import compiling_steps
 from proftrack.measures.counted import Counted, counted
 from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.loading import Loading, loading
+from proftrack.measures.owners import find_owners
 from proftrack.measures.single import Single, single
 from proftrack.measures.typical import Outlier, find_outliers, step_times, without_outliers
 from proftrack.measures.unseen import without_unseen_queue
@@ -184,6 +186,7 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
     shapes = len(table.signatures) > 0 and len(seen.forest.rows) > 0
     owned = work.Owned(seen.links.gpu, owner, operators, costs)
     outside = work.outside_operators(table, seen.forest, seen.links)
+    typical, owners = launch_sites.typical_work(seen, windows if placed else None), find_owners(table, seen.forest)
     own = (seen.owned.step != NONE) & ~np.isin(seen.owned.step, [outlier.step for outlier in outliers])
     return Measures(
         window=_window(seen, windows),
@@ -194,7 +197,8 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         ),
         ops=tables.operators(table, seen.forest, seen.links, owner),
         kernels=tables.gpu_work(table, seen.links, classes, costs),
-        sites=launch_sites.sites(seen, owner, windows if placed else None),
+        sites=launch_sites.sites(seen, owner, typical, owners),
+        modules=modules(seen, owners, owner, typical, [outlier.step for outlier in outliers]),
         regions=tables.regions(table, seen.links),
         launch=tables.launch_figures(table, seen.links, seen.owned),
         devices=tables.devices(table, seen.links, seen.owned, windows.low, windows.high) if windows else [],

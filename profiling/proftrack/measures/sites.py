@@ -10,19 +10,21 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proftrack.measures.nesting import nest
+from proftrack.measures.owners import Owners
 from proftrack.measures.tables import kind_of_work
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
 from proftrack.record.figures import Site
-from proftrack.trace.categories import MODULE, STEP, Kind, is_step
+from proftrack.trace.categories import STEP, Kind, is_step
 from proftrack.trace.codes import grouped
-from proftrack.trace.table import NONE, EventTable, Ints
+from proftrack.trace.table import NONE, Codes, EventTable, Ints
 
 MOST = 1000
 """Rows kept; the others, the smallest, are merged by kernel, without an operator."""
 OTHERS = "(other operators)"
 _SHAPES_LIMIT = 300
+MOST_MODULES = 10
+"""Owners that a row names."""
 
 
 class Origin(NamedTuple):
@@ -36,38 +38,70 @@ class Launched(NamedTuple):
     """One launch of a kernel."""
 
     origin: Origin
-    module: str
-    """The innermost nn.Module call around it; empty if there is none, or stacks were not recorded."""
     blocks: int | None
     us: float
 
 
-def sites(view: View, owner: Ints, windows: Windows | None) -> list[Site]:
+class TypicalWork(NamedTuple):
+    """GPU work of the typical steps on the busiest device."""
+
+    at: Ints
+    """Places in `links.gpu`."""
+    ns: npt.NDArray[np.float64]
+    """Each one's share of the union of all: B times the steps, in nanoseconds."""
+
+
+def typical_work(view: View, windows: Windows | None) -> TypicalWork | None:
+    """The GPU work that B counts; None if there is none. Concurrent work shares its time equally."""
+    owned = view.on_device
+    if windows is None or not len(view.links.gpu):
+        return None
+    at = np.flatnonzero(owned.usable & windows.typical.overlapping(owned.start, owned.end))
+    # Times on a clock that stands still outside the typical time.
+    start, end = windows.typical.covered_until(owned.start[at]), windows.typical.covered_until(owned.end[at])
+    return TypicalWork(at, shared_time(start, np.maximum(end, start)))
+
+
+def sites(view: View, owner: Ints, work: TypicalWork | None, owners: Owners | None = None) -> list[Site]:
     """The typical steps' GPU work by launching operator, input shapes and name, most busy time first.
 
     `owner`: for each piece of GPU work, the position in the forest of the row that launched it, or NONE.
-    The parts add up to the union of GPU work in the typical time: concurrent work shares its time equally.
     """
-    table, links, owned = view.table, view.links, view.on_device
-    if windows is None or not len(links.gpu):
+    table, links = view.table, view.links
+    if work is None:
         return []
-    rows = np.flatnonzero(owned.usable & windows.typical.overlapping(owned.start, owned.end))
-    # Times on a clock that stands still outside the typical time.
-    start, end = windows.typical.covered_until(owned.start[rows]), windows.typical.covered_until(owned.end[rows])
-    busy = shared_time(start, np.maximum(end, start))
-    launcher = np.where(owner[rows] == NONE, NONE, view.forest.rows[owner[rows]] if len(view.forest.rows) else NONE)
+    at = work.at
+    launcher = np.where(owner[at] == NONE, NONE, view.forest.rows[owner[at]] if len(view.forest.rows) else NONE)
     columns = (
         np.where(launcher == NONE, NONE, _operator_names(table)[table.name[launcher]]),
         np.where(launcher == NONE, NONE, table.signature[launcher]),
-        table.name[links.gpu[rows]],
-        table.kind[links.gpu[rows]],
+        table.name[links.gpu[at]],
+        table.kind[links.gpu[at]],
     )
     first, group = grouped(columns)
     calls = np.bincount(group, minlength=len(first)).tolist()
-    time = np.bincount(group, weights=busy, minlength=len(first)).tolist()
+    time = np.bincount(group, weights=work.ns, minlength=len(first)).tolist()
     codes = np.stack([column[first] for column in columns], axis=1).tolist()
+    modules = _modules(owners, owners.of_launches(links.launch[at]), group, work.ns, len(first)) if owners else None
     # Signatures may differ in parts that are not shown: types, concrete values.
-    return merged(_site(table, *values) for values in zip(codes, calls, time, strict=True))
+    return merged(
+        _site(table, *values, modules[i] if modules else [])
+        for i, values in enumerate(zip(codes, calls, time, strict=True))
+    )
+
+
+def _modules(
+    owners: Owners, code: Codes, group: Ints, ns: npt.NDArray[np.float64], groups: int
+) -> list[list[str]]:
+    """The paths of each group's owners that are known, most time first; at most MOST_MODULES."""
+    first, pair = grouped((group, code))
+    time = np.bincount(pair, weights=ns, minlength=len(first))
+    out: list[list[str]] = [[] for _ in range(groups)]
+    for one in first[np.argsort(-time, kind="stable")].tolist():
+        path = owners.named[code[one]].shown
+        if path and len(out[group[one]]) < MOST_MODULES:
+            out[group[one]].append(path)
+    return out
 
 
 def _operator_names(table: EventTable) -> Ints:
@@ -79,7 +113,7 @@ def _operator_names(table: EventTable) -> Ints:
     return codes
 
 
-def _site(table: EventTable, code: list[int], calls: int, busy_ns: float) -> Site:
+def _site(table: EventTable, code: list[int], calls: int, busy_ns: float, modules: list[str]) -> Site:
     operator, signature, name, kind = code
     kernel = table.names[name]
     origin = _origin(table, operator, signature)
@@ -90,6 +124,7 @@ def _site(table: EventTable, code: list[int], calls: int, busy_ns: float) -> Sit
         kind=kind_of_work(kernel, kind),
         calls=calls,
         busy_us=round(busy_ns / 1000, 9),  # makes the sum independent of the order of its parts
+        modules=modules,
     )
 
 
@@ -115,27 +150,14 @@ def launched(view: View, owner: Ints, kernels: Collection[str]) -> list[dict[str
     rows = np.flatnonzero(wanted & (owned.step != NONE))
     rows = rows[np.lexsort((owned.start[rows], table.ts[links.launch[rows]]))]
     out: list[dict[str, list[Launched]]] = [defaultdict(list) for _ in range(len(view.steps))]
-    for row, module in zip(rows.tolist(), _modules(table, links.launch[rows]), strict=True):
+    for row in rows.tolist():
         launcher = int(view.forest.rows[owner[row]]) if owner[row] != NONE else NONE
         operator, signature = (NONE, NONE) if launcher == NONE else (table.name[launcher], table.signature[launcher])
         kernel, blocks = links.gpu[row], int(table.blocks[links.gpu[row]])
         origin = _origin(table, int(operator), int(signature))
-        launch = Launched(origin, module, None if blocks == NONE else blocks, int(table.dur[kernel]) / 1000)
+        launch = Launched(origin, None if blocks == NONE else blocks, int(table.dur[kernel]) / 1000)
         out[owned.step[row]][table.names[table.name[kernel]]].append(launch)
     return out
-
-
-def _modules(table: EventTable, calls: Ints) -> list[str]:
-    """The innermost nn.Module call around each of these rows."""
-    is_module = table.of_kind(Kind.PYTHON) & table.named(lambda name: name.startswith(MODULE))
-    if not is_module.any():
-        return [""] * len(calls)
-    mask = is_module.copy()
-    mask[calls] = True
-    forest = nest(table, mask)
-    around = forest.nearest(forest.position_of(len(table))[calls], is_module[forest.rows])
-    names = [table.names[code].removeprefix(MODULE) for code in table.name[forest.rows].tolist()]
-    return ["" if position == NONE else names[position] for position in around.tolist()]
 
 
 def shared_time(start: Ints, end: Ints) -> npt.NDArray[np.float64]:
@@ -173,4 +195,11 @@ def bounded(rows: Iterable[Site]) -> list[Site]:
 
 
 def _sum(group: list[Site]) -> Site:
-    return msgspec.structs.replace(group[0], calls=sum(s.calls for s in group), busy_us=sum(s.busy_us for s in group))
+    largest_first = sorted(group, key=lambda site: -site.busy_us)
+    modules = list(dict.fromkeys(path for site in largest_first for path in site.modules))
+    return msgspec.structs.replace(
+        group[0],
+        calls=sum(s.calls for s in group),
+        busy_us=sum(s.busy_us for s in group),
+        modules=modules[:MOST_MODULES],
+    )

@@ -1,4 +1,4 @@
-"""Streams a trace file into a table of its complete events.
+"""Streams a trace file into a table of its events.
 
 source      the file's bytes, decompressed and limited in size, in chunks
 members     the keys around the event array, read one by one
@@ -7,6 +7,8 @@ repair      a batch that does not decode, event by event
 mend        a copy of the file that is valid JSON
 lenient     a value that is not quite JSON
 rows        decoded events into columns
+marks       the same for allocations, counters and flows, which are no complete events
+values      times, ids and sizes of any type as numbers
 codes       numbers that stand for a column's distinct values
 categories  what kind of event a row is
 legacy      rows of torch.autograd's profiler, which have no category

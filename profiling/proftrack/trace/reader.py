@@ -12,16 +12,18 @@ import gc
 import re
 import stat
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import msgspec
 
 from proftrack.errors import NotATraceError, TraceError
-from proftrack.trace import members, repair
-from proftrack.trace.rows import EXACT_ROWS, ROWS, InexactTimes, TableBuilder
+from proftrack.trace import marks, members, repair
+from proftrack.trace.rows import EXACT_ROWS, ROWS, TableBuilder
 from proftrack.trace.source import Buffer, read_ahead, read_chunks
 from proftrack.trace.table import EventTable, Notes, TraceMeta
+from proftrack.trace.values import InexactTimes
 from proftrack.untrusted import MAX_LEVELS, TooDeepError, levels
 
 BATCH_BYTES = 1 << 20
@@ -109,7 +111,7 @@ class _Rows:
             try:
                 rows = ROWS.decode(text)
                 check_utf8(text)
-                self.builder.add(rows)
+                self.builder.add(rows, partial(marks.arguments, text))
                 return
             except InexactTimes:
                 self.exact = True
@@ -117,10 +119,10 @@ class _Rows:
                 pass  # for example, times written as text, which an ExactRow accepts
         exact_rows = EXACT_ROWS.decode(text)
         check_utf8(text)
-        self.builder.add(exact_rows)
+        self.builder.add(exact_rows, partial(marks.arguments, text))
 
     def events(self, data: bytes, found: list[repair.Event]) -> None:
-        self.builder.add([event.row for event in found])
+        self.builder.add([event.row for event in found], partial(repair.arguments, data, found))
 
 
 def check_utf8(text: bytes) -> None:

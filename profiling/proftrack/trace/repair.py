@@ -12,7 +12,10 @@ import msgspec
 from msgspec import Raw
 
 from proftrack.trace.lenient import Lenient, NotJson
-from proftrack.trace.rows import ABSENT, EXACT_ROW, Args, ExactRow
+from proftrack.trace.marks import argument
+from proftrack.trace.rows import EXACT_ROW, Args, ExactRow
+from proftrack.trace.table import NONE
+from proftrack.trace.values import ABSENT
 from proftrack.untrusted import is_too_deep
 
 LOOK_AHEAD = 4096
@@ -187,6 +190,12 @@ def mended(piece: bytes) -> bytes:
     return _ENCODER.encode(_read(piece)[0])
 
 
+def arguments(data: bytes, found: list[Event]) -> list[Raw]:
+    """The arguments of events of the batch `data`, as JSON."""
+    pieces = [(data[event.start : event.end], event.fault) for event in found]
+    return [argument(mended(piece) if fault else piece) for piece, fault in pieces]
+
+
 def _read(piece: bytes) -> tuple[dict[str, Any], list[str]]:
     faults = []
     try:
@@ -213,6 +222,7 @@ def _row(event: dict[str, Any]) -> ExactRow:
         ts=_as_time(event.get("ts")),
         dur=_as_time(event.get("dur")),
         args=_args(args) if isinstance(args, dict) else None,
+        id=event.get("id", NONE),
     )
 
 

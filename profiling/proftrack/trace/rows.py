@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -18,12 +17,18 @@ from proftrack.trace import legacy
 from proftrack.trace.categories import GPU_KINDS, MODULE, Kind, kind_of
 from proftrack.trace.codes import Numbering, paired
 from proftrack.trace.duplicates import duplicates
+from proftrack.trace.marks import Clock, Marks
 from proftrack.trace.table import NONE, Codes, EventTable, Ints, LaunchConfig, Meeting, Notes, TraceMeta
-
-Column = Sequence[Any]
-"""One field of many rows, as decoded."""
-ABSENT = Raw()
-"""Value of a Raw field that the file does not have."""
+from proftrack.trace.values import (
+    ABSENT,
+    INVALID,
+    LIMIT,
+    Column,
+    exact_times,
+    int64,
+    ns_of_floats,
+    size_of,
+)
 
 
 class Args(Struct, gc=False):
@@ -65,6 +70,7 @@ class Row(Struct, gc=False):
     ts: int | float | None = None
     dur: int | float | None = None
     args: Args | None = None
+    id: Any = NONE
 
 
 class ExactRow(Struct, gc=False):
@@ -78,91 +84,15 @@ class ExactRow(Struct, gc=False):
     ts: Raw = ABSENT
     dur: Raw = ABSENT
     args: Args | None = None
+    id: Any = NONE
 
 
 ROWS = msgspec.json.Decoder(list[Row])
 EXACT_ROWS = msgspec.json.Decoder(list[ExactRow])
 EXACT_ROW = msgspec.json.Decoder(ExactRow)
 
-FLOAT_IS_EXACT_BELOW_US = 2.0**43
-"""Below this a float64 of microseconds is off by less than half a nanosecond."""
-_INVALID = np.iinfo(np.int64).min
-_LIMIT_NS = 2**62
 _NO_ARGS = Args()
 _IS_GPU_WORK = np.isin(np.arange(len(Kind)), GPU_KINDS)
-
-
-def exact_ns(text: bytes) -> int:
-    """Nanoseconds of a JSON number (or a string with one) in microseconds; `_INVALID` for anything else."""
-    text = text.strip(b'"')
-    whole, _, part = text.partition(b".")
-    try:
-        if len(part) == 3:  # as torch writes it
-            return _bounded_ns(int(whole + part))
-        if not part:
-            return _bounded_ns(int(whole) * 1000)
-        raise ValueError
-    except ValueError:
-        return _ns_of_decimal(text)
-
-
-def _ns_of_decimal(text: bytes) -> int:
-    """Nanoseconds of a number with an exponent, or with more or fewer than three decimals."""
-    try:
-        us = Decimal(text.decode("ascii", "replace"))
-        # Converting a huge exponent to int takes forever, and the number is out of range anyway.
-        return _bounded_ns(int((us * 1000).to_integral_value())) if us.is_finite() and us.adjusted() < 20 else _INVALID
-    except ArithmeticError:
-        return _INVALID
-
-
-def _bounded_ns(value: int) -> int:
-    return value if -_LIMIT_NS < value < _LIMIT_NS else _INVALID
-
-
-class InexactTimes(Exception):
-    """These rows have a time that a float64 cannot represent to the nanosecond: decode them as ExactRow."""
-
-
-def _exact_times(values: Column) -> Ints:
-    return np.array([exact_ns(bytes(value)) for value in values], dtype=np.int64)
-
-
-def _ns_of_floats(values: Column) -> Ints:
-    """Nanoseconds of microseconds, integer and fraction apart so that no product exceeds 2**53. Raises InexactTimes."""
-    try:
-        us = np.array(values, dtype=np.float64)  # None becomes NaN
-    except OverflowError:  # an integer of hundreds of digits
-        raise InexactTimes from None
-    size = np.abs(us)
-    usual = bool(size.max(initial=0.0) < FLOAT_IS_EXACT_BELOW_US)  # False if one is NaN
-    if not usual:
-        bad = ~(size < _LIMIT_NS / 1000)
-        us[bad] = 0.0
-        # A float may have been rounded to a whole number: what matters is that it was written with decimals.
-        if (np.abs(us) >= FLOAT_IS_EXACT_BELOW_US).any() and any(type(v) is float for v in values):
-            raise InexactTimes
-    whole = np.floor(us)
-    ns = whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
-    if not usual:
-        ns[bad] = _INVALID
-    return ns
-
-
-def _int64(values: list[Any]) -> Ints:
-    try:
-        return np.fromiter(values, dtype=np.int64, count=len(values))
-    except (OverflowError, TypeError, ValueError):
-        return np.array([_as_id(v) for v in values], dtype=np.int64)
-
-
-def _as_id(value: Any) -> int:
-    """An id of any type as int64. Ids over 63 bits wrap or hash, so that joins still work."""
-    try:
-        number = int(value)
-    except (TypeError, ValueError, OverflowError):
-        return hash(value) if isinstance(value, str) else NONE
-    return (number + 2**63) % 2**64 - 2**63
 
 
 def _volume(extents: bytes) -> int:
@@ -177,17 +107,11 @@ def _volume(extents: bytes) -> int:
     if not isinstance(sizes, list) or not sizes or not all(type(size) is int and size > 0 for size in sizes):
         return NONE
     volume = math.prod(sizes)
-    return volume if volume < _LIMIT_NS else NONE
+    return volume if volume < LIMIT else NONE
 
 
 def _config(grid: bytes, block: bytes, registers: Any, shared: Any) -> LaunchConfig:
-    return LaunchConfig(_volume(grid), _volume(block), _size(registers), _size(shared))
-
-
-def _size(value: Any) -> int:
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        value = int(value[:20])
-    return int(value) if isinstance(value, (int, float)) and 0 <= value < _LIMIT_NS else NONE
+    return LaunchConfig(_volume(grid), _volume(block), size_of(registers), size_of(shared))
 
 
 class TableBuilder:
@@ -202,6 +126,7 @@ class TableBuilder:
         self._configs = Numbering()
         self._signatures = Numbering()
         self._meetings: list[Meeting] = []
+        self._marks = Marks()
         self._kind_of_category: list[Kind] = []
         self._columns: dict[str, list[npt.NDArray[Any]]] = {}
         self._legacy = False
@@ -209,17 +134,27 @@ class TableBuilder:
         self.events_seen = 0
         """Events of any phase, for the record's source."""
 
-    def add(self, decoded: Sequence[Row] | Sequence[ExactRow]) -> None:
-        """Append the complete events among these rows. If it raises InexactTimes, nothing was appended."""
-        rows: list[Any] = [r for r in decoded if r.ph == "X"]
-        if not rows:
-            self.events_seen += len(decoded)
-            return
-        fields = zip(*map(astuple, rows), strict=True)
-        _, categories, names, pids, tids, starts, durations, given = fields
-        times = _exact_times if isinstance(rows[0], ExactRow) else _ns_of_floats
-        ts, dur = times(starts), times(durations)
+    def add(self, decoded: Sequence[Row] | Sequence[ExactRow], given: Callable[[], list[Raw]]) -> None:
+        """Append the complete events, memory instants, counters and flows among these rows.
+
+        `given`: the arguments of each row. If it raises InexactTimes, nothing was appended.
+        """
+        times = exact_times if decoded and isinstance(decoded[0], ExactRow) else ns_of_floats
+        rows = [r for r in decoded if r.ph == "X"]
+        marks = self._marks.columns(decoded, times, given) if len(rows) < len(decoded) else None
+        if rows:
+            self._add_complete(rows, times)
+        if marks:
+            self._marks.add(marks)
         self.events_seen += len(decoded)
+        self._legacy = self._legacy or ("" in self._categories and any(map(legacy.is_legacy, self._pids)))
+        if self._legacy:
+            self._operators_on_gpu += sum(r.ph == "s" and r.cat.startswith("cpu_to_") for r in decoded)
+
+    def _add_complete(self, rows: Sequence[Any], times: Callable[[Column], Ints]) -> None:
+        fields = zip(*map(astuple, rows), strict=True)
+        _, categories, names, pids, tids, starts, durations, given, _ = fields
+        ts, dur = times(starts), times(durations)
         args = [a or _NO_ARGS for a in given]
         category = self._categories.codes(categories)
         self._kind_of_category += [kind_of(c) for c in list(self._categories)[len(self._kind_of_category) :]]
@@ -232,18 +167,15 @@ class TableBuilder:
             kind=kind,
             pid=self._pids.codes(pids),
             tid=self._tids.codes(tids),
-            correlation=_int64([a.correlation for a in args]),
-            external_id=_int64([a.external_id for a in args]),
-            ev_idx=_int64([a.ev_idx for a in args]),
+            correlation=int64([a.correlation for a in args]),
+            external_id=int64([a.external_id for a in args]),
+            ev_idx=int64([a.ev_idx for a in args]),
             **self._gpu_columns(pids, tids, args, np.flatnonzero(_IS_GPU_WORK[kind])),
             signature=self._signature_codes(args, kind),
             meeting=self._meeting_codes(args),
-            sequence=_int64([a.sequence for a in args]),
-            forward_thread=_int64([a.forward_thread for a in args]),
+            sequence=int64([a.sequence for a in args]),
+            forward_thread=int64([a.forward_thread for a in args]),
         )
-        self._legacy = self._legacy or ("" in self._categories and any(map(legacy.is_legacy, self._pids)))
-        if self._legacy:
-            self._operators_on_gpu += sum(r.ph == "s" and r.cat.startswith("cpu_to_") for r in decoded)
 
     def _gpu_columns(self, pids: Column, tids: Column, args: list[Args], gpu: Ints) -> dict[str, Any]:
         """Device, stream, configuration and bytes of GPU work. Old traces give the device as pid, the stream as tid."""
@@ -252,7 +184,7 @@ class TableBuilder:
             "device": _devices([pids[i] if a.device is None else a.device for i, a in work]),
             "stream": self._stream_codes([tids[i] if a.stream is None else a.stream for i, a in work]),
             "config": self._config_codes([(bytes(a.grid), bytes(a.block), a.registers, a.shared) for _, a in work]),
-            "size": [NONE if a.bytes is None else _size(a.bytes) for _, a in work],
+            "size": [NONE if a.bytes is None else size_of(a.bytes) for _, a in work],
         }
         columns = {}
         for name, values in given.items():
@@ -315,9 +247,10 @@ class TableBuilder:
         thread, threads = self._threads(joined.pop("pid"), joined.pop("tid"))
         lane, lanes = self._lanes(joined["device"], joined.pop("stream"))
         self._mark_modules(joined)
-        valid = _valid_times(ts, dur, joined["kind"])
+        valid, (first, last) = _valid_times(ts, dur, joined["kind"])
         origin = int(ts[valid].min()) if valid.any() else 0
-        ts[ts == _INVALID] = origin
+        clock = Clock(origin, first, last)
+        ts[ts == INVALID] = origin
         plain: dict[str, Any] = {name: joined[name] for name in _PLAIN if name in joined}
         table = EventTable(
             ts=ts - origin,
@@ -338,6 +271,8 @@ class TableBuilder:
             **plain,
         )
         twice = duplicates(table)
+        memory, counters, flows = self._marks.build(clock, threads, once=len(twice) > 0)
+        table = replace(table, memory=memory, counters=counters, flows=flows)
         if not len(twice):
             return table
         once = np.ones(len(table), dtype=bool)
@@ -423,17 +358,20 @@ AFTER_NS = 3600 * 10**9
 LONGEST_NS = 24 * 3600 * 10**9
 
 
-def _valid_times(ts: Ints, dur: Ints, kind: npt.NDArray[np.int8]) -> npt.NDArray[np.bool_]:
-    """Rows with possible times: dur is not negative or absurd, ts and end are within reach of the recording."""
-    valid = (ts != _INVALID) & (dur >= 0) & (dur < LONGEST_NS)
+def _valid_times(ts: Ints, dur: Ints, kind: npt.NDArray[np.int8]) -> tuple[npt.NDArray[np.bool_], tuple[int, int]]:
+    """Rows with possible times, and within which times an event is: those in reach of the recording.
+
+    dur must not be negative or absurd. If no row has such times, any time is possible.
+    """
+    valid = (ts != INVALID) & (dur >= 0) & (dur < LONGEST_NS)
     anchor = valid & (kind != Kind.TRACE) & ~np.isin(kind, (*GPU_KINDS, Kind.GPU_ANNOTATION))
     if not anchor.any():
         anchor = valid
-    if valid.any():
-        first, last = _recording(ts[anchor], ts[anchor] + dur[anchor])
-        reach = ts + np.where(valid, dur, 0)
-        valid &= (ts >= first - BEFORE_NS) & (reach <= last + AFTER_NS)
-    return np.asarray(valid)
+    if not valid.any():
+        return valid, (-LIMIT, LIMIT)
+    first, last = _recording(ts[anchor], ts[anchor] + dur[anchor])
+    first, last = first - BEFORE_NS, last + AFTER_NS
+    return valid & (ts >= first) & (ts + np.where(valid, dur, 0) <= last), (first, last)
 
 
 def _recording(start: Ints, end: Ints) -> tuple[int, int]:

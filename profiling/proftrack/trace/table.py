@@ -57,10 +57,12 @@ class MemoryRows:
     """What the allocators did, as `profile_memory` records it: instants named `[memory]`, in file order."""
 
     ts: Ints
-    """Nanoseconds, on the table's clock; NONE if the file's time is impossible."""
+    """Nanoseconds on the table's clock, before whose beginning a row may be; NONE where not `valid`."""
+    valid: Bools
+    """False if the file's time is missing or far from the complete events."""
     address: Ints
     bytes: Ints
-    """Positive for an allocation, negative when memory is freed."""
+    """Positive for an allocation, negative when memory is freed; 0 if the row does not say."""
     allocated: Ints
     """Bytes allocated on the device afterwards; NONE if the row does not say."""
     reserved: Ints
@@ -82,6 +84,8 @@ class CounterRows:
     """Counter events (`"ph": "C"`), one row per series of each, in file order."""
 
     ts: Ints
+    """As that of MemoryRows, like the next."""
+    valid: Bools
     name: Codes
     """Index into `names`: the counter's name."""
     series: Codes
@@ -89,6 +93,7 @@ class CounterRows:
     value: npt.NDArray[np.float64]
     """NaN for what is not a number."""
     thread: Codes
+    """Index into the table's `threads`."""
     names: list[str]
 
     def __len__(self) -> int:
@@ -103,10 +108,14 @@ class FlowRows:
     """
 
     ts: Ints
+    """As that of MemoryRows, like the next."""
+    valid: Bools
     id: Ints
+    """A text that is no number has a number of this process's own."""
     category: Codes
     """Index into `categories`."""
     is_end: Bools
+    """A point on the way (`"t"`) counts as an end."""
     thread: Codes
     """Index into the table's `threads`."""
     categories: list[str]
@@ -253,7 +262,10 @@ class EventTable:
         return table.take(self.name) if table.any() else np.zeros(len(self), dtype=bool)
 
     def take(self, rows: Any) -> EventTable:
-        """The table of only these rows (a mask or indices); names and other shared values are not copied."""
+        """The table of only these rows (a mask or indices), with all memory rows, counters and flows.
+
+        Names and other shared values are not copied.
+        """
         columns = {c: getattr(self, c)[rows] for c in COLUMNS}
         return replace(self, **columns)
 

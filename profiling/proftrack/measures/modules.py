@@ -1,0 +1,225 @@
+"""Whose time it is: the typical steps' time by owner and pass; its parts add up to B times the steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from proftrack.measures.owners import Owners
+from proftrack.measures.sites import TypicalWork
+from proftrack.measures.tables import kind_of_work
+from proftrack.measures.view import View
+from proftrack.record.modules import MOST_PIECES, PASSES, Module, OwnedWork
+from proftrack.trace.categories import is_step
+from proftrack.trace.codes import grouped
+from proftrack.trace.table import NONE, Bools, Codes, EventTable, Ints
+
+MOST = 2000
+"""Rows kept; of the others, the smallest of the deepest are added to what is around them."""
+
+
+class _Pieces(NamedTuple):
+    """Work, whose it is, and how long it took. All columns are parallel."""
+
+    code: Codes
+    """Owner."""
+    part: npt.NDArray[np.int8]
+    ns: npt.NDArray[np.float64]
+    operator: Ints
+    """Name of what launched it, as a code of the table, or NONE."""
+    kernel: Ints
+    """Name of the work on the GPU, or NONE."""
+    kind: npt.NDArray[np.int8]
+    """Kind of its row."""
+
+
+def modules(
+    view: View, owners: Owners | None, owner: Ints, work: TypicalWork | None, outliers: Collection[int]
+) -> list[Module]:
+    """Exclusive times by owner, largest first.
+
+    `owner`: for each piece of GPU work, the position in the forest of the row that launched it, or NONE. `outliers`:
+    the steps to leave out. Without GPU work the times are self CPU times.
+    """
+    if owners is None:
+        return []
+    on_host = _on_host(view, owners, outliers)
+    if work is not None:
+        pieces = _on_device(view, owners, owner, work)
+    elif not len(view.links.gpu):
+        pieces = on_host
+    else:
+        return []
+    table, count = view.table, len(owners.named)
+    times = _by_owner(pieces.code * len(PASSES) + pieces.part, pieces.ns, count * len(PASSES)).reshape(count, -1)
+    communication, copies = _of_kinds(table, pieces)
+    host = _by_owner(on_host.code, on_host.ns, count)
+    calls = np.bincount(owners.code[owners.calls[_in_steps(view, owners.calls, outliers)]], minlength=count)
+    largest = _largest(table, pieces)
+    columns = zip(
+        owners.named,
+        calls.tolist(),
+        times.tolist(),
+        _by_owner(pieces.code[communication], pieces.ns[communication], count).tolist(),
+        _by_owner(pieces.code[copies], pieces.ns[copies], count).tolist(),
+        host.tolist(),
+        strict=True,
+    )
+    rows = [
+        Module(
+            path=named.path,
+            kind=named.kind,
+            class_name=named.class_name,
+            calls=number,
+            **{f"{part}_us": us for part, us in zip(PASSES, passes, strict=True)},
+            communication_us=communicating,
+            copies_us=copying,
+            host_us=on_cpu,
+            largest=largest.get(code, []),
+        )
+        for code, (named, number, passes, communicating, copying, on_cpu) in enumerate(columns)
+    ]
+    return bounded(row for row in rows if row.calls or row.busy_us or row.host_us)
+
+
+def _by_owner(code: npt.NDArray[np.integer], ns: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.float64]:
+    """Microseconds; rounded, which makes sums independent of the order of their parts."""
+    return np.round(np.bincount(code, weights=ns, minlength=count) / 1000, 9)
+
+
+def _on_device(view: View, owners: Owners, owner: Ints, work: TypicalWork) -> _Pieces:
+    table, links = view.table, view.links
+    launch, gpu, by = links.launch[work.at], links.gpu[work.at], owner[work.at]
+    launcher = np.where(by == NONE, NONE, view.forest.rows[by] if len(view.forest.rows) else NONE)
+    operator = np.where(launcher == NONE, NONE, table.name[launcher])
+    code, part = owners.of_launches(launch), owners.parts_of_launches(launch)
+    return _Pieces(code, part, work.ns, operator.astype(np.int64), table.name[gpu].astype(np.int64), table.kind[gpu])
+
+
+def _on_host(view: View, owners: Owners, outliers: Collection[int]) -> _Pieces:
+    """The host rows that begin within the typical steps, with their self times."""
+    table, forest = view.table, view.forest
+    at = np.flatnonzero(_in_steps(view, forest.rows, outliers))
+    rows = forest.rows[at]
+    nothing = np.full(len(rows), NONE, dtype=np.int64)
+    time = forest.self_ns[at].astype(np.float64)
+    return _Pieces(owners.code[rows], owners.part[rows], time, table.name[rows].astype(np.int64), nothing, table.kind[rows])
+
+
+def _in_steps(view: View, rows: Ints, outliers: Collection[int]) -> Bools:
+    """Which rows begin within a typical step on the host; without steps, all."""
+    if not len(view.steps):
+        return np.ones(len(rows), dtype=bool)
+    step = view.steps.containing(view.table.ts[rows])
+    return (step != NONE) & ~np.isin(step, list(outliers))
+
+
+def _of_kinds(table: EventTable, pieces: _Pieces) -> tuple[Bools, Bools]:
+    """Masks of the collectives, and of the copies between host and device."""
+    first, group = grouped((pieces.kernel, pieces.kind))
+    kinds = [
+        kind_of_work(table.names[name], kind) if name != NONE else ""
+        for name, kind in zip(pieces.kernel[first].tolist(), pieces.kind[first].tolist(), strict=True)
+    ]
+    communication = np.array([kind == "communication" for kind in kinds], dtype=bool)
+    copies = np.array([kind == "host-device copy" for kind in kinds], dtype=bool)
+    return communication[group], copies[group]
+
+
+def _largest(table: EventTable, pieces: _Pieces) -> dict[int, list[OwnedWork]]:
+    """Of each owner the largest pieces by operator, kernel and pass."""
+    columns = (pieces.code, pieces.part, pieces.operator, pieces.kernel)
+    first, group = grouped(columns)
+    time = _by_owner(group, pieces.ns, len(first))
+    calls = np.bincount(group, minlength=len(first))
+    order = np.lexsort((first, -time, pieces.code[first]))
+    owner = pieces.code[first][order]
+    begins = np.searchsorted(owner, owner)
+    order = order[(np.arange(len(order)) - begins < MOST_PIECES) & (time[order] > 0)]
+    out: dict[int, list[OwnedWork]] = defaultdict(list)
+    for one, number, us in zip(first[order].tolist(), calls[order].tolist(), time[order].tolist(), strict=True):
+        code, part, operator, kernel = (int(column[one]) for column in columns)
+        name = table.names[operator] if operator != NONE else ""
+        out[code].append(
+            OwnedWork(
+                operator="" if is_step(name) else name,
+                kernel=table.names[kernel] if kernel != NONE else "",
+                part=PASSES[part],
+                calls=number,
+                busy_us=us,
+            )
+        )
+    return out
+
+
+def merged(parts: Iterable[Module]) -> list[Module]:
+    """The rows of several cycles: those of the same owner added up; at most MOST of them."""
+    groups: dict[tuple[str, str], list[Module]] = defaultdict(list)
+    for module in parts:
+        groups[module.kind, module.path].append(module)
+    return bounded(_sum(group) for group in groups.values())
+
+
+def bounded(rows: Iterable[Module]) -> list[Module]:
+    """At most MOST rows with the same total, largest first.
+
+    What is too many is added to the next path above that has a row, deepest first and of those the smallest; regions,
+    and what has nothing above it, to the row of kind "none".
+    """
+    kept = {(row.kind, row.path): row for row in rows}
+    for depth in sorted({_depth(row) for row in kept.values()}, reverse=True):
+        excess = len(kept) - MOST
+        if excess <= 0:
+            break
+        smallest = sorted((row for row in kept.values() if _depth(row) == depth), key=lambda row: row.busy_us)
+        for row in [row for row in smallest if row.kind != "none"][: excess + 1]:
+            above = _above(row, kept)
+            kept[above.kind, above.path] = msgspec.structs.replace(_sum([above, row]), calls=above.calls)
+            del kept[row.kind, row.path]
+            if len(kept) <= MOST:
+                break
+    return sorted(kept.values(), key=lambda row: (-row.busy_us, -row.host_us, row.kind, row.path))
+
+
+def _depth(row: Module) -> int:
+    """How many modules are around it, if each part of the path is one; regions come before all modules."""
+    if row.kind == "none":
+        return 0
+    return len(row.path.split(".")) if row.kind in ("module", "compiled") and row.path else 1
+
+
+def _above(row: Module, rows: dict[tuple[str, str], Module]) -> Module:
+    path = row.path
+    while row.kind in ("module", "compiled") and path:
+        path = path.rpartition(".")[0]
+        if ("module", path) in rows:
+            return rows["module", path]
+    return rows.get(("none", ""), Module(kind="none"))
+
+
+def _sum(group: Sequence[Module]) -> Module:
+    if len(group) == 1:
+        return group[0]
+    added = {
+        name: sum(getattr(row, name) for row in group)
+        for name in Module.__struct_fields__
+        if name == "calls" or name.endswith("_us")
+    }
+    class_name = next((row.class_name for row in group if row.class_name), "")
+    return msgspec.structs.replace(group[0], class_name=class_name, largest=_added(group), **added)
+
+
+def _added(group: Sequence[Module]) -> list[OwnedWork]:
+    """The largest pieces of several rows together."""
+    pieces: dict[tuple[str, str, str], OwnedWork] = {}
+    for work in (work for row in group for work in row.largest):
+        key = work.operator, work.kernel, work.part
+        if (known := pieces.get(key)) is not None:
+            work = msgspec.structs.replace(work, calls=work.calls + known.calls, busy_us=work.busy_us + known.busy_us)
+        pieces[key] = work
+    return sorted(pieces.values(), key=lambda work: -work.busy_us)[:MOST_PIECES]
