@@ -49,11 +49,12 @@ _COLUMNS = (
     "B us",
     "owned",
     "differs us",
-    "by pass, %",
-    "step us",
-    "host us",
+    "by pass",
+    "recorded step us, plain / marked",
+    "host us, plain / marked",
     "calls",
-    "mark us",
+    "a mark us",
+    "slowed",
 )
 HEAD = "| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|"
 _PLAIN, _MARKED, _SLOWED = _KINDS = ("plain", "marked", "slowed")
@@ -120,6 +121,7 @@ def timed(step: Any, device: Any) -> float:
 def slower_layer(step: Any, device: Any) -> Iterator[str]:
     """Slow down the layer in the middle of the model; gives its name. It does a product of its own before each call."""
     import torch
+
     from proftrack.capture.live_objects import program, reach
     from proftrack.capture.module_names import named
 
