@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import module_rows
 import msgspec
 import pytest
 from browser import Watched, launched
@@ -15,6 +16,7 @@ from run_folders import COUNTERS, make_record
 from traces import TraceBuilder
 
 from proftrack.analysis.pipeline import analyze_trace
+from proftrack.record import Record
 from proftrack.report.events import details
 from proftrack.report.html import LARGEST_BYTES, render
 from proftrack.report.pages import full
@@ -295,7 +297,9 @@ def test_reports_of_real_traces_draw(watch: Callable[..., Watched], reports: Cal
     page = watch().show(reports(DATA / f"{name}.json.gz"))
     page.locator("rect[data-mark]").first.wait_for()
     order = page.eval_on_selector_all("main > section", "all => all.map(s => s.id)")
-    wanted = "verdict times schedule timeline split tables launches roofline steps regions chains environment next"
+    wanted = (
+        "verdict times schedule timeline split modules tables launches roofline steps regions chains environment next"
+    )
     assert order == [name for name in wanted.split() if name in order]
     assert {"verdict", "times", "timeline", "split", "tables", "launches", "environment", "next"} <= set(order)
 
@@ -371,3 +375,179 @@ def test_bars_of_counters_have_their_names_and_figures_inside_the_picture(
 def _overlap(a: dict[str, float], b: dict[str, float]) -> bool:
     beside = a["x"] + a["width"] <= b["x"] or b["x"] + b["width"] <= a["x"]
     return not beside and a["y"] + a["height"] > b["y"] and b["y"] + b["height"] > a["y"]
+
+
+# ---- the icicle of modules -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def page_of(tmp_path: Path) -> Callable[[Record], str]:
+    """The address of a record's report."""
+
+    def page(record: Record) -> str:
+        text = render(full.report(record, None))
+        assert len(text.encode()) < LARGEST_BYTES
+        (tmp_path / "record.html").write_text(text, encoding="utf-8")
+        return (tmp_path / "record.html").as_uri()
+
+    return page
+
+
+def shown_tiles(page: Any) -> list[str]:
+    """The labels that are drawn, from the top down."""
+    return [str(text) for text in page.locator("#icicle-picture text").all_text_contents()]
+
+
+def told(page: Any) -> list[str]:
+    return [line for line in str(page.locator("#icicle-about").inner_text()).splitlines() if line]
+
+
+def crumbs(page: Any) -> list[str]:
+    return [str(text) for text in page.locator("#icicle-path button").all_inner_texts()]
+
+
+def tile_named(page: Any, label: str, nth: int = 0) -> Any:
+    """The rectangle below a label, by the place of the text: labels let a click through."""
+    text = page.locator("#icicle-picture text").get_by_text(label, exact=True).nth(nth).bounding_box()
+    area = page.locator("#icicle-picture").bounding_box()
+    return {"x": text["x"] - area["x"] + 2, "y": text["y"] - area["y"] + 5}
+
+
+def test_the_icicle_is_as_wide_as_b_and_tells_of_each_tile(
+    watch: Callable[..., Watched], page_of: Callable[[Record], str]
+) -> None:
+    """Of 480 us per step in cnn(): forward 460 / 3, backward 910 / 3, optimizer 70 / 3."""
+    page = watch(width=1400).show(page_of(module_rows.record(module_rows.cnn())))
+    picture = page.locator("#icicle-picture")
+    widths = page.eval_on_selector_all(
+        "rect[data-tile]", "all => all.map(r => [Number(r.getAttribute('y')), Number(r.getAttribute('width'))])"
+    )
+    whole = picture.bounding_box()["width"]
+    assert sum(width for y, width in widths if y == 22) == pytest.approx(whole, rel=0.01)  # the passes fill it
+    assert shown_tiles(page)[0] == "whole step: 480 us, 100.0 %"
+    assert told(page)[:2] == ["whole step", "480 us per step, 100.0 % of the GPU time"]
+    picture.hover(position=tile_named(page, "layer1", 1))
+    assert told(page) == [
+        "layer1",
+        "In backward 133 us per step, 27.8 % of the GPU time, itself 0 us",
+        "forward 66.7 us",
+        "backward 133 us",
+        "together 200 us, 41.7 %",
+    ]
+    assert page.locator("rect.same").count() == 1  # the same module in forward
+
+
+def test_a_click_zooms_in_and_the_path_leads_back(
+    watch: Callable[..., Watched], page_of: Callable[[Record], str]
+) -> None:
+    page = watch(width=1400).show(page_of(module_rows.record(module_rows.llama(8, checkpointed=True))))
+    picture = page.locator("#icicle-picture")
+    assert page.locator(".pass-recompute[data-tile]").count() > 8
+    picture.click(position=tile_named(page, "layers", 1))
+    picture.click(position=tile_named(page, "3"))
+    assert crumbs(page) == ["whole step", "backward", "LlamaForCausalLM", "model", "layers", "3"]
+    assert {"mlp", "self_attn", "gate_proj", "q_proj"} <= set(shown_tiles(page))
+    picture.click(position=tile_named(page, "mlp"))
+    assert told(page)[0] == "model.layers.3.mlp LlamaMLP 1 call per step"
+    # Three projections of 120 us in three steps.
+    assert told(page)[-1] == "120 us aten::mm \u203a gemm_128x128 3 calls per step"
+    page.locator("#icicle-path button").nth(1).click()
+    assert crumbs(page) == ["whole step", "backward"]
+    picture.click(position=tile_named(page, shown_tiles(page)[0]))
+    assert crumbs(page) == ["whole step"]
+
+
+def test_keys_walk_the_icicle(watch: Callable[..., Watched], page_of: Callable[[Record], str]) -> None:
+    page = watch(width=1400).show(page_of(module_rows.record(module_rows.llama(4))))
+    picture = page.locator("#icicle-picture")
+    names = []
+    for key in ("ArrowDown", "ArrowRight", "ArrowDown", "ArrowDown", "ArrowLeft", "ArrowRight", "ArrowUp"):
+        picture.press(key)
+        names.append(told(page)[0].split(" ")[0])
+    assert names == ["forward", "backward", "LlamaForCausalLM", "model", "lm_head", "model", "LlamaForCausalLM"]
+    assert page.locator("rect.chosen").count() == 1
+    picture.press("Enter")
+    assert crumbs(page) == ["whole step", "backward", "LlamaForCausalLM"]
+    picture.press("Escape")
+    assert crumbs(page) == ["whole step", "backward"]
+    picture.press("Home")
+    assert crumbs(page) == ["whole step"]
+    page.keyboard.press("Tab")
+    page.keyboard.press("Shift+Tab")
+    assert page.evaluate("document.activeElement.id") == "icicle-picture"
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_a_tap_zooms_on_a_phone_and_no_label_leaves_its_tile(
+    watch: Callable[..., Watched], page_of: Callable[[Record], str]
+) -> None:
+    page = watch(width=390, has_touch=True).show(page_of(module_rows.record(module_rows.llama(32, True))))
+    page.locator("#icicle-picture").tap(position=tile_named(page, "model", 1))
+    assert crumbs(page)[-1] == "model"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    rects = {(r["y"], r["x"]): r["x"] + r["width"] for r in boxes(page, "rect[data-tile]")}
+    for text in boxes(page, "#icicle-picture text"):
+        around = [right for (y, x), right in rects.items() if y <= text["y"] + 8 < y + 22 and x <= text["x"]]
+        assert text["x"] + text["width"] <= max(around) + 0.5
+
+
+def boxes(page: Any, selector: str) -> list[dict[str, float]]:
+    found: list[dict[str, float]] = page.eval_on_selector_all(
+        selector, "all => all.map(e => e.getBoundingClientRect()).map(b => ({x: b.x, y: b.y, width: b.width}))"
+    )
+    return found
+
+
+def test_no_name_of_a_module_runs(watch: Callable[..., Watched], page_of: Callable[[Record], str]) -> None:
+    page = watch(width=1400).show(page_of(module_rows.record(module_rows.hostile(HOSTILE))))
+    picture = page.locator("#icicle-picture")
+    for key in ["ArrowDown", "ArrowDown", *["ArrowRight"] * 30, "Enter", "ArrowDown", "Enter"]:
+        picture.press(key)
+    assert page.evaluate("window.hurt") is None
+    assert page.locator("img, iframe, object, embed, link, base").count() == 0
+    assert page.locator("script").count() == 2  # the data and the script
+    text = str(page.locator("#modules").inner_text())
+    assert "<script>window.hurt=1</script>" in text
+    assert "\u202e" not in text
+
+
+def test_without_a_script_there_is_a_picture_and_a_table(
+    watch: Callable[..., Watched], page_of: Callable[[Record], str]
+) -> None:
+    watched = watch(java_script_enabled=False, width=800)
+    page = watched.show(page_of(module_rows.record(module_rows.cnn())))
+    picture = page.locator("#icicle-picture")
+    assert picture.locator("rect").count() > 20
+    box, whole = picture.locator("rect.pass-backward").first.bounding_box(), picture.bounding_box()
+    assert box["width"] / whole["width"] == pytest.approx(910 / 1440, rel=0.02)
+    assert page.locator("#icicle-path, #icicle-about, #icicle-help").first.is_hidden()
+    assert "layer1.0.conv1" in page.locator("#modules table").last.inner_text()
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_icicle_can_be_read_by_everybody(
+    watch: Callable[..., Watched], page_of: Callable[[Record], str], dark: bool, width: int
+) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = watch(dark=dark, width=width, bypass_csp=True).show(page_of(module_rows.record(module_rows.llama(4, True))))
+    for key in ("ArrowDown", "ArrowRight", "ArrowDown", "Enter"):
+        page.locator("#icicle-picture").press(key)
+    found = Axe().run(page)
+    assert [(v["id"], [n["html"][:120] for n in v["nodes"][:3]]) for v in found.response["violations"]] == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_two_thousand_modules_are_drawn_as_fast_as_they_are_zoomed(
+    watch: Callable[..., Watched], page_of: Callable[[Record], str]
+) -> None:
+    """Of 2,100 modules only tiles that can be seen are drawn; each can be reached."""
+    page = watch(width=1000).show(page_of(module_rows.record(module_rows.many())))
+    assert page.locator("rect[data-tile]").count() < 4_000
+    picture = page.locator("#icicle-picture")
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowDown", *["ArrowRight"] * 98, "Enter"):
+        picture.press(key)
+    assert crumbs(page)[-1] == "98"
+    assert "part19" in shown_tiles(page)
+    assert page.locator("rect[data-tile]").count() == 5 + 20

@@ -15,6 +15,7 @@ from proftrack.analysis.trace_files import TraceFiles
 from proftrack.record import Record
 from proftrack.record.columns import columns_of, values_of
 from proftrack.record.figures import Kernel, Op, Region, Step
+from proftrack.record.owners import ModuleTime, rows
 from proftrack.record.ranks import Joint
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class AnalyzedTrace:
     kernels   name, kind, calls, total_us, mean_us, min_us, max_us, share, limit, blocks, occupancy_waves, ...
     steps     step, host_us, self_cpu_time_us, self_cuda_time_us, gpu_events, kernels, launches
     regions   name, calls, cpu_time_us, gpu_busy_us, launches
+    modules   path, kind, class, calls, busy_us, inclusive_us, share, forward_us, backward_us, recompute_us, ...
     events    one row per event: ts_ns, dur_ns (integers), name, category, kind, pid, tid, device, stream, ...
     """
 
@@ -62,6 +64,14 @@ class AnalyzedTrace:
     def regions(self) -> pd.DataFrame:
         """record_function regions."""
         return _frame(self.record.regions, Region)
+
+    @property
+    def modules(self) -> pd.DataFrame:
+        """Exclusive times of modules, optimizers and regions over the typical steps, largest first.
+
+        `inclusive_us` and `share` are with the modules below; see `proftrack.record.modules.Module`.
+        """
+        return _frame(rows(self.record.modules), ModuleTime)
 
     @property
     def events(self) -> pd.DataFrame:
@@ -148,11 +158,11 @@ def analyze(
     return traces[0] if is_file else AnalyzedRanks(traces, analyzed.joint, left_out)
 
 
-def _frame(rows: Sequence[Struct], row_type: type[Struct]) -> pd.DataFrame:
-    """One DataFrame row for each of `rows`; an empty frame still has its columns."""
+def _frame(items: Sequence[Struct], row_type: type[Struct]) -> pd.DataFrame:
+    """One DataFrame row for each item; an empty frame still has its columns."""
     import pandas as pd
 
-    frame: pd.DataFrame = pd.DataFrame([values_of(row) for row in rows], columns=columns_of(row_type))
+    frame: pd.DataFrame = pd.DataFrame([values_of(item) for item in items], columns=columns_of(row_type))
     return frame
 
 

@@ -12,11 +12,13 @@ import click
 
 from proftrack.analysis import trace_files
 from proftrack.errors import ProftrackError, UsageError
+from proftrack.rundir.layout import RECORD
 from proftrack.threads import usable_cpus
 
 if TYPE_CHECKING:
     from proftrack.analysis.pipeline import Analysis, JointAnalysis
     from proftrack.analysis.trace_files import TraceFiles
+    from proftrack.record import Record
     from proftrack.record.ranks import Joint
 
 _RESULT = re.compile(rb'^\s*\{\s*"(schema_version|joint)"\s*:')
@@ -38,6 +40,9 @@ def _list_flags(ctx: click.Context, _: click.Parameter, requested: bool) -> None
 @click.option("--step-time-us", type=float, help="Step time without the profiler, in microseconds.")
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the record as JSON to a file, or to stdout (-).")
 @click.option("--kernel", metavar="NAME", help="Show what launched the kernels that have NAME in their name.")
+@click.option(
+    "--module", metavar="NAME", help="Show one module, optimizer or region; also layers.*.mlp, also of a record or run."
+)
 @click.option("--log", "log_it", is_flag=True, help="Log each record to MLflow as a run.")
 @click.option(
     "--rank-from", metavar="REGEX", help="Regex for the rank in a file name or path: one group, as in 'rank(\\d+)'."
@@ -57,6 +62,7 @@ def command(
     step_time_us: float | None,
     json_to: str | None,
     kernel: str | None,
+    module: str | None,
     log_it: bool,
     rank_from: str | None,
     salvage: bool,
@@ -68,8 +74,16 @@ def command(
     each, and one that joins them. Without --step-time-us the verdict is based on the step times in the traces, which
     the profiler inflates, and says so.
     """
-    if kernel is not None and json_to == "-":
-        raise UsageError("--kernel and --json - both write to stdout", "name a file for --json, or drop one of them")
+    if kernel is not None and module is not None:
+        raise UsageError("--kernel and --module show two things", "drop one of them")
+    shown = "--kernel" if kernel is not None else "--module" if module is not None else None
+    if shown is not None and json_to == "-":
+        raise UsageError(f"{shown} and --json - both write to stdout", "name a file for --json, or drop one of them")
+    if module is not None and (record := _saved(traces)) is not None:
+        if json_to is not None or log_it:
+            raise UsageError(f"{traces[0]}: analyzed before, so it is not written again", "drop --json and --log")
+        _show_module([(None, record)], module)
+        return
     files = trace_files.find(traces)
     if json_to is not None:
         _refuse_overwriting((p for p in files.paths if not (p in files.from_folders and _is_result(p))), json_to)
@@ -87,7 +101,7 @@ def command(
     if log_it:
         _log(ranks)
     if json_to != "-":
-        _show(ranks, joint, kernel)
+        _show(ranks, joint, kernel, module)
 
 
 def _analyzed(files: TraceFiles, **options: Any) -> JointAnalysis:
@@ -146,13 +160,15 @@ def _write_json(ranks: list[Analysis], joint: Joint | None, target: str) -> None
         raise UsageError(f"--json {target}: cannot be written ({error.strerror})", "name another file") from error
 
 
-def _show(ranks: list[Analysis], joint: Joint | None, kernel: str | None) -> None:
+def _show(ranks: list[Analysis], joint: Joint | None, kernel: str | None, module: str | None) -> None:
     from proftrack.report import terminal
     from proftrack.report.pages import ranks as ranks_page
     from proftrack.report.pages.run import overview
 
     if kernel is not None:
         _show_kernel(ranks, kernel)
+    elif module is not None:
+        _show_module([(rank.rank if len(ranks) > 1 else None, rank.record) for rank in ranks], module)
     elif joint is None:
         terminal.show(overview(ranks[0].record))
     else:
@@ -181,6 +197,65 @@ def _show_kernel(ranks: list[Analysis], part_of_name: str) -> None:
             f"--kernel {part_of_name}: {'no GPU work with that name' if names else 'there is no GPU work'}",
             f"name another; the largest are {names}" if names else "leave --kernel out",
         )
+
+
+def _saved(given: tuple[Path, ...]) -> Record | None:
+    """The record that a single argument names: its file, a run folder, or a run of the store. None for traces."""
+    from proftrack.store.references import References, kind_of
+    from proftrack.store.runs import may_be_run_id
+
+    reference = str(given[0])
+    kind = kind_of(reference)
+    is_traces = kind == "trace" or (kind == "folder" and not (given[0] / RECORD).is_file())
+    if len(given) > 1 or is_traces or (kind == "name" and not may_be_run_id(reference)):
+        return None
+    return References().read(reference).record
+
+
+def _show_module(records: list[tuple[int | None, Record]], name: str) -> None:
+    """Show what a name stands for in each record, with its rank; refuse one that stands for nothing or for several."""
+    from proftrack.record.owners import matching
+    from proftrack.report import terminal
+    from proftrack.report.pages.modules import one
+
+    found = [(rank, record, matching(record.modules, name)) for rank, record in records]
+    if not any(nodes for _, _, nodes in found):
+        raise _unknown_module([record for _, record, _ in found], name)
+    for rank, record, nodes in found:
+        if len(nodes) > 1 and "*" not in name and any(node.class_name != name for node in nodes):
+            raise _several_modules([node.path for node in nodes], name)
+        if nodes:
+            terminal.show(one(record, nodes, name, rank))
+
+
+def _unknown_module(records: list[Record], name: str) -> UsageError:
+    import difflib
+
+    from proftrack.record.owners import forest, walk
+    from proftrack.text import plain
+
+    nodes = [node for record in records for node in walk(forest(record.modules))]
+    if not nodes:
+        return UsageError(
+            f"--module {name}: this trace tells of no modules",
+            "record it with `proftrack run`, `proftrack.profile()` or with_stack=True",
+        )
+    known = dict.fromkeys(word for node in nodes for word in (node.path, node.name, node.class_name) if word)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or list(known)[:3]
+    return UsageError(
+        f"--module {name}: no module, optimizer or region with that name",
+        f"name another, like {', '.join(plain(word, 80) for word in near)}",
+    )
+
+
+def _several_modules(paths: list[str], name: str) -> UsageError:
+    from proftrack.text import plain
+
+    some = ", ".join(plain(path, 80) for path in paths[:3])
+    return UsageError(
+        f"--module {name}: {len(paths)} modules end in that ({some}{', ...' if len(paths) > 3 else ''})",
+        f"name one of them, or all as *.{name} or their class",
+    )
 
 
 def _log(ranks: list[Analysis]) -> None:

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from proftrack.record import Record
 from proftrack.record.figures import Site
-from proftrack.trace.categories import is_step
+from proftrack.trace.categories import is_module, is_step
 
 PROFILER = "B above T: kernels ran slower under the profiler"
 STEP = "Python outside of operators"
@@ -88,17 +88,20 @@ def _shares(parts: Iterable[tuple[str, float]], whole: float) -> list[tuple[str,
 
 
 def _host_parts(record: Record, step_time_us: float) -> list[Part]:
-    """T by the operators' self CPU time; the rows of the steps themselves, which are numbered, make one part."""
+    """T by the operators' self CPU time; the rows of the steps themselves, which are numbered, make one part.
+
+    So does what Python did in a module: only some traces have modules.
+    """
     steps = max(record.window.steps, 1)
     time: dict[str, float] = defaultdict(float)
     calls: dict[str, float] = defaultdict(float)
     for op in record.ops:
         name = host_name(op.name)
         time[name] += op.self_cpu_time_us
-        calls[name] += op.calls / steps
+        calls[name] += 0 if is_module(op.name) else op.calls / steps
     return [Part(part="host", name=name, us=us, calls=calls[name]) for name, us in _shares(time.items(), step_time_us)]
 
 
 def host_name(name: str) -> str:
-    """A host row's name without the number of its step."""
-    return STEP if is_step(name) else name
+    """A host row's name without the number of its step; calls of modules count as part of their step."""
+    return STEP if is_step(name) or is_module(name) else name

@@ -20,6 +20,7 @@ occupancy    how far kernels can fill the GPU, by registers, shared memory, bloc
 work, costs  arithmetic and memory traffic, from operators' input shapes
 counted      the counted work's FLOPs per byte, against the device's ridge
 autograd     which forward operator a backward operator belongs to
+markers      which host rows mark whose time it is
 owners       whose each host row is: the module, optimizer or region around it, also of the backward pass
 sites        which operator caused which GPU work
 modules      time by owner and pass

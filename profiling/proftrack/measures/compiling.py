@@ -93,7 +93,7 @@ def _what(name: str) -> Literal["graph", "backward", "tuning"]:
 
 
 def _compiling(table: EventTable) -> Bools:
-    return table.host & table.valid & table.named(_says_compiling)
+    return table.host & ~table.of_kind(Kind.MODULE) & table.valid & table.named(_says_compiling)
 
 
 @lru_cache(maxsize=65536)

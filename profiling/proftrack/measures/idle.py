@@ -207,7 +207,8 @@ def host_activity(
 
 def _stalled(view: View, here: Bools, launching: Bools) -> Intervals:
     """Where a launching operator of these threads calls nothing for a long time, and no other thread launches."""
-    table, forest = view.table, view.forest
+    table = view.table
+    forest = view.forest.without(table.of_kind(Kind.MODULE)[view.forest.rows])
     mine = launching & here & table.of_kind(Kind.CPU_OP)
     at = np.flatnonzero((forest.self_ns > STALL_NS) & mine[forest.rows])
     if not len(at):

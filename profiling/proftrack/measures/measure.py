@@ -10,12 +10,12 @@ from msgspec import structs
 
 from proftrack.measures import idle, limits, quality, tables, work
 from proftrack.measures import sites as launch_sites
-from proftrack.measures.modules import modules
 from proftrack.measures.collectives import collectives
 from proftrack.measures.compiling import compiling_steps
 from proftrack.measures.counted import Counted, counted
 from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.loading import Loading, loading
+from proftrack.measures.modules import modules
 from proftrack.measures.owners import find_owners
 from proftrack.measures.single import Single, single
 from proftrack.measures.typical import Outlier, find_outliers, step_times, without_outliers
@@ -44,7 +44,7 @@ from proftrack.record.figures import (
 )
 from proftrack.record.modules import Graph, Module
 from proftrack.record.ranks import Collective
-from proftrack.trace.categories import Kind, is_allocator_call, is_graph_launch, is_step
+from proftrack.trace.categories import Kind, is_allocator_call, is_graph_launch, is_module, is_step
 from proftrack.trace.table import NONE, Bools, EventTable
 
 
@@ -114,8 +114,8 @@ class Measures:
 
     @property
     def ops_in_steps(self) -> list[Op]:
-        """The operators and regions without the rows of the steps themselves."""
-        return [op for op in self.ops if not is_step(op.name)]
+        """The operators and regions without the rows of the steps themselves, and without modules' calls."""
+        return [op for op in self.ops if not is_step(op.name) and not is_module(op.name)]
 
     @property
     def gpu_busy_per_step_us(self) -> float | None:

@@ -108,7 +108,8 @@ def _on_host(view: View, owners: Owners, outliers: Collection[int]) -> _Pieces:
     rows = forest.rows[at]
     nothing = np.full(len(rows), NONE, dtype=np.int64)
     time = forest.self_ns[at].astype(np.float64)
-    return _Pieces(owners.code[rows], owners.part[rows], time, table.name[rows].astype(np.int64), nothing, table.kind[rows])
+    names = table.name[rows].astype(np.int64)
+    return _Pieces(owners.code[rows], owners.part[rows], time, names, nothing, table.kind[rows])
 
 
 def _in_steps(view: View, rows: Ints, outliers: Collection[int]) -> Bools:
@@ -116,7 +117,7 @@ def _in_steps(view: View, rows: Ints, outliers: Collection[int]) -> Bools:
     if not len(view.steps):
         return np.ones(len(rows), dtype=bool)
     step = view.steps.containing(view.table.ts[rows])
-    return (step != NONE) & ~np.isin(step, list(outliers))
+    return np.asarray((step != NONE) & ~np.isin(step, list(outliers)))
 
 
 def _of_kinds(table: EventTable, pieces: _Pieces) -> tuple[Bools, Bools]:
@@ -171,7 +172,7 @@ def bounded(rows: Iterable[Module]) -> list[Module]:
     What is too many is added to the next path above that has a row, deepest first and of those the smallest; regions,
     and what has nothing above it, to the row of kind "none".
     """
-    kept = {(row.kind, row.path): row for row in rows}
+    kept: dict[tuple[str, str], Module] = {(row.kind, row.path): row for row in rows}
     for depth in sorted({_depth(row) for row in kept.values()}, reverse=True):
         excess = len(kept) - MOST
         if excess <= 0:
@@ -219,7 +220,7 @@ def _added(group: Sequence[Module]) -> list[OwnedWork]:
     pieces: dict[tuple[str, str, str], OwnedWork] = {}
     for work in (work for row in group for work in row.largest):
         key = work.operator, work.kernel, work.part
-        if (known := pieces.get(key)) is not None:
-            work = msgspec.structs.replace(work, calls=work.calls + known.calls, busy_us=work.busy_us + known.busy_us)
-        pieces[key] = work
+        known = pieces.get(key, msgspec.structs.replace(work, calls=0, busy_us=0.0))
+        calls, busy_us = known.calls + work.calls, known.busy_us + work.busy_us
+        pieces[key] = msgspec.structs.replace(known, calls=calls, busy_us=busy_us)
     return sorted(pieces.values(), key=lambda work: -work.busy_us)[:MOST_PIECES]

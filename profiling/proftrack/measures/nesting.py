@@ -64,6 +64,22 @@ class Forest(NamedTuple):
         sums: Ints = before[self.last] - before[np.arange(len(values))]
         return sums
 
+    def without(self, unwanted: Bools) -> Forest:
+        """The forest without these of its rows; their self times are those of the rows around them."""
+        if not unwanted.any():
+            return self
+        keep = ~unwanted
+        kept = np.flatnonzero(keep)
+        position = np.cumsum(keep) - 1
+        around = self.nearest(self.parent, keep)
+        self_ns = self.self_ns.copy()
+        inner = unwanted & (around != NONE)
+        np.add.at(self_ns, around[inner], self.self_ns[inner])
+        parent = np.where(around == NONE, NONE, position[around])[kept]
+        before = np.concatenate([[0], np.cumsum(keep)]).astype(np.int64)
+        columns = (column[kept] for column in (self.start, self.end))
+        return Forest(self.rows[kept], parent, *columns, before[self.last[kept]], self_ns[kept])
+
     def nearest(self, position: Ints, wanted: Bools) -> Ints:
         """For each position, itself or its nearest ancestor for which `wanted` holds; NONE if there is none."""
         answer: Ints = position.copy()

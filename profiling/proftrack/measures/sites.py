@@ -90,9 +90,7 @@ def sites(view: View, owner: Ints, work: TypicalWork | None, owners: Owners | No
     )
 
 
-def _modules(
-    owners: Owners, code: Codes, group: Ints, ns: npt.NDArray[np.float64], groups: int
-) -> list[list[str]]:
+def _modules(owners: Owners, code: Codes, group: Ints, ns: npt.NDArray[np.float64], groups: int) -> list[list[str]]:
     """The paths of each group's owners that are known, most time first; at most MOST_MODULES."""
     first, pair = grouped((group, code))
     time = np.bincount(pair, weights=ns, minlength=len(first))

@@ -82,8 +82,8 @@ def whole_times(table: EventTable, forest: Forest, links: Links, owner: Ints) ->
         time = forest.subtree_sums(own)
     else:
         time = table.dur[rows]
-    parent = np.maximum(forest.parent, 0)
-    nested = (forest.parent != NONE) & (table.name[rows[parent]] == table.name[rows])
+    parent = forest.nearest(forest.parent, ~table.of_kind(Kind.MODULE)[rows])
+    nested = (parent != NONE) & (table.name[rows[np.maximum(parent, 0)]] == table.name[rows])
     outer = table.of_kind(Kind.CPU_OP)[rows] & ~nested
     unique, group = distinct(table.name[rows[outer]].astype(np.int64), len(table.names))
     sums = _sums(group, time[outer], len(unique))

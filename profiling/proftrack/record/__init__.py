@@ -3,6 +3,7 @@
 model         Record, and the sections about the run or trace itself
 figures       the figures measured from a trace
 modules       whose time it is: GPU time by module, optimizer or region
+owners        these in trees, alike ones summed, found by name
 columns       items of a section as a flat table
 timing        steps timed without the profiler
 counters      what the hardware counted, and the energy of a step

@@ -12,7 +12,8 @@ from msgspec.structs import fields
 
 def columns_of(kind: type[Struct]) -> list[str]:
     """Names of the columns: `occupancy_waves` for the field `waves` of the section in the field `occupancy`."""
-    return [f"{name}_{inner}" if inner else name for name, inner in _fields(kind)]
+    encoded = {field.name: field.encode_name for field in fields(kind)}
+    return [f"{name}_{inner}" if inner else encoded[name] for name, inner in _fields(kind)]
 
 
 def values_of(item: Struct) -> list[Any]:

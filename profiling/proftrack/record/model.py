@@ -175,6 +175,11 @@ class Record(Struct, frozen=True, kw_only=True):
         return [step for step in self.per_step if step.outlier is None]
 
     @property
+    def steps_of_modules(self) -> int:
+        """How many steps the times in `modules` are of: the typical ones; 1 if the trace has no steps."""
+        return len(self.typical_steps) or 1
+
+    @property
     def unprofiled_step_time_us(self) -> float | None:
         """T if it was measured without the profiler, else None."""
         return self.step_time_us if self.verdict.basis == "unprofiled" else None

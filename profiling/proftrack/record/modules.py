@@ -8,13 +8,15 @@
                           none                            3         1          0          0
 
 The rows are exclusive: what `layers.7.mlp.act` took is not in `layers.7.mlp`, so all rows add up to B times the steps.
-`tree` adds them up along the paths.
+`tree` adds them up along the paths; `owners` finds and sums what pages show of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, get_args
 
 import msgspec
@@ -83,6 +85,10 @@ class Module(Struct, frozen=True, kw_only=True):
 
 MOST_PIECES = 5
 """How many pieces of GPU work a row lists."""
+DEEPEST = 60
+"""Parts of a path that become levels of the tree: a path is untrusted, and may be nothing but dots."""
+_COUNTED = re.compile(r"(.+)_\d+")
+"""How torch names a module that it has no name for: its class and a number."""
 
 
 class Graph(Struct, frozen=True, kw_only=True):
@@ -111,15 +117,20 @@ class Node:
     """None if nothing was recorded for the path itself."""
     children: dict[str, Node] = field(default_factory=dict)
 
+    @cached_property
+    def _times(self) -> dict[Pass, float]:
+        """Inclusive times, summed once: a tree has thousands of nodes, and does not change once it is read."""
+        own = {part: self.own.part_us(part) if self.own is not None else 0.0 for part in PASSES}
+        return {part: own[part] + sum(child._times[part] for child in self.children.values()) for part in PASSES}
+
     def part_us(self, part: Pass) -> float:
         """Inclusive time of one pass."""
-        own = self.own.part_us(part) if self.own is not None else 0.0
-        return own + sum(child.part_us(part) for child in self.children.values())
+        return self._times[part]
 
     @property
     def busy_us(self) -> float:
         """Inclusive time of all passes."""
-        return sum(self.part_us(part) for part in PASSES)
+        return sum(self._times.values())
 
     @property
     def host_us(self) -> float:
@@ -128,9 +139,30 @@ class Node:
         return own + sum(child.host_us for child in self.children.values())
 
     @property
+    def own_us(self) -> float:
+        """Exclusive time of all passes."""
+        return self.own.busy_us if self.own is not None else 0.0
+
+    @property
+    def kind(self) -> OwnerKind:
+        """What it is; a path between modules counts as one of them, and what lies around groups as their optimizer."""
+        if self.own is not None:
+            return self.own.kind
+        below = {child.kind for child in self.children.values()}
+        return "optimizer" if "optimizer" in below else "module"
+
+    @property
     def class_name(self) -> str:
         """The module's class; empty if it is none."""
         return self.own.class_name if self.own is not None else ""
+
+    @property
+    def numbered(self) -> str:
+        """What numbers of its name count: `*` of `7`, `LlamaMLP_*` of torch's `LlamaMLP_7`; empty if none does."""
+        if self.name.isdecimal():
+            return "*"
+        match = _COUNTED.fullmatch(self.name)
+        return f"{match[1]}_*" if match and match[1] == self.class_name else ""
 
     def walk(self) -> Iterator[Node]:
         """This node and all below it, parents first."""
@@ -150,8 +182,36 @@ def tree(modules: Sequence[Module]) -> Node:
         if module.kind not in ("module", "compiled"):
             continue
         node, path = top, ""
-        for name in module.path.split(".") if module.path else ():
+        for name in module.path.split(".", DEEPEST) if module.path else ():
             path = f"{path}.{name}" if path else name
             node = node.children.setdefault(name, Node(name, path))
         node.own = module
     return top
+
+
+def is_block(node: Node, siblings: Iterable[Node]) -> bool:
+    """Whether a module is one of a row of them: `7` in `layers.7`; by torch's names, beside others of its class."""
+    if not node.numbered or node.numbered == "*":
+        return bool(node.numbered)
+    return sum(other.numbered == node.numbered for other in siblings) > 1
+
+
+def owned_share(modules: Sequence[Module]) -> float | None:
+    """The share of all time, 0 to 1, that has an owner at the depth of a block or deeper. None if there is no time.
+
+    Such owners are a block (see `is_block`) and whatever is below it, a module without modules below it, a compiled
+    region, and an optimizer. What a module above the blocks does itself has none, nor has what belongs to a region or
+    to nothing.
+    """
+    total = sum(module.busy_us for module in modules)
+    if not total:
+        return None
+    owned = sum(module.busy_us for module in modules if module.kind == "optimizer") + _owned_us(tree(modules), False)
+    return min(owned / total, 1.0)
+
+
+def _owned_us(node: Node, within: bool) -> float:
+    """Of a node and all below it; `within` says whether it is a block, or inside one."""
+    children = list(node.children.values())
+    below = sum(_owned_us(child, within or is_block(child, children)) for child in children)
+    return below + (node.own_us if within or not children or node.kind == "compiled" else 0.0)

@@ -20,8 +20,9 @@ from proftrack.errors import ProftrackError, UsageError
 from proftrack.record import Record
 from proftrack.record.columns import columns_of, values_of
 from proftrack.record.figures import Kernel, Op
+from proftrack.record.owners import ModuleTime, rows
 from proftrack.report import artifacts, key_averages
-from proftrack.rundir.layout import DIFF, EVENTS, KERNELS, KEY_AVERAGES, MADE_AGAIN, OPS, RECORD, TRACES
+from proftrack.rundir.layout import DIFF, EVENTS, KERNELS, KEY_AVERAGES, MADE_AGAIN, MODULES, OPS, RECORD, TRACES
 
 MAX_BYTES_VARIABLE = "PROFTRACK_MAX_RUN_BYTES"
 DEFAULT_MAX_BYTES = 8 << 30
@@ -55,6 +56,8 @@ def _write(analysis: Analysis, folder: Path, diff: str | None, limit: int, left_
     (folder / KEY_AVERAGES).write_text(key_averages.table(record), encoding="utf-8")
     _write_table(folder / OPS, record.ops, Op)
     _write_table(folder / KERNELS, record.kernels, Kernel)
+    if record.modules:
+        _write_table(folder / MODULES, rows(record.modules), ModuleTime)
     if EVENTS not in left_out:
         write_events(analysis.tables, folder / EVENTS)
     artifacts.write(record, analysis.tables, folder, without=left_out)

@@ -9,6 +9,7 @@ charts        a chart as data
 palette       the colours of all charts
 figures       the charts of a record
 curves        the charts of a sweep
+tiles         the modules as tiles of an icicle
 svg           a chart as SVG
 plots         charts as PNG
 events        the parts of a report that need the events themselves

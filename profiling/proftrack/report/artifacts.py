@@ -50,6 +50,7 @@ def pictures(record: Record, events: EventDetails | None, folder: Path) -> list[
         picture.write(events.lanes, about, written[-1])
     charts = {
         "split": figures.window_chart(record),
+        "modules": figures.modules_chart(record),
         "counters": figures.counters_chart(record),
         "roofline": figures.roofline_chart(record),
         "steps": figures.steps_chart(record),

@@ -78,15 +78,18 @@ def _chain(kernel: str, times: Counter[tuple[str, ...]]) -> Chain:
 
 
 def _paths(seen: View, at: Ints) -> Ints:
-    """For each position, the names of it and all its parents, outermost first; steps left out, padded with NONE."""
+    """For each position, the names of it and all its parents, outermost first; padded with NONE.
+
+    Steps are left out, and modules: each layer would be a way of its own.
+    """
     table, forest = seen.table, seen.forest
-    steps = table.named(is_step)
+    left_out = table.named(is_step) | table.of_kind(Kind.MODULE)
     levels = [np.full(len(at), NONE)]
     above = at.copy()
     while (above != NONE).any() and len(levels) < _DEEPEST:
         inside = above != NONE
         row = forest.rows[np.where(inside, above, 0)]
-        levels.append(np.where(inside & ~steps[row], table.name[row], NONE))
+        levels.append(np.where(inside & ~left_out[row], table.name[row], NONE))
         above = np.where(inside, forest.parent[np.where(inside, above, 0)], NONE)
     return np.stack(levels[::-1], axis=1).astype(np.int64)
 

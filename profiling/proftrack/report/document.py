@@ -14,6 +14,7 @@ from msgspec import Struct
 from proftrack.report.charts import Chart
 
 if TYPE_CHECKING:
+    from proftrack.report.tiles import Tiles
     from proftrack.report.timeline.lanes import Lanes
 
 Tone = Literal["good", "bad", "unclear", "plain"]
@@ -183,6 +184,13 @@ class Shares(Struct, frozen=True):
     parts: Sequence[Share]
 
 
+class Icicle(Struct, frozen=True):
+    """The module tree as an icicle that HTML can zoom into; elsewhere its passes as shares."""
+
+    title: str
+    tiles: Tiles
+
+
 class Span(Struct, frozen=True, kw_only=True):
     """Consecutive steps with the same use."""
 
@@ -257,6 +265,7 @@ Block = (
     | Table
     | Bars
     | Shares
+    | Icicle
     | Strip
     | Ways
     | Figure

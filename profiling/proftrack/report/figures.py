@@ -25,6 +25,8 @@ from proftrack.report.charts import (
 from proftrack.report.document import Share
 from proftrack.report.pages.times import idle_parts, split_parts
 from proftrack.report.queue import BINS, Floats, Queue
+from proftrack.report.svg import WIDTH
+from proftrack.report.tiles import Tile, tiles
 from proftrack.text import brief, duration, number, percent, plain, scaled
 
 LABELLED = 8
@@ -40,6 +42,10 @@ _LABEL = 28
 """Room for words beyond a bar of 100 %, in its unit."""
 _READABLE = 14
 """Share of the width, in per cent, that a part needs to have its name inside it."""
+_TILE, _TILE_GAP = 18.0, 0.08
+"""Height of a level of the icicle, and the part of it that separates it from the next."""
+_CHAR = 5.4
+"""Width of a character, rather too wide than too narrow."""
 _PERCENT = [Tick(at, str(at)) for at in range(0, 101, 20)]
 
 
@@ -304,6 +310,32 @@ def window_chart(record: Record) -> Chart | None:
         marks=[_stretch(part, top - i - 0.5) for i, (_, parts) in enumerate(rows) for part in parts],
         height=120.0 if idle else 80.0,
     )
+
+
+def modules_chart(record: Record) -> Chart | None:
+    """The modules as an icicle; None without any."""
+    icicle = tiles(record)
+    if icicle is None:
+        return None
+    depth = icicle.depth
+    return Chart(
+        summary=f"{icicle.what} of a step by pass and module",
+        title=f"{icicle.what} of a step by module, {duration(icicle.tiles[0].us)}",
+        x=Axis(label="share (%)", low=0, high=100, ticks=_PERCENT),
+        y=Axis(label="", low=0, high=depth, ticks=[], grid=False),
+        marks=[_tile(tile, depth - tile.depth) for tile in icicle.drawn],
+        key=[Key(part.style, f"{part.label} {percent(part.share / 100)}") for part in icicle.passes],
+        height=_TILE * depth + 50,
+    )
+
+
+def _tile(tile: Tile, top: int) -> Box:
+    width = WIDTH * 0.85 * tile.share
+    name, room = plain(tile.name, 80), int(width / _CHAR) - 1
+    text = name if len(name) <= room else f"{name[: room - 1]}…" if room > 2 else ""
+    gap = min(0.1 * tile.share, 0.0015)
+    left, right = 100 * tile.start, 100 * (tile.start + tile.share - gap)
+    return Box(style=tile.style, left=left, right=right, low=top - 1 + _TILE_GAP, high=top, hint=tile.hint, text=text)
 
 
 def _stretch(part: Share, middle: float) -> Box:

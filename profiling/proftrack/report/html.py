@@ -19,13 +19,14 @@ import msgspec
 
 from proftrack import __version__
 from proftrack.report import palette, svg
-from proftrack.report.document import SUB, Beside, Block, Document, Section, Table, Timeline, is_empty
+from proftrack.report.document import SUB, Beside, Block, Document, Icicle, Section, Table, Timeline, is_empty
 from proftrack.text import percent, plain
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
+    from proftrack.report.tiles import Tiles
     from proftrack.report.timeline.lanes import Lanes
 
 LARGEST_BYTES = 1_000_000
@@ -46,9 +47,11 @@ def render(document: Document) -> str:
 
 def _scripts(document: Document) -> list[str]:
     blocks = list(_all(document.blocks))
-    drawn = any(isinstance(block, Timeline) for block in blocks)
+    timeline = any(isinstance(block, Timeline) for block in blocks)
+    icicle = any(isinstance(block, Icicle) for block in blocks)
     sorted_ = any(isinstance(block, Table) and block.sortable for block in blocks)
-    return ["lanes.js"] * drawn + ["tables.js"] * sorted_
+    drawn = ["drawing.js"] * (timeline or icicle) + ["lanes.js"] * timeline + ["icicle.js"] * icicle
+    return drawn + ["tables.js"] * sorted_
 
 
 def _all(blocks: Sequence[Block]) -> Iterator[Block]:
@@ -95,6 +98,7 @@ def _engine() -> Environment:
         percent=percent,
         drawing=svg.Drawing,
         lanes_data=_lanes_data,
+        tiles_data=_tiles_data,
     )
     engine.globals.update(SUB=SUB, STROKES=palette.STROKES)
     return engine
@@ -114,12 +118,22 @@ def _with_code(text: str) -> Markup:
 
 
 def _lanes_data(lanes: Lanes) -> Markup:
+    from proftrack.report.timeline.data import lanes_data
+
+    return _inert(lanes_data(lanes))
+
+
+def _tiles_data(icicle: Tiles) -> Markup:
+    from proftrack.report.tiles import data
+
+    return _inert(data(icicle))
+
+
+def _inert(data: Any) -> Markup:
     """JSON without characters that an HTML parser could take for markup or JavaScript for the end of a line."""
     from markupsafe import Markup
 
-    from proftrack.report.timeline.data import lanes_data
-
-    text = msgspec.json.encode(lanes_data(lanes)).decode("utf-8")
+    text = msgspec.json.encode(data).decode("utf-8")
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return Markup(text)

@@ -18,6 +18,7 @@ from proftrack.report.document import (
     Chips,
     Document,
     Facts,
+    Icicle,
     Items,
     Lead,
     Paragraph,
@@ -128,6 +129,10 @@ def _shares(block: Shares) -> str:
     return _rows(("part", "time", "share"), rows, numbers=1)
 
 
+def _icicle(block: Icicle) -> str:
+    return _shares(Shares(block.title, block.tiles.passes))
+
+
 def _strip(block: Strip) -> str:
     return "\n".join(f"- {sentence(f'{span.label}: {span.detail}')}" for span in block.spans)
 
@@ -170,6 +175,7 @@ _BODY: dict[type, Callable[[Any], str]] = {
     Table: _table,
     Bars: _bars,
     Shares: _shares,
+    Icicle: _icicle,
     Strip: _strip,
     Ways: _ways,
 }

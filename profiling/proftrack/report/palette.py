@@ -53,6 +53,13 @@ FILLS = {
     "idle-startup": "grey",
     "idle-queued": "grey",
     "idle-unknown": "grey",
+    # whose time it is, by pass
+    "pass-all": "grey",
+    "pass-forward": "sky",
+    "pass-backward": "orange",
+    "pass-recompute": "yellow",
+    "pass-optimizer": "teal",
+    "pass-other": "purple",
     # the times of a step, and how much of them could be saved
     "solid-T": "blue",
     "solid-B": "blue",

@@ -26,6 +26,7 @@ from proftrack.report.document import (
     Column,
     Document,
     Facts,
+    Icicle,
     Items,
     Lead,
     Paragraph,
@@ -152,6 +153,10 @@ def _shares(out: Console, block: Shares) -> None:
         share = part.share / 100
         line = f"  {plain(part.short or part.label, _CELL):<22}{plain(part.value):>9} {percent(share):>8}  "
         out.print(Text(line + _bar(share, out.width - len(line))))
+
+
+def _icicle(out: Console, block: Icicle) -> None:
+    _shares(out, Shares(block.title, block.tiles.passes))
 
 
 def _strip(out: Console, block: Strip) -> None:
@@ -327,6 +332,7 @@ _SHOW: dict[type, Callable[[Console, Any], None]] = {
     Table: _table,
     Bars: _bars,
     Shares: _shares,
+    Icicle: _icicle,
     Strip: _strip,
     Ways: _ways,
     Section: _section,

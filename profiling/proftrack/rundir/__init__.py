@@ -3,6 +3,7 @@
     FOLDER/record.json
            trace/*.pt.trace.json.gz
            tables/key_averages.txt, ops.json, kernels.json
+           tables/modules.json         if modules are known
            events.parquet
            report.html
            plots/*.png                 if matplotlib is installed

@@ -8,6 +8,8 @@ RECORD = "record.json"
 TRACES = "trace"
 KEY_AVERAGES = "tables/key_averages.txt"
 OPS, KERNELS = TABLES = ("tables/ops.json", "tables/kernels.json")
+MODULES = "tables/modules.json"
+"""Only if the trace tells of modules, a backward pass or an optimizer."""
 EVENTS = "events.parquet"
 REPORT = "report.html"
 PLOTS = "plots"

@@ -86,6 +86,13 @@ def has_known_calls(category: str) -> bool:
 MODULE = "nn.Module: "
 """How the names of nn.Module calls begin: torch's own, where stacks are recorded (`nn.Module: LlamaMLP_7`), and the
 regions that capture puts around calls (`nn.Module: layers.7.mlp (LlamaMLP)`)."""
+
+
+def is_module(name: str) -> bool:
+    """Whether a host row of this name is a call of an nn.Module."""
+    return name.startswith(MODULE)
+
+
 PARAMETER_GROUP = "proftrack: parameter group "
 """How the names of the regions begin that capture puts around an optimizer's work for one of its parameter groups."""
 CAPTURED = "proftrack: graph capture"

@@ -162,7 +162,7 @@ def _readings(
 def _loading_us(measures: Measures, context: Context) -> float:
     """Time per step spent getting data, outside operators, as the trace shows it; where it is known how long a step
     waits without the profiler, by that much longer, or shorter in proportion."""
-    own = sum(op.self_cpu_time_us for op in measures.ops if LOADING.search(op.name)) / measures.steps
+    own = sum(op.self_cpu_time_us for op in measures.ops_in_steps if LOADING.search(op.name)) / measures.steps
     waited, part = context.input_wait_us(), measures.loading
     if waited is None:
         return own

@@ -9,5 +9,6 @@ history      an experiment's runs over its commits, also as plots and CSV
 environment  the machine, software and settings of a run
 counters     hardware counters and energy
 times        the times of a step, what each step was used for, and where the window's time went
+modules      whose time it is
 tables       operators, kernels, steps and regions as tables
 """

@@ -28,7 +28,7 @@ from proftrack.report.document import (
     code,
 )
 from proftrack.report.events import EventDetails
-from proftrack.report.pages import counters, tables
+from proftrack.report.pages import counters, modules, tables
 from proftrack.report.pages.environment import environment, origin, title
 from proftrack.report.pages.run import chips
 from proftrack.report.pages.times import bars, idle_parts, legend_of, remarks, schedule, split_parts, window_steps
@@ -51,6 +51,7 @@ def report(record: Record, details: EventDetails | None) -> Document:
         Section("What each step was used for", [Strip(schedule(record))], "schedule"),
         _timeline_section(record, details),
         _split_section(record),
+        modules.section(record),
         _tables_section(record),
         _launch_section(record, details),
         _roofline_section(record),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from proftrack.record import Record
 from proftrack.report import markdown
 from proftrack.report.document import Block, Column, Document, Items, Lead, Paragraph, Table
-from proftrack.report.pages import counters
+from proftrack.report.pages import counters, modules
 from proftrack.report.pages.times import is_part, legend_of
 from proftrack.text import duration, percent, plain
 
@@ -25,6 +25,7 @@ def note(record: Record) -> str:
         Items("Caveats", [_cut(reason) for reason in verdict.reasons[:_REASONS]]),
         _times(record),
         *counters.block(record),
+        *modules.lines(record),
         Paragraph(REPORT),
         _kernels(record),
         Items("Data quality", [f"{flag.code}: {_cut(flag.message)}" for flag in record.quality[:_FLAGS]]),

@@ -22,7 +22,7 @@ from proftrack.report.document import (
     Table,
     Tone,
 )
-from proftrack.report.pages import counters, tables
+from proftrack.report.pages import counters, modules, tables
 from proftrack.report.pages.environment import environment, origin, title
 from proftrack.report.pages.times import bars, idle_parts, legend_of, split_parts, window_steps
 from proftrack.text import counted, duration, percent, scaled
@@ -39,8 +39,15 @@ _OP_COLUMNS = ("operator, region or call", "share", "self CPU", "calls", "self C
 
 
 def result(record: Record) -> Document:
-    """What `proftrack run` prints at its end: verdict, times, the largest kernels."""
-    blocks = [*_verdict(record), _times(record), *counters.block(record), _largest_kernels(record), *_replayed(record)]
+    """What `proftrack run` prints at its end: verdict, times, the largest modules and kernels."""
+    blocks = [
+        *_verdict(record),
+        _times(record),
+        *counters.block(record),
+        *modules.block(record, modules.FEW, passes=False),
+        _largest_kernels(record),
+        *_replayed(record),
+    ]
     return Document(title(record), blocks)
 
 
@@ -54,6 +61,7 @@ def overview(record: Record) -> Document:
         Shares(f"GPU idle{' per step' if record.window.steps else ''}, by cause (profiled)", idle_parts(record)),
         _gaps(record),
         *_launches(record),
+        *modules.block(record),
         _largest_kernels(record),
         *_replayed(record),
         tables.first(tables.operators(record), TOP, _ALL, _OP_COLUMNS),
@@ -74,6 +82,7 @@ def summary(record: Record) -> Document:
         *_grounds(record),
         Shares(f"Window of {window_steps(record)}", split_parts(record)),
         Shares("GPU idle per step, by cause", idle_parts(record)),
+        *modules.block(record),
         tables.first(tables.kernels(record, "GPU work"), SUMMARY_ROWS, more),
         *_replayed(record),
         tables.first(tables.operators(record, "On the host"), SUMMARY_ROWS, more),

@@ -5,7 +5,7 @@
   if (!box) return;
   const data = JSON.parse(document.getElementById("lanes-data").textContent);
   const svg = document.getElementById("lanes-picture"), tip = document.getElementById("lanes-tip");
-  const NS = "http://www.w3.org/2000/svg";
+  const {make, digits, fitted} = drawing;
   const ROW = 20, HEAD = 18, TOP = 26, GAP = 6, TINY = 2, REACH = 5, PAD = 3;
   const MOST_ARROWS = 60, SHORTEST_VIEW = 200;
 
@@ -38,7 +38,6 @@
 
   // ---- text
 
-  const digits = (v) => (v >= 100 ? v.toFixed(0) : v >= 10 ? v.toFixed(1) : v ? v.toFixed(2) : "0");
   const time = (ns) => {
     const us = Math.abs(ns) / 1000, sign = ns < 0 ? "-" : "";
     if (us < 1000) return sign + digits(us) + " us";
@@ -87,12 +86,6 @@
   // ---- drawing
 
   const x = (ns) => ((ns - view[0]) / (view[1] - view[0])) * width;
-  const make = (tag, attributes, text) => {
-    const node = document.createElementNS(NS, tag);
-    for (const name in attributes) node.setAttribute(name, attributes[name]);
-    if (text !== undefined) node.textContent = text;
-    return node;
-  };
   // First mark of a row that ends after a time: marks of a row are in order and do not overlap.
   const firstFrom = (row, ns) => {
     let low = row.from, high = row.to;
@@ -112,19 +105,9 @@
     return Math.round(ns / unit).toLocaleString("en") + " " + name;
   };
 
-  // The longest label of a mark that fits, else its beginning, else nothing.
-  const ruler = document.createElement("canvas").getContext("2d");
-  ruler.font = "11.5px " + getComputedStyle(document.body).fontFamily;
-  const wide = (text) => ruler.measureText(text).width;
   const label = (i, room) => {
-    if (room < 14) return "";
-    const idle = style(i).startsWith("idle-");
-    const texts = idle ? [cause(i) + " " + time(data.dur[i]), cause(i)] : [several.has(i) ? title(i) : short(title(i))];
-    const fitting = texts.find((text) => wide(text) <= room);
-    if (fitting) return fitting;
-    let text = texts[texts.length - 1].slice(0, Math.ceil(room / 4));
-    while (text && wide(text + "\u2026") > room) text = text.slice(0, -1);
-    return text.length > 1 ? text + "\u2026" : "";
+    if (!style(i).startsWith("idle-")) return fitted([several.has(i) ? title(i) : short(title(i))], room);
+    return fitted([cause(i) + " " + time(data.dur[i]), cause(i)], room);
   };
 
   const drawAxis = (out) => {

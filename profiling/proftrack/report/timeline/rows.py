@@ -145,7 +145,7 @@ def _styles(seen: View, events: Ints) -> Ints:
     table = seen.table
     is_call = table.of_kind(*CALL_KINDS)[events]
     style = np.full(len(events), STYLES.index("operator"), dtype=np.int64)
-    style[table.of_kind(Kind.ANNOTATION)[events]] = STYLES.index("region")
+    style[table.of_kind(Kind.ANNOTATION, Kind.MODULE)[events]] = STYLES.index("region")
     style[is_call] = STYLES.index("call")
     style[is_call & table.named(is_launch)[events]] = STYLES.index("launch")
     style[is_call & table.named(is_wait)[events]] = STYLES.index("wait")
