@@ -183,12 +183,13 @@ def under_torchrun(case: Case, folder: Path, *, small: bool, rounds: int, slow: 
 
 def measured(case: Case, folder: Path) -> Line:
     """The line of one case, by its traces."""
+    from proftrack.record.modules import owned_share
+
     records = {kind: [record_of(path) for path in sorted(folder.glob(f"{kind}*/*.gz"))] for kind in _KINDS}
     facts = json.loads((folder / "facts.json").read_text())
     marked = records[_MARKED][0]
     owners, steps = marked.modules, marked.window.typical_steps
     total = sum(owner.busy_us for owner in owners)
-    owned = [owner for owner in owners if is_owned(owner, owners)]
     busy = marked.times.gpu_busy_per_step_us
     calls = sum(owner.calls for owner in owners if owner.kind == "module") / steps
     host = {kind: min(host_us(each) for each in found) for kind, found in records.items() if found}
@@ -197,14 +198,14 @@ def measured(case: Case, folder: Path) -> Line:
         "name": case.name,
         "special": case.special,
         "B_us": total / steps if busy is None else busy,
-        "owned": sum(owner.busy_us for owner in owned) / total if total else 0.0,
+        "owned": owned_share(owners) or 0.0,
         "differs_us": 0.0 if busy is None else total - busy * steps,
         "passes": {part: sum(owner.part_us(part) for owner in owners) for part in passes()},
         "step_us": step,
         "host_us": host,
         "calls": calls,
         "mark_us": (host[_MARKED] - host[_PLAIN]) / calls if calls and _PLAIN in host else None,
-        "unowned": pieces([owner for owner in owners if owner not in owned], steps, total),
+        "unowned": pieces(unowned(owners), steps, total),
         "owners": len(owners),
         **named_first(marked, records[_SLOWED], facts.get("slowed")),
         **facts,
@@ -243,13 +244,18 @@ def passes() -> tuple[str, ...]:
     return PASSES
 
 
-def is_owned(owner: Any, owners: list[Any]) -> bool:
-    """Whether it is a block or something deeper, a compiled region or an optimizer."""
-    if owner.kind != "module":
-        return owner.kind in ("compiled", "optimizer")
-    parts = owner.path.split(".")
-    is_leaf = bool(owner.path) and not any(other.path.startswith(f"{owner.path}.") for other in owners)
-    return is_leaf or any(part.isdigit() for part in parts)
+def unowned(owners: list[Any]) -> list[Any]:
+    """Those whose time is not in `owned_share`: without it, the others' share would be larger."""
+    from proftrack.record.modules import owned_share
+
+    share = owned_share(owners) or 0.0
+    found = []
+    for number, owner in enumerate(owners):
+        others = [*owners[:number], *owners[number + 1 :]]
+        still = msgspec.structs.replace(owner, **{f"{part}_us": 0.0 for part in passes()})  # its place in the tree
+        if owner.busy_us and (owned_share([*others, still]) or 0.0) > share:
+            found.append(owner)
+    return found
 
 
 def name_of(owner: Any) -> str:

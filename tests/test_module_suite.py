@@ -47,26 +47,14 @@ def test_every_model_that_is_installed_runs_here(suite: Any) -> None:
     assert ran >= 7
 
 
-@pytest.mark.parametrize(
-    ("path", "kind", "expected"),
-    [
-        ("", "module", False),  # the model itself
-        ("model", "module", False),
-        ("model.layers.3", "module", True),
-        ("model.layers.3.mlp", "module", True),
-        ("lm_head", "module", True),  # no children
-        ("layer1", "module", False),
-        ("layer1.0.conv1", "module", True),
-        ("", "compiled", True),
-        ("AdamW.group 0", "optimizer", True),
-        ("data", "region", False),
-        ("", "none", False),
-    ],
-)
-def test_what_counts_as_owned(suite: Any, path: str, kind: Any, expected: bool) -> None:
-    owner = Module(path=path, kind=kind)
-    others = [Module(path=other) for other in ("", "model", "model.layers.3.mlp", "layer1", "layer1.0.conv1")]
-    assert suite.is_owned(owner, [*others, owner]) is expected
+def test_what_has_no_owner(suite: Any) -> None:
+    paths = ("", "model", "model.layers.3", "model.layers.3.mlp", "lm_head", "layer1", "layer1.0.conv1")
+    owners = [Module(path=path, forward_us=2.0) for path in paths]
+    owners += [Module(path="AdamW.group 0", kind="optimizer", optimizer_us=2.0)]
+    owners += [Module(path="data", kind="region", other_us=2.0), Module(kind="none", other_us=2.0)]
+    # The model itself, what is above its blocks, a region of the user's, nobody.
+    found = [(owner.path, owner.kind) for owner in suite.unowned(owners)]
+    assert found == [("", "module"), ("model", "module"), ("layer1", "module"), ("data", "region"), ("", "none")]
 
 
 def a_line(**values: Any) -> dict[str, Any]:

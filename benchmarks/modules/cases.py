@@ -105,5 +105,12 @@ CASES = (
         "torch.compile of each layer",
         is_compiled=True,
     ),
-    Case("gpt2_ddp", "language:gpt2_parallel", _GPT2, _TINY, "DistributedDataParallel, two ranks", ranks=2),
+    Case(
+        "gpt2_ddp",
+        "language:gpt2_parallel",
+        {**_GPT2, "layers": 6, "vocabulary": 16384},
+        _TINY,
+        "DistributedDataParallel, two ranks",
+        ranks=2,
+    ),
 )
