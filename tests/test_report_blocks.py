@@ -9,11 +9,13 @@ import threading
 import warnings
 from pathlib import Path
 
+import module_rows
 import numpy as np
 import pytest
 
 from proftrack.compare import gate as gates
 from proftrack.compare.policy import DEFAULT
+from proftrack.record.modules import Module
 from proftrack.report import charts, curves, document, html, markdown, palette, plots, svg, terminal
 from proftrack.report.charts import Axis, Band, Box, Chart, Dot, Key, Line, Stairs, Tick, Words
 from proftrack.report.document import (
@@ -26,6 +28,7 @@ from proftrack.report.document import (
     Document,
     Facts,
     Figure,
+    Icicle,
     Items,
     Lead,
     Paragraph,
@@ -39,6 +42,7 @@ from proftrack.report.document import (
     Ways,
 )
 from proftrack.report.pages.comparison import gate_page
+from proftrack.report.tiles import Tiles, tiles
 
 HOSTILE = "<script>alert(1)</script>|](http://x.example)\n\x1b[31m"
 
@@ -62,6 +66,13 @@ def chart(**changes: object) -> Chart:
     return Chart(**{**values, **changes})  # type: ignore[arg-type]
 
 
+def icicle(rows: list[Module]) -> Tiles:
+    """The icicle of some rows of modules."""
+    found = tiles(module_rows.record(rows))
+    assert found is not None
+    return found
+
+
 # ---- every block in every form ---------------------------------------------------------------------------------------
 
 TEXT = "a `b` c"
@@ -74,6 +85,7 @@ BLOCKS = [
     Table("Table", ("what", "how many"), [("kernel", Cell(text="12", value=12.0))], sortable=True),
     Bars("Bars", [Bar(key="T", label="step time", value="3 us", solid=40, rest=60, text="2x")], rest="the rest"),
     Shares("Shares", [Share(style="idle", label="idle", value="4 us", start=0, share=100)]),
+    Icicle("Icicle", icicle(module_rows.cnn())),
     Strip([Span(kind="timed", label="3 steps", detail="timed")]),
     Ways([Way(links=["outer", "inner"], end="kernel", text="often")]),
     Section("Section", [Beside([Paragraph("left"), Paragraph("right")])], "here"),
@@ -82,9 +94,7 @@ BLOCKS = [
 
 def test_every_block_has_every_form() -> None:
     page = Document("Title", BLOCKS, origin="somewhere", comment=False)
-    words = (
-        "word first value List below Facts Table kernel 12 Bars Shares idle timed outer inner often Section left right"
-    )
+    words = "word first value List below Facts Table kernel 12 Bars Shares idle Icicle backward timed outer inner often Section left right"
     for text in (terminal.text(page), markdown.render(page), html.render(page)):
         assert [word for word in words.split() if word not in text] == []
 
@@ -108,6 +118,7 @@ def test_text_of_every_block_is_escaped() -> None:
         Table("", ("a", "b"), [("`" + HOSTILE + "`", "1")], note=HOSTILE, below=0),
         Bars(HOSTILE, [Bar(key="T", label=HOSTILE, value=HOSTILE, solid=1, text=HOSTILE)], rest=HOSTILE),
         Shares(HOSTILE, [Share(style=HOSTILE, label=HOSTILE, value=HOSTILE, start=0, share=100)]),
+        Icicle(HOSTILE, icicle(module_rows.hostile((HOSTILE, "`")))),
         Strip([Span(kind=HOSTILE, label=HOSTILE, detail=HOSTILE)]),
         Ways([Way(links=[HOSTILE], end=HOSTILE, text=HOSTILE)]),
         Figure(chart(summary=HOSTILE, key=[Key("host", HOSTILE)], marks=[Words(text=HOSTILE, x=1, y=1)]), HOSTILE),

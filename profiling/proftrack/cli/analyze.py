@@ -209,7 +209,7 @@ def _saved(given: tuple[Path, ...]) -> Record | None:
     is_traces = kind == "trace" or (kind == "folder" and not (given[0] / RECORD).is_file())
     if len(given) > 1 or is_traces or (kind == "name" and not may_be_run_id(reference)):
         return None
-    return References().read(reference).record
+    return References().subject(reference).subject.record
 
 
 def _show_module(records: list[tuple[int | None, Record]], name: str) -> None:

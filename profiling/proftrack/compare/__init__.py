@@ -8,6 +8,8 @@ floors        the noise between processes: measured, given or assumed
 parts         splits a step time into GPU work by origin and idle time by cause
 match         pairs the parts of both runs: slower, renamed, added, gone
 why           counts per step, and the host's operators and calls that changed
+module_tree   the modules of both runs as one tree, joined by path
+modules       which of them changed, as deep as the change is
 kernels       the library and tile that a kernel's name reveals
 changed       what else is different: commits, parameters, software, machine
 headline      the comparison in one line

@@ -70,6 +70,8 @@ class Module(Struct, frozen=True, kw_only=True):
     """The part that is copies between host and device."""
     host_us: float = 0.0
     """Self CPU time of its host rows in all passes, on all threads."""
+    deviation_us: float | None = None
+    """Standard deviation of its time in one step, over the typical steps; None if there are fewer than two."""
     largest: list[OwnedWork] = []
     """Its largest pieces of GPU work, largest first; see MOST_PIECES."""
 

@@ -48,7 +48,7 @@ def section(record: Record) -> Section | None:
     """The icicle, and the modules at the depth of blocks as a table; None without any."""
     icicle = tiles(record)
     if icicle is None:
-        return None
+        return Section("Modules", graphs(record), "modules") if record.graphs else None
     roots = forest(record.modules)
     at_depth = [_alone(node) for node in blocks(roots)]
     of = "B, the GPU's busy time" if icicle.what == "GPU time" else "the self CPU time"
@@ -204,7 +204,7 @@ def lines(record: Record) -> list[Block]:
     """The same in sentences: what share the passes and the largest owners have."""
     icicle = tiles(record)
     if icicle is None:
-        return []
+        return graphs(record)
     whole = sum(module.busy_us for module in record.modules)
     groups = sorted(_at_depth(folded(forest(record.modules))), key=lambda group: -group.busy_us)[:_IN_SENTENCE]
     owners = [f"{code(plain(name_of(group), _KERNEL))} {percent(group.busy_us / whole)}" for group in groups]
@@ -231,9 +231,8 @@ def graphs(record: Record) -> list[Block]:
     if left:
         reasons = list(dict.fromkeys(plain(graph.problem, _REASON).rstrip(".") for graph in left if graph.problem))
         why = f": {'; '.join(reasons[:_REASONS])}" if reasons else ""
-        said.append(
-            f"That of {len(left) if named else counted(len(left), 'replayed CUDA graph')} has no operators{why}."
-        )
+        whose = f"That of {len(left)}" if named else f"The work of {counted(len(left), 'replayed CUDA graph')}"
+        said.append(f"{whose} has no operators{why}.")
     return [Paragraph(" ".join(said))]
 
 
