@@ -1,6 +1,7 @@
 """Pictures for the README: report.html of run folders, reduced to the verdict, the times and the timeline.
 
 python scripts/report-pictures.py RUN_FOLDER... -o docs/images     writes docs/images/report-FOLDER.png for each folder
+python scripts/report-pictures.py RUN_FOLDER... --modules          writes modules-FOLDER.png: the icicle, with a module
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "profiling"), str(ROOT / "tests")]
 
 SHOWN = """
 header .kicker, #verdict .columns, #verdict > p:last-child, #schedule, #times .muted, #timeline > .muted, #lanes-help,
-#split, #tables, #launches, #roofline, #steps, #regions, #chains, #environment, #next, footer { display: none }
+#split, #modules, #tables, #launches, #roofline, #steps, #regions, #chains, #environment, #next,
+footer { display: none }
 body { padding: 16px 20px 4px } section { margin-top: 12px; padding-top: 10px }
 """
 
@@ -25,6 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs" / "images")
+    parser.add_argument("--modules", action="store_true")
     asked = parser.parse_args()
     from browser import launched
 
@@ -45,10 +49,29 @@ def main() -> None:
                 html.render(report(found.record, details(found.tables, found.record.kernels))), encoding="utf-8"
             )
             page.goto(target.as_uri())
+            if asked.modules:
+                picture_of_modules(page, asked.output / f"modules-{kept.name}.png")
+                continue
             page.add_style_tag(content=SHOWN)
             page.click("[data-do=all]")
             page.mouse.move(0, 0)
             page.screenshot(path=str(asked.output / f"report-{kept.name}.png"), full_page=True)
+
+
+ALONE = """
+header, footer, main > section:not(#modules), #modules > section, #icicle-help { display: none }
+body { padding: 4px 12px } section { margin: 0; padding: 0; border: 0 }
+"""
+
+
+def picture_of_modules(page: Any, path: Path) -> None:
+    """The icicle with the first module of the first block chosen, in the backward pass if there is one."""
+    page.set_viewport_size({"width": 820, "height": 300})
+    page.add_style_tag(content=ALONE)
+    page.focus("#icicle-picture")
+    for key in ("ArrowDown", "ArrowRight", *["ArrowDown"] * 4):
+        page.press("#icicle-picture", key)
+    page.screenshot(path=str(path), full_page=True)
 
 
 if __name__ == "__main__":

@@ -774,11 +774,11 @@ def test_modules_around_the_launches(tmp_path: Path) -> None:
     record = join(tmp_path, trace, result, ["gemm"])
     assert {site.shapes: site.modules for site in record.sites} == {
         "[[8,512],[512,8]]": ["Linear_0"],
-        "[[512,8],[8,512]]": ["MLP_0"],
+        "[[512,8],[8,512]]": ["(MLP)"],
     }
     assert [row[1].text for row in tables.replayed(record, by_site=True).cells] == [
         "aten::mm [[8,512],[512,8]] in Linear_0",
-        "aten::mm [[512,8],[8,512]] in MLP_0",
+        "aten::mm [[512,8],[8,512]] in (MLP)",
     ]
 
 

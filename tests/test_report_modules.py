@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import module_rows
 import msgspec
@@ -21,7 +20,7 @@ from proftrack.analysis.pipeline import Analysis, analyze_trace
 from proftrack.record import Record
 from proftrack.record.figures import Totals
 from proftrack.record.modules import Graph, Module
-from proftrack.record.owners import ModuleTime
+from proftrack.record.owners import ModuleTime, matching
 from proftrack.recorder import write as run_folder
 from proftrack.report import artifacts, html, markdown, terminal, tiles
 from proftrack.report.document import Document, Icicle
@@ -97,22 +96,34 @@ def test_without_a_gpu_it_is_self_cpu_time() -> None:
     assert "% of self CPU time has an owner" in terminal.text(run.overview(on_cpu))
     page = html.render(full.report(on_cpu, None))
     assert "All of the self CPU time by owner." in page
-    assert "self CPU time of a step by pass and module" in page
+    assert "self CPU time per step by pass and module" in page
+
+
+def test_without_steps_nothing_is_said_per_step() -> None:
+    """Then the times are those of the whole recording."""
+    whole = msgspec.structs.replace(small(), per_step=[])
+    text = terminal.text(run.overview(whole))
+    assert "GPU time, by pass:" in text
+    table = [" ".join(line) for line in lines_of(text, "Modules (95.0 %")]
+    assert table[0] == "module share time forward backward recompute optimizer class"
+    assert table[1].startswith("layers.* (2) 84.0 % 252 us")
+    found = tiles.tiles(whole)
+    assert found is not None
+    assert (found.tiles[0].name, found.tiles[0].us, tiles.data(found)["per"]) == ("all", 300, "")
+    [node] = matching(whole.modules, "SGD.group 0")
+    assert "SGD.group 0: 33.0 us, 11.0 % of GPU time" in terminal.text(modules.one(whole, [node], "SGD"))
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100])
 def test_it_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     long = record([*llama(2, True), module("a" * 300 + ".b" * 200, "C" * 200, 5000)])
-    for page in (run.overview(long), run.result(long), modules.one(long, [_node(long, "model.layers.1")], "x")):
+    for page in (
+        run.overview(long),
+        run.result(long),
+        modules.one(long, matching(long.modules, "model.layers.1"), "x"),
+    ):
         assert max(map(len, terminal.text(page).splitlines())) <= columns
-
-
-def _node(of: Record, path: str) -> Any:
-    from proftrack.record.owners import matching
-
-    [node] = matching(of.modules, path)
-    return node
 
 
 def test_a_path_of_nothing_but_dots_is_no_failure() -> None:

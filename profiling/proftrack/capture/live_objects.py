@@ -49,16 +49,18 @@ class Reach:
 
 
 def program() -> Program:
-    """Everything of the program that a full garbage collection would leave, and maybe more."""
-    found, kinds = Program(), _Kinds()
-    lists = {"module": found.modules, "optimizer": found.optimizers}
-    compiles = compat.may_have_compiled()
-    for each in gc.get_objects():
-        kind = kinds[type(each)]
-        if kind in lists:
+    """What the garbage collector knows of the program; what it has not collected yet is part of it."""
+    everything = gc.get_objects()
+    kinds = _Kinds()
+    wanted = {each: kinds[each] for each in set(map(type, everything)) if kinds[each] in ("module", "optimizer")}
+    if compat.may_have_compiled():
+        wanted[types.FunctionType] = "function"
+    found = Program()
+    lists = {"module": found.modules, "optimizer": found.optimizers, "function": found.compiled}
+    for each in everything:
+        kind = wanted.get(type(each))
+        if kind is not None and (kind != "function" or compat.compiled_from(each) is not None):
             lists[kind].append(each)
-        elif kind == "function" and compiles and compat.compiled_from(each) is not None:
-            found.compiled.append(each)
     return found
 
 

@@ -17,6 +17,8 @@ comparison    joins these
 changepoints  where a series of values changed, and by how much
 history       comparable runs in order, with their changes
 policy        the limits in gate.yaml
+limits        how a limit is applied to a figure and its noise
+module_limits the limits of modules
 gate          checks a candidate against the limits
 """
 

@@ -32,9 +32,10 @@ from proftrack.compare.results import ModuleChange, ModuleRow, Modules, ModuleWo
 from proftrack.record import Record
 from proftrack.record.modules import PASSES
 
-DEVIATIONS = 4.5
-"""A change has to be this many standard deviations. Some hundred modules are looked at, so that 2 would not do; with
-few modules the deviation itself is uncertain, and it has to be more."""
+DEVIATIONS = 5.0
+"""A change has to be this many standard deviations: some hundred modules are looked at."""
+UNCERTAIN = 8
+"""With n modules, 1 + this / n times as many, since their deviation is uncertain itself."""
 Status = Literal["slower", "faster", "added", "gone", "rebuilt"]
 _NORMAL = 1.4826
 """Half of normally distributed values are within their standard deviation divided by this."""
@@ -90,7 +91,7 @@ class Noise:
         pairs = [(a.us, b.us) for node in top.walk() for a, b in [node.own] if a is not None and b is not None]
         times = np.array([(a, b) for a, b in pairs if a > 0 and b > 0]).reshape(-1, 2)
         self.known = len(times) >= FEWEST
-        self.deviations = DEVIATIONS * (1 + FEWEST / max(len(times), 1))
+        self.deviations = DEVIATIONS * (1 + UNCERTAIN / max(len(times), 1))
         self.common, self.relative, self.absolute_us = 1.0, LEAST_NOISE, 0.0
         self._seen: dict[int, float] = {}
         if self.known:

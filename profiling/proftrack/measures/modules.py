@@ -36,6 +36,8 @@ class _Pieces(NamedTuple):
     """Name of the work on the GPU, or NONE."""
     kind: npt.NDArray[np.int8]
     """Kind of its row."""
+    step: Ints
+    """Index of its step, or NONE."""
 
 
 def modules(
@@ -61,6 +63,7 @@ def modules(
     host = _by_owner(on_host.code, on_host.ns, count)
     calls = np.bincount(owners.code[owners.calls[_in_steps(view, owners.calls, outliers)]], minlength=count)
     largest = _largest(table, pieces)
+    deviations = _deviations(pieces, count, len(view.steps), outliers)
     columns = zip(
         owners.named,
         calls.tolist(),
@@ -68,6 +71,7 @@ def modules(
         _by_owner(pieces.code[communication], pieces.ns[communication], count).tolist(),
         _by_owner(pieces.code[copies], pieces.ns[copies], count).tolist(),
         host.tolist(),
+        deviations,
         strict=True,
     )
     rows = [
@@ -80,9 +84,10 @@ def modules(
             communication_us=communicating,
             copies_us=copying,
             host_us=on_cpu,
+            deviation_us=deviation,
             largest=largest.get(code, []),
         )
-        for code, (named, number, passes, communicating, copying, on_cpu) in enumerate(columns)
+        for code, (named, number, passes, communicating, copying, on_cpu, deviation) in enumerate(columns)
     ]
     return bounded(row for row in rows if row.calls or row.busy_us or row.host_us)
 
@@ -98,7 +103,8 @@ def _on_device(view: View, owners: Owners, owner: Ints, work: TypicalWork) -> _P
     launcher = np.where(by == NONE, NONE, view.forest.rows[by] if len(view.forest.rows) else NONE)
     operator = np.where(launcher == NONE, NONE, table.name[launcher])
     code, part = owners.of_launches(launch), owners.parts_of_launches(launch)
-    return _Pieces(code, part, work.ns, operator.astype(np.int64), table.name[gpu].astype(np.int64), table.kind[gpu])
+    names = (operator.astype(np.int64), table.name[gpu].astype(np.int64))
+    return _Pieces(code, part, work.ns, *names, table.kind[gpu], view.on_device.step[work.at])
 
 
 def _on_host(view: View, owners: Owners, outliers: Collection[int]) -> _Pieces:
@@ -109,7 +115,8 @@ def _on_host(view: View, owners: Owners, outliers: Collection[int]) -> _Pieces:
     nothing = np.full(len(rows), NONE, dtype=np.int64)
     time = forest.self_ns[at].astype(np.float64)
     names = table.name[rows].astype(np.int64)
-    return _Pieces(owners.code[rows], owners.part[rows], time, names, nothing, table.kind[rows])
+    step = view.steps.containing(table.ts[rows]) if len(view.steps) else nothing
+    return _Pieces(owners.code[rows], owners.part[rows], time, names, nothing, table.kind[rows], step)
 
 
 def _in_steps(view: View, rows: Ints, outliers: Collection[int]) -> Bools:
@@ -130,6 +137,17 @@ def _of_kinds(table: EventTable, pieces: _Pieces) -> tuple[Bools, Bools]:
     communication = np.array([kind == "communication" for kind in kinds], dtype=bool)
     copies = np.array([kind == "host-device copy" for kind in kinds], dtype=bool)
     return communication[group], copies[group]
+
+
+def _deviations(pieces: _Pieces, count: int, steps: int, outliers: Collection[int]) -> list[float | None]:
+    """Standard deviation of each owner's time in a typical step; None with fewer than two of them."""
+    typical = np.setdiff1d(np.arange(steps), list(outliers))
+    if len(typical) < 2:
+        return [None] * count
+    within = pieces.step != NONE
+    cell = pieces.code[within].astype(np.int64) * steps + pieces.step[within]
+    times = _by_owner(cell, pieces.ns[within], count * steps).reshape(count, steps)[:, typical]
+    return [float(us) for us in np.round(times.std(axis=1, ddof=1), 9)]
 
 
 def _largest(table: EventTable, pieces: _Pieces) -> dict[int, list[OwnedWork]]:
@@ -209,8 +227,10 @@ def _sum(group: Sequence[Module]) -> Module:
     added = {
         name: sum(getattr(row, name) for row in group)
         for name in Module.__struct_fields__
-        if name == "calls" or name.endswith("_us")
+        if name == "calls" or (name.endswith("_us") and name != "deviation_us")
     }
+    deviations = [row.deviation_us for row in group if row.deviation_us is not None]
+    added["deviation_us"] = float(np.sqrt(np.sum(np.square(deviations)))) if deviations else None
     class_name = next((row.class_name for row in group if row.class_name), "")
     return msgspec.structs.replace(group[0], class_name=class_name, largest=_added(group), **added)
 

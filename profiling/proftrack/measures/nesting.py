@@ -77,8 +77,8 @@ class Forest(NamedTuple):
         np.add.at(self_ns, around[inner], self.self_ns[inner])
         parent = np.where(around == NONE, NONE, position[around])[kept]
         before = np.concatenate([[0], np.cumsum(keep)]).astype(np.int64)
-        columns = (column[kept] for column in (self.start, self.end))
-        return Forest(self.rows[kept], parent, *columns, before[self.last[kept]], self_ns[kept])
+        last = before[self.last[kept]]
+        return Forest(self.rows[kept], parent, self.start[kept], self.end[kept], last, self_ns[kept])
 
     def nearest(self, position: Ints, wanted: Bools) -> Ints:
         """For each position, itself or its nearest ancestor for which `wanted` holds; NONE if there is none."""

@@ -37,7 +37,10 @@ class Owner(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Its path; for the outermost module the class in parentheses, as in the name of its region."""
+        """The path of a module, compiled region or optimizer, empty for others; of the outermost module, whose path is
+        empty, the class in parentheses, as in the name of its region."""
+        if self.kind in ("region", "none"):
+            return ""
         return self.path or (f"({self.class_name})" if self.class_name else "")
 
 

@@ -244,8 +244,8 @@ class Site(Struct, frozen=True, kw_only=True):
     counters: KernelCounters | None = None
     """Of those of its launches that were replayed."""
     modules: list[str] = []
-    """Paths of the modules that own its work (see `record.modules`), the one with most time first; at most ten. Empty
-    if none is known."""
+    """Paths of the modules, compiled regions and optimizers that own its work (see `record.modules`), the one with most
+    time first; at most ten. The outermost module, whose path is empty, is its class in parentheses."""
 
 
 class Region(Struct, frozen=True, kw_only=True):

@@ -106,23 +106,23 @@ def folded(nodes: Sequence[Node], above: str = "") -> list[Group]:
 def blocks(nodes: Sequence[Node]) -> list[Node]:
     """The owners at the depth at which people work, largest first; together they have all time.
 
-    Blocks and modules without modules below them; blocks of over LARGE_BLOCK of all time are divided further. What a
-    module above them does itself is a node without children.
+    Blocks and modules without modules below them; blocks of over LARGE_BLOCK of all time are divided into what is below
+    them. What a divided module does itself, and what one above the blocks does, is a node without children.
     """
     least = LARGE_BLOCK * sum(node.busy_us for node in nodes)
-    out = [found for node in nodes for found in _blocks(node, nodes, least)]
+    out = [found for node in nodes for found in _blocks(node, nodes, least, False)]
     return sorted((node for node in out if node.busy_us), key=lambda node: -node.busy_us)
 
 
-def _blocks(node: Node, siblings: Sequence[Node], least: float) -> Iterator[Node]:
-    small = is_block(node, siblings) and node.busy_us <= least
-    if small or not node.children:
+def _blocks(node: Node, siblings: Sequence[Node], least: float, within: bool) -> Iterator[Node]:
+    within = within or is_block(node, siblings)
+    if not node.children or (within and node.busy_us <= least):
         yield node
         return
     children = list(node.children.values())
     yield Node(node.name, node.path, node.own)
     for child in children:
-        yield from _blocks(child, children, least)
+        yield from _blocks(child, children, least, within)
 
 
 # ---- by name ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from proftrack.measures.view import View
 from proftrack.measures.waits import waiting_calls
 from proftrack.measures.window import busy
 from proftrack.record.figures import Kernel
-from proftrack.trace.categories import is_step
+from proftrack.trace.categories import Kind, is_step
 from proftrack.trace.table import NONE, Ints
 
 _LONGEST = 6

@@ -319,8 +319,8 @@ def modules_chart(record: Record) -> Chart | None:
         return None
     depth = icicle.depth
     return Chart(
-        summary=f"{icicle.what} of a step by pass and module",
-        title=f"{icicle.what} of a step by module, {duration(icicle.tiles[0].us)}",
+        summary=f"{icicle.what}{icicle.per} by pass and module",
+        title=f"{icicle.what}{icicle.per} by module, {duration(icicle.tiles[0].us)}",
         x=Axis(label="share (%)", low=0, high=100, ticks=_PERCENT),
         y=Axis(label="", low=0, high=depth, ticks=[], grid=False),
         marks=[_tile(tile, depth - tile.depth) for tile in icicle.drawn],

@@ -20,19 +20,19 @@ from proftrack.record import Record
 from proftrack.record.modules import PASSES, Node, OwnedWork, Pass
 from proftrack.record.owners import forest, in_order
 from proftrack.report.document import Share
-from proftrack.text import duration, percent, plain
+from proftrack.text import brief, duration, percent, plain
 
 MOST_TILES = 4_000
 """The largest are kept: a model of 2,000 modules that is trained has three times as many."""
 MOST_DRAWN = 400
 _LEAST_DRAWN = 0.001
 """Of the picture that needs no script: narrower tiles are left out."""
-_NAME = 120
+_NAME, _KERNEL = 120, 70
 NO_OWNER = "no owner"
 
 
 class Tile(Struct, frozen=True, kw_only=True):
-    """A rectangle of the icicle. Microseconds per step; start and share are of the whole, 0 to 1."""
+    """A rectangle of the icicle. Microseconds per step, if there are steps; start and share: of the whole, 0 to 1."""
 
     name: str
     part: Pass | None
@@ -66,6 +66,8 @@ class Tiles(Struct, frozen=True):
 
     what: str
     """What the widths are: "GPU time" or "self CPU time"."""
+    per: str
+    """ " per step"; empty if there are no steps."""
     tiles: list[Tile]
     steps: int
     left_out: int
@@ -104,19 +106,24 @@ def tiles(record: Record) -> Tiles | None:
     whole = sum(node.busy_us for node in roots)
     if not whole:
         return None
-    found = [_Found("whole step" if record.per_step else "all", None, None, -1, 0, whole)]
+    found = [_Found("whole step" if record.typical_steps else "all", None, None, -1, 0, whole)]
     for part in PASSES:
         us = sum(node.part_us(part) for node in roots)
         if us:
             found.append(_Found(part, part, None, 0, 1, us))
             _add(found, roots, part, len(found) - 1)
     kept = _largest(found)
-    return Tiles(what(record), _placed(kept, whole, steps), steps, len(found) - len(kept))
+    return Tiles(what(record), per(record), _placed(kept, whole, steps), steps, len(found) - len(kept))
 
 
 def what(record: Record) -> str:
     """What the times in `Record.modules` are."""
     return "GPU time" if record.totals.gpu_events else "self CPU time"
+
+
+def per(record: Record) -> str:
+    """How a time of modules goes on in a sentence."""
+    return " per step" if record.typical_steps else ""
 
 
 class _Found(Struct):
@@ -207,6 +214,7 @@ def data(icicle: Tiles) -> dict[str, Any]:
 
     return {
         "what": icicle.what,
+        "per": icicle.per,
         "parts": PASSES,
         "name": [index(tile.name) for tile in icicle.tiles],
         "part": [PASSES.index(tile.part) if tile.part else -1 for tile in icicle.tiles],
@@ -230,7 +238,7 @@ def _owner(node: Node, steps: int, index: Callable[[str], int]) -> list[Any]:
 
 def _work(work: OwnedWork, steps: int, index: Callable[[str], int]) -> list[Any]:
     part, calls, us = PASSES.index(work.part), _rounded(work.calls / steps), _rounded(work.busy_us / steps)
-    return [index(work.operator), index(work.kernel), part, calls, us]
+    return [index(work.operator), index(brief(work.kernel, _KERNEL)), part, calls, us]
 
 
 def _rounded(value: float) -> float:

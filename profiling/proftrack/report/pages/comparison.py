@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from proftrack.compare.gate import NOISE, Check, Gate
+from proftrack.compare.gate import NOISE, Gate
 from proftrack.compare.headline import named, parts
+from proftrack.compare.limits import Check
+from proftrack.compare.module_limits import PREFIX
 from proftrack.compare.results import (
     CommitRange,
     Comparison,
@@ -304,4 +306,6 @@ def _limit(check: Check) -> tuple[str, ...]:
 
 
 def _value_of(check: Check, value: float | None) -> str:
+    if check.name.startswith(PREFIX):
+        return duration(value)
     return difference(value) if check.name == NOISE and value is not None else figure(check.name, value)

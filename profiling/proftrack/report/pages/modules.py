@@ -21,7 +21,7 @@ from proftrack.report.document import (
     code,
 )
 from proftrack.report.pages.environment import title
-from proftrack.report.tiles import NO_OWNER, about, tiles, what
+from proftrack.report.tiles import NO_OWNER, about, per, tiles, what
 from proftrack.text import brief, counted, duration, listed, number, percent, plain
 
 MOST, FEW = 10, 5
@@ -99,11 +99,11 @@ def _table(record: Record, groups: Sequence[Group], most: int, heading: str = ""
     columns = [
         Column(label="module", kind="code", hint="* stands for a number; what is no module is named as what it is"),
         Column(label="share", hint=f"share of {what(record)}, with all modules below it"),
-        Column(label="per step", hint="the same per step"),
+        Column(label=per(record).strip() or "time", hint=f"the same{per(record)}"),
         *(Column(label=part, hint=_COLUMNS[part]) for part in parts),
         Column(label="itself", hint="without the modules below it"),
         *(Column(label=name, hint="the part of its time, with all below it") for name in more),
-        Column(label="calls", hint="calls of all of them per step"),
+        Column(label="calls", hint=f"calls of all of them{per(record)}"),
         Column(label="class", kind="word"),
     ]
     cells = [
@@ -168,12 +168,12 @@ def block(record: Record, most: int = MOST, *, passes: bool = True) -> list[Bloc
         return graphs(record)
     heading = f"Modules ({_owned(record).rstrip('.')})"
     shown = _table(record, _few(record, most), most)
-    wanted = ("module", "class", "share", "per step", *_COLUMNS)
+    wanted = ("module", "class", "share", "per step", "time", *_COLUMNS)
     at = [i for i, column in enumerate(shown.columns) if column.label in wanted]
     rows_ = [[row[i] for i in at] for row in shown.cells]
     table = Table(heading, [shown.columns[i] for i in at], rows_, most=most, folded=False)
     several = passes and len(icicle.passes) > 1
-    by_pass: list[Block] = [Icicle(f"{icicle.what[0].upper()}{icicle.what[1:]} per step, by pass", icicle)]
+    by_pass: list[Block] = [Icicle(f"{icicle.what[0].upper()}{icicle.what[1:]}{icicle.per}, by pass", icicle)]
     return [*(by_pass if several else []), table, *graphs(record)]
 
 
@@ -247,15 +247,16 @@ def one(record: Record, nodes: Sequence[Node], name: str, rank: int | None = Non
     prefix = "" if rank is None else f"rank {rank}: "
     classes = sorted({about(node) for node in nodes} - {""})
     parts = [(part, duration(group.part_us(part) / steps)) for part in PASSES if group.part_us(part)]
+    on_gpu = ["host"] if record.totals.gpu_events else []
     figures = [("itself", group.own_us)] if any(node.children for node in nodes) else []
-    figures += [(word, _sum(group, f"{word}_us")) for word in ("communication", "copies", "host")]
+    figures += [(word, _sum(group, f"{word}_us")) for word in ("communication", "copies", *on_gpu)]
     calls = sum(node.own.calls for node in group.nodes if node.own is not None) / steps
     chips = [*parts, *((word, duration(us / steps)) for word, us in figures if us)]
     chips += [("calls", number(calls))] if calls else []
     below = folded([child for node in group.nodes for child in node.children.values()])
     shown: list[Block] = [
         Lead(
-            f"{prefix}{plain(name_of(group), _NAME)}: {duration(group.busy_us / steps)} per step, "
+            f"{prefix}{plain(name_of(group), _NAME)}: {duration(group.busy_us / steps)}{per(record)}, "
             f"{percent(share)} of {what(record)}"
         ),
         Chips([*(("", plain(word, _NAME)) for word in classes[:3]), *chips]),
@@ -265,24 +266,25 @@ def one(record: Record, nodes: Sequence[Node], name: str, rank: int | None = Non
         shown.append(_table(record, [_alone(node) for node in ordered], _BELOW, "Each"))
     inside = [inner for top in below for inner in top.walk() if inner.busy_us]
     shown.append(_table(record, inside, _BELOW, "Below it", group.pattern))
-    shown.append(_work(group, steps))
+    shown.append(_work(record, group))
     return Document(title(record), shown)
 
 
-def _work(group: Group, steps: int) -> Table:
-    found, whole = largest(group.nodes), group.busy_us
+def _work(record: Record, group: Group) -> Table:
+    found, whole, steps = largest(group.nodes), group.busy_us, record.steps_of_modules
+    with_kernels = any(each.kernel for each in found.work)
     heads = [
         Column(label="operator", kind="text"),
-        Column(label="GPU work", kind="code"),
+        *([Column(label="GPU work", kind="code")] if with_kernels else []),
         Column(label="pass", kind="word"),
-        Column(label="calls", hint="per step"),
-        Column(label="per step"),
+        Column(label="calls", hint=per(record).strip()),
+        Column(label=per(record).strip() or "time"),
         Column(label="share", hint="of the module's time"),
     ]
     cells = [
         [
             Cell(text=plain(each.operator, _NAME) or "-"),
-            Cell(text=brief(each.kernel, _KERNEL) or "-"),
+            *([Cell(text=brief(each.kernel, _KERNEL) or "-")] if with_kernels else []),
             Cell(text=each.part),
             Cell(text=number(each.calls / steps), value=each.calls / steps),
             _time(each.busy_us / steps),

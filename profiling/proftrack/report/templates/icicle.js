@@ -40,7 +40,7 @@
     const percent = of ? (100 * us) / of : 0;
     return (percent > 0 && percent < 0.05 ? "<0.1" : percent.toFixed(1)) + " %";
   };
-  const calls = (n) => (n === 1 ? "1 call" : Number(n.toPrecision(3)).toLocaleString("en") + " calls") + " per step";
+  const calls = (n) => (n === 1 ? "1 call" : Number(n.toPrecision(3)).toLocaleString("en") + " calls") + data.per;
 
   // The pieces of work of a tile and all below it in its pass, largest first.
   const work = new Map();
@@ -134,7 +134,7 @@
   const figures = (i) => {
     const where = data.owner[i] >= 0 ? `In ${data.parts[data.part[i]]} ` : "";
     const own = data.owner[i] >= 0 ? `, itself ${time(data.own[i])}` : "";
-    return element("p", `${where}${time(data.us[i])} per step, ${share(data.us[i], whole)} of the ${data.what}${own}`);
+    return element("p", `${where}${time(data.us[i])}${data.per}, ${share(data.us[i], whole)} of the ${data.what}${own}`);
   };
   const passes = (i) => {
     const owner = data.owners[data.owner[i]], list = element("ul", undefined, "swatches");
