@@ -133,7 +133,7 @@ def slower_layer(step: Any, device: Any) -> Iterator[str]:
     blocks = [each for each in all_named if is_block(each.path) and list(each.module.parameters(recurse=True))]
     block = blocks[len(blocks) // 2]
     on_gpu = device.type == "cuda"
-    size, dtype = (4096, torch.bfloat16) if on_gpu else (256, torch.float32)
+    size, dtype = (6144, torch.bfloat16) if on_gpu else (256, torch.float32)
     x = torch.randn(size, size, device=device, dtype=dtype)
     y = torch.empty_like(x)
 
@@ -286,7 +286,7 @@ def show(line: Line) -> str:
         f"{line['T_us']:.0f}",
         f"{line['B_us']:.0f}",
         f"{line['owned']:.1%}",
-        f"{line['differs_us']:+.2f}",
+        f"{abs(line['differs_us']):.2f}",
         shares,
         f"{number(plain)} / {number(marked)}",
         f"{number(host[0])} / {number(host[1])}",

@@ -77,7 +77,7 @@ def a_line(**values: Any) -> dict[str, Any]:
 def test_a_line_is_a_row_of_the_table(suite: Any) -> None:
     row = suite.show(a_line())
     assert row == (
-        "| gpt2 | tied | 1100 | 1000 | 95.0% | +0.25 | forward 30%, backward 70% "
+        "| gpt2 | tied | 1100 | 1000 | 95.0% | 0.25 | forward 30%, backward 70% "
         "| 1200 / 1210 | 800 / 860 | 30 | 2.0 | - |"
     )
     assert suite.show(a_line(slowed="h.6", named_first=True)).endswith("| h.6: first |")

@@ -25,8 +25,8 @@ class Case(NamedTuple):
 
 _TINY = {"batch": 2, "length": 16, "vocabulary": 64, "layers": 2, "width": 32, "heads": 4}
 _TINY_DECODER = {**_TINY, "hidden": 64}
-_DECODER = {"batch": 4, "length": 1024, "vocabulary": 32000, "layers": 8, "width": 2048, "hidden": 5632, "heads": 16}
-_GPT2 = {"batch": 8, "length": 1024, "vocabulary": 50257, "layers": 12, "width": 1280, "heads": 20}
+_DECODER = {"batch": 6, "length": 1024, "vocabulary": 32000, "layers": 8, "width": 2048, "hidden": 5632, "heads": 16}
+_GPT2 = {"batch": 4, "length": 1024, "vocabulary": 50257, "layers": 12, "width": 1280, "heads": 20}
 
 CASES = (
     Case(
@@ -40,21 +40,21 @@ CASES = (
     Case(
         "mixtral",
         "language:mixtral_train",
-        {**_DECODER, "layers": 4, "width": 1536, "hidden": 4096, "experts": 8, "per_token": 2},
+        {**_DECODER, "batch": 8, "layers": 6, "width": 1536, "hidden": 4096, "experts": 8, "per_token": 2},
         {**_TINY_DECODER, "experts": 4, "per_token": 2},
         "mixture of experts",
     ),
     Case(
         "bert",
         "language:bert_train",
-        {"batch": 32, "length": 512, "vocabulary": 30522, "layers": 12, "width": 1024, "heads": 16},
+        {"batch": 20, "length": 512, "vocabulary": 30522, "layers": 12, "width": 1024, "heads": 16},
         _TINY,
         "AdamW with two parameter groups",
     ),
     Case(
         "t5",
         "language:t5_train",
-        {"batch": 16, "length": 512, "vocabulary": 32128, "layers": 8, "width": 1024, "heads": 16},
+        {"batch": 8, "length": 512, "vocabulary": 32128, "layers": 8, "width": 1024, "heads": 16},
         _TINY,
         "encoder and decoder",
     ),
