@@ -100,7 +100,7 @@ CASES = (
     Case(
         "qwen2_layers_compiled",
         "language:qwen2_layers_compiled",
-        {**_DECODER, "layers": 6},
+        _DECODER,
         _TINY_DECODER,
         "torch.compile of each layer",
         is_compiled=True,
