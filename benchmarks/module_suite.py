@@ -51,9 +51,7 @@ _COLUMNS = (
     "differs us",
     "by pass",
     "recorded step us, plain / marked",
-    "host us, plain / marked",
     "calls",
-    "a mark us",
     "slowed",
 )
 HEAD = "| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|"
@@ -192,7 +190,6 @@ def measured(case: Case, folder: Path) -> Line:
     total = sum(owner.busy_us for owner in owners)
     busy = marked.times.gpu_busy_per_step_us
     calls = sum(owner.calls for owner in owners if owner.kind == "module") / steps
-    host = {kind: min(host_us(each) for each in found) for kind, found in records.items() if found}
     step = {kind: min(step_us(each) for each in found) for kind, found in records.items() if found}
     return {
         "name": case.name,
@@ -202,9 +199,7 @@ def measured(case: Case, folder: Path) -> Line:
         "differs_us": 0.0 if busy is None else total - busy * steps,
         "passes": {part: sum(owner.part_us(part) for owner in owners) for part in passes()},
         "step_us": step,
-        "host_us": host,
         "calls": calls,
-        "mark_us": (host[_MARKED] - host[_PLAIN]) / calls if calls and _PLAIN in host else None,
         "unowned": pieces(unowned(owners), steps, total),
         "owners": len(owners),
         **named_first(marked, records[_SLOWED], facts.get("slowed")),
@@ -218,13 +213,9 @@ def record_of(path: Path) -> Any:
     return analyze_trace(path).record
 
 
-def host_us(record: Any) -> float:
-    """The host's time for a step. Of the first ones: later ones may wait for room in the GPU's queue."""
-    return min(step.host_us for step in record.typical_steps)
-
-
 def step_us(record: Any) -> float:
-    return record.times.step_time_profiled_us or host_us(record)
+    """A recorded step's time: with a GPU its part of the device window, else the shortest on the host."""
+    return record.times.step_time_profiled_us or min(step.host_us for step in record.typical_steps)
 
 
 def named_first(before: Any, slowed: list[Any], path: str | None) -> dict[str, Any]:
@@ -279,7 +270,6 @@ def show(line: Line) -> str:
     whole = sum(line["passes"].values())
     shares = ", ".join(f"{part} {us / whole:.0%}" for part, us in line["passes"].items() if us > 0.005 * whole)
     plain, marked = (line["step_us"].get(kind) for kind in (_PLAIN, _MARKED))
-    host = [line["host_us"].get(kind) for kind in (_PLAIN, _MARKED)]
     cells = [
         line["name"],
         line["special"],
@@ -289,16 +279,14 @@ def show(line: Line) -> str:
         f"{abs(line['differs_us']):.2f}",
         shares,
         f"{number(plain)} / {number(marked)}",
-        f"{number(host[0])} / {number(host[1])}",
         f"{line['calls']:.0f}",
-        number(line["mark_us"], ".1f"),
         f"{line['slowed']}: {'first' if line['named_first'] else 'not first'}" if "named_first" in line else "-",
     ]
     return f"| {' | '.join(cells)} |"
 
 
-def number(value: float | None, form: str = ".0f") -> str:
-    return "-" if value is None else f"{value:{form}}"
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
 
 
 def is_good(line: Line) -> bool:
