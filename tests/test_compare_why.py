@@ -248,6 +248,19 @@ def test_operators_on_the_host_that_came_and_went() -> None:
     assert {(row.name, row.status) for row in found.host} == {("aten::add", "gone"), ("aten::relu", "added")}
 
 
+def test_calls_of_modules_are_part_of_their_steps() -> None:
+    """Only one of the traces has them: nothing on the host was added, and the step's own time stays what it was."""
+    plain, marked = (TraceBuilder().step(2, at=0, dur=100) for _ in range(2))
+    marked.op("nn.Module: fc (Linear)", at=10, dur=60)
+    for builder in (plain, marked):
+        builder.op("aten::mm", at=20, dur=20)
+    before, after = _analyzed(plain), _analyzed(marked)
+    assert parts_of(before, 100) == parts_of(after, 100)
+    for builder in (plain, marked):
+        builder.work(1, launch=22, at=30, dur=40)
+    assert against(_analyzed(plain), _analyzed(marked)).host == []
+
+
 def test_what_only_an_outlier_calls_is_no_difference_of_its_steps() -> None:
     """Six steps of 100 us; in the candidate the fourth takes 5 ms and waits twelve times: no two waits per step."""
 

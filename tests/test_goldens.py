@@ -541,7 +541,9 @@ def test_columns_of_tables(made: Made) -> None:
     schema = parquet.read_schema(made.folder / "kept" / "events.parquet")
     columns["events.parquet"] = [f"{field.name}: {field.type}" for field in schema]
     trace = proftrack.analyze(made.folder / "mlp_train.json.gz")
-    columns |= {f"analyze().{name}": list(getattr(trace, name)) for name in ("ops", "kernels", "steps", "regions")}
+    columns |= {
+        f"analyze().{name}": list(getattr(trace, name)) for name in ("ops", "kernels", "steps", "regions", "modules")
+    }
     golden(
         "names/columns.txt", "".join(f"{table}\n" + "".join(f"    {c}\n" for c in columns[table]) for table in columns)
     )

@@ -292,6 +292,14 @@ def test_outermost_modules_of_several_models_have_their_classes() -> None:
     assert parts(trace.measures()) == {("module", "Actor"): {"forward": 5}, ("module", "Critic"): {"forward": 4}}
 
 
+def test_a_module_of_another_class_takes_the_place_of_one() -> None:
+    trace = Program()
+    trace.step(1, at=0, dur=300)
+    trace.module("fc", "Linear", at=10, dur=30).runs(5, at=15)
+    trace.module("fc", "LoraLinear", at=60, dur=30).runs(4, at=65)
+    assert parts(trace.measures()) == {("module", "fc"): {"forward": 9}}
+
+
 def test_modules_of_recorded_stacks_are_named_by_how_they_nest() -> None:
     """torch numbers the modules of a class; a call during backward stands alone and says nothing about the place."""
     trace = Program()

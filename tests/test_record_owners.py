@@ -84,6 +84,7 @@ def test_blocks_have_all_time_once_and_large_ones_are_divided() -> None:
         ("mlp", [f"model.layers.{i}.mlp" for i in range(4)]),
         ("model.layers.1.*_layernorm", ["model.layers.1.input_layernorm", "model.layers.1.post_attention_layernorm"]),
         ("LlamaForCausalLM", [""]),
+        ("(LlamaForCausalLM)", [""]),
         ("LlamaMLP", [f"model.layers.{i}.mlp" for i in range(4)]),
         ("AdamW", ["AdamW"]),
         ("no decay", ["AdamW.no decay"]),

@@ -297,6 +297,17 @@ def test_the_chain_that_launched_a_kernel() -> None:
     assert (chain.share, chain.ways) == (0.75, 2)
 
 
+def test_modules_are_regions_in_the_lanes_and_no_part_of_chains() -> None:
+    """Two layers launch the same kernel in the same way."""
+    trace = TraceBuilder().step(1, at=0, dur=100)
+    for number, at in enumerate((0, 40), 1):
+        trace.op(f"nn.Module: layers.{number} (Linear)", at=at + 1, dur=30).op("aten::mm", at=at + 2, dur=10)
+        trace.work(number, launch=at + 3, at=at + 10, dur=20)
+    [chain] = scene_of(trace).chains
+    assert (chain.links, chain.ways) == (["aten::mm", "cudaLaunchKernel"], 1)
+    assert {row[3] for row in rows(lanes_of(trace)) if "nn.Module" in str(row[4])} == {"region"}
+
+
 def test_a_kernel_without_a_launch_has_no_chain() -> None:
     trace = TraceBuilder().step(1, at=0, dur=100).op("aten::mm", at=1, dur=5).kernel(at=20, dur=30)
     [chain] = scene_of(trace).chains

@@ -99,6 +99,38 @@ def test_without_a_gpu_it_is_self_cpu_time() -> None:
     assert "self CPU time per step by pass and module" in page
 
 
+def test_owners_without_modules_are_told_as_such() -> None:
+    """Of a trace without marks or stacks, optimizers and the backward pass are known."""
+    rows = [module("SGD", kind="optimizer", optimizer_us=30), Module(kind="none", backward_us=60.0)]
+    bare = record([*rows, module("zero", kind="region")])
+    table = [" ".join(line) for line in lines_of(terminal.text(run.overview(bare)), "Owners (the trace tells of no")]
+    assert [line.split("  ")[0] for line in table[1:]] == [
+        "no owner 66.7 % 20.0 us 20.0 us -",
+        "SGD 33.3 % 10.0 us - 10.0 us optimizer",
+    ]
+    assert "GPU time by owner: `no owner` 66.7 % and `SGD` 33.3 %." in note(bare)
+    page = html.render(full.report(bare, None))
+    assert "The trace tells of no modules (<code>proftrack run</code>" in page
+    assert "depth of a block" not in page
+
+
+def test_a_module_without_time_can_be_asked_for() -> None:
+    idle = record([module("a", "Net"), module("a.b", "Linear")])
+    assert "a: 0 us per step, 0.0 % of GPU time" in terminal.text(modules.one(idle, matching(idle.modules, "a"), "a"))
+    assert "odules" not in terminal.text(run.overview(idle))
+
+
+def test_a_rank_is_named() -> None:
+    nodes = matching(small().modules, "SGD.group 0")
+    assert "rank 3: SGD.group 0: 11.0 us per step" in terminal.text(modules.one(small(), nodes, "SGD", 3))
+
+
+def test_of_backward_work_is_spoken_where_there_is_some() -> None:
+    sentence = "Backward work belongs to"
+    assert sentence in html.render(full.report(small(), None))
+    assert sentence not in html.render(full.report(record(module_rows.mlp()), None))
+
+
 def test_without_steps_nothing_is_said_per_step() -> None:
     """Then the times are those of the whole recording."""
     whole = msgspec.structs.replace(small(), per_step=[])

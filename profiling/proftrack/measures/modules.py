@@ -89,7 +89,7 @@ def modules(
         )
         for code, (named, number, passes, communicating, copying, on_cpu, deviation) in enumerate(columns)
     ]
-    return bounded(row for row in rows if row.calls or row.busy_us or row.host_us)
+    return merged(row for row in rows if row.calls or row.busy_us or row.host_us)
 
 
 def _by_owner(code: npt.NDArray[np.integer], ns: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.float64]:
@@ -177,7 +177,7 @@ def _largest(table: EventTable, pieces: _Pieces) -> dict[int, list[OwnedWork]]:
 
 
 def merged(parts: Iterable[Module]) -> list[Module]:
-    """The rows of several cycles: those of the same owner added up; at most MOST of them."""
+    """The rows of the same owner, as of several cycles or two classes in one place, added up; at most MOST of them."""
     groups: dict[tuple[str, str], list[Module]] = defaultdict(list)
     for module in parts:
         groups[module.kind, module.path].append(module)

@@ -131,7 +131,7 @@ def _blocks(node: Node, siblings: Sequence[Node], least: float, within: bool) ->
 def matching(modules: Sequence[Module], name: str) -> list[Node]:
     """The owners that a name stands for: a path, the end of one, or a class; the first of these that any has.
 
-    `*` stands for a part of a path, or for some of it: `layers.*.mlp`.
+    `*` stands for a part of a path, or for some of it: `layers.*.mlp`. A class may be in parentheses.
     """
     nodes = [node for node in walk(forest(modules)) if node.own is not None or node.children]
     if not name:
@@ -140,7 +140,7 @@ def matching(modules: Sequence[Module], name: str) -> list[Node]:
     for part in (pattern, rf"(?:.*\.)?{pattern}"):
         if found := [node for node in nodes if re.fullmatch(part, node.path, re.DOTALL)]:
             return found
-    return [node for node in nodes if node.class_name == name]
+    return [node for node in nodes if name in (node.class_name, f"({node.class_name})")]
 
 
 def outermost(nodes: Sequence[Node]) -> list[Node]:

@@ -25,7 +25,7 @@ from proftrack.report.tiles import NO_OWNER, about, per, tiles, what
 from proftrack.text import brief, counted, duration, listed, number, percent, plain
 
 MOST, FEW = 10, 5
-_ROWS = 100
+_ROWS = 40
 _BELOW, _WORK = 40, 15
 _IN_SENTENCE = 4
 _NAME, _CLASS, _KERNEL, _REASON, _REASONS = 90, 30, 60, 200, 2
@@ -52,12 +52,10 @@ def section(record: Record) -> Section | None:
     roots = forest(record.modules)
     at_depth = [_alone(node) for node in blocks(roots)]
     of = "B, the GPU's busy time" if icicle.what == "GPU time" else "the self CPU time"
+    backward = any(module.backward_us for module in record.modules)
+    follows = " Backward work belongs to the module whose forward it follows from." if backward else ""
     lines: list[Block] = [
-        Paragraph(
-            f"All of {of} by owner. {_owned(record)} Backward work belongs to the module whose forward it "
-            "follows from.",
-            "muted",
-        ),
+        Paragraph(f"All of {of} by owner. {_owned(record)}{follows}", "muted"),
         *graphs(record),
         Icicle("", icicle),
         Section("Summed over modules that are alike", [_table(record, _summed(roots), _ROWS)]),
@@ -67,7 +65,13 @@ def section(record: Record) -> Section | None:
 
 
 def _owned(record: Record) -> str:
+    if not _known(record):
+        return "The trace tells of no modules (`proftrack run`, `proftrack.profile()` and with_stack=True record them)."
     return f"{percent(owned_share(record.modules))} of {what(record)} has an owner at the depth of a block or deeper."
+
+
+def _known(record: Record) -> bool:
+    return any(module.kind in ("module", "compiled") for module in record.modules)
 
 
 def _alone(node: Node) -> Group:
@@ -94,7 +98,7 @@ def _table(record: Record, groups: Sequence[Group], most: int, heading: str = ""
     """A row for each group; the columns of passes are those that take time, if there are several."""
     parts = [part for part in _COLUMNS if any(group.part_us(part) for group in groups)]
     parts = parts if len(parts) > 1 else []
-    steps, whole = record.steps_of_modules, sum(module.busy_us for module in record.modules)
+    steps, whole = record.steps_of_modules, sum(module.busy_us for module in record.modules) or 1.0
     more = [name for name in ("communication", "copies") if any(_sum(g, f"{name}_us") for g in groups)]
     columns = [
         Column(label="module", kind="code", hint="* stands for a number; what is no module is named as what it is"),
@@ -166,14 +170,14 @@ def block(record: Record, most: int = MOST, *, passes: bool = True) -> list[Bloc
     icicle = tiles(record)
     if icicle is None:
         return graphs(record)
-    heading = f"Modules ({_owned(record).rstrip('.')})"
+    heading = f"Modules ({_owned(record).rstrip('.')})" if _known(record) else "Owners (the trace tells of no modules)"
     shown = _table(record, _few(record, most), most)
     wanted = ("module", "class", "share", "per step", "time", *_COLUMNS)
     at = [i for i, column in enumerate(shown.columns) if column.label in wanted]
     rows_ = [[row[i] for i in at] for row in shown.cells]
     table = Table(heading, [shown.columns[i] for i in at], rows_, most=most, folded=False)
     several = passes and len(icicle.passes) > 1
-    by_pass: list[Block] = [Icicle(f"{icicle.what[0].upper()}{icicle.what[1:]}{icicle.per}, by pass", icicle)]
+    by_pass: list[Block] = [Icicle(f"{_capital(icicle.what)}{icicle.per}, by pass", icicle)]
     return [*(by_pass if several else []), table, *graphs(record)]
 
 
@@ -192,7 +196,8 @@ def _at_depth(groups: Sequence[Group]) -> Iterator[Group]:
     """Groups of several, single blocks, and those without children; what is above them with its own time only."""
     for group in groups:
         if len(group.nodes) > 1 or group.nodes[0].numbered == "*" or not group.children:
-            yield group
+            if group.busy_us:
+                yield group
             continue
         node = group.nodes[0]
         if node.own_us:
@@ -209,11 +214,14 @@ def lines(record: Record) -> list[Block]:
     groups = sorted(_at_depth(folded(forest(record.modules))), key=lambda group: -group.busy_us)[:_IN_SENTENCE]
     owners = [f"{code(plain(name_of(group), _KERNEL))} {percent(group.busy_us / whole)}" for group in groups]
     passes = [f"{part.label} {percent(part.share / 100)}" for part in icicle.passes]
-    by_pass = f"By pass: {listed(passes)}. " if len(passes) > 1 else ""
-    return [
-        Paragraph(f"{icicle.what[0].upper()}{icicle.what[1:]} by module: {listed(owners)}. {by_pass}"),
-        *graphs(record),
-    ]
+    by_pass = f" By pass: {listed(passes)}." if len(passes) > 1 else ""
+    owner = "module" if _known(record) else "owner"
+    said = f"{_capital(icicle.what)} by {owner}: {listed(owners)}.{by_pass}"
+    return [Paragraph(said), *graphs(record)]
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def graphs(record: Record) -> list[Block]:

@@ -68,11 +68,16 @@
     const left = above ? 0 : x(start[i]), right = above ? width : x(end(i));
     return {i, above, left, right, top: depth[i] * ROW};
   };
-  const inView = () => {
+  // Neighbours too narrow to be drawn separately are collected in `narrow`, as one rectangle without what is below.
+  const inView = (narrow) => {
     const out = chain(data.parent[zoomed]).map(tile), below = [zoomed];
     while (below.length) {
       const place = tile(below.pop());
-      if (place.right - place.left < NARROWEST) continue;
+      if (place.right - place.left < NARROWEST) {
+        const last = narrow.findLast((each) => each.top === place.top);
+        if (last && place.left - last.right < NARROWEST) last.right = place.right; else narrow.push({...place});
+        continue;
+      }
       out.push(place);
       below.push(...children[place.i].slice().reverse());
     }
@@ -80,8 +85,11 @@
   };
   const draw = () => {
     width = Math.max(svg.parentElement.clientWidth, 200);
-    drawn = inView();
-    const out = document.createDocumentFragment();
+    const narrow = [], out = document.createDocumentFragment();
+    drawn = inView(narrow);
+    for (const {i, left, right, top} of narrow) {
+      out.append(make("rect", {class: style(i) + " narrow", x: left, y: top, width: right - left, height: ROW - 1}));
+    }
     for (const {i, above, left, right, top} of drawn) {
       const wide = right - left - Math.min(1, 0.15 * (right - left));
       out.append(make("rect", {class: style(i) + " tile" + (above ? " above" : ""), "data-tile": i, x: left, y: top, width: wide, height: ROW - 1}));
