@@ -50,16 +50,15 @@ def timed(step: Callable[[], Any], device: Device) -> float:
     return (time.perf_counter() - begin) / STEPS
 
 
-def recorded(step: Callable[[], Any], device: Device, trace: Path) -> tuple[float, int]:
-    """Seconds a recorded step, and the compressed trace's bytes."""
+def recorded(step: Callable[[], Any], device: Device, trace: Path | None = None) -> float:
+    """Seconds a recorded step. Writes its compressed trace."""
     from torch.profiler import profile
 
     with profile(activities=device.activities(), record_shapes=True) as profiler:
         seconds = timed(step, device)
-    export(profiler.export_chrome_trace, trace)
-    size = trace.stat().st_size
-    trace.unlink()
-    return seconds, size
+    if trace is not None:
+        export(profiler.export_chrome_trace, trace)
+    return seconds
 
 
 def calls_of(step: Callable[[], Any], device: Device) -> int:
@@ -78,38 +77,39 @@ def calls_of(step: Callable[[], Any], device: Device) -> int:
 def measure(name: str, bench: measurement.ReadyDevice, pairs: int) -> None:
     """Print the figures of one case."""
     case = experiment.load(str(HERE.parent / "experiments" / "llm.yaml"), CASES[name])
-    ratios, added, after, sizes, on, off = [], [], [], [], [], []
+    ratios, added, after, on, off = [], [], [], [], []
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         stack.enter_context(profiling.quiet())
         subject = stack.enter_context(measurement.opened(workload.load(case), case, bench, Silent()))
         step, device = subject.step, bench.device
         calls = calls_of(step, device)
-        for _ in range(5):
-            recorded(step, device, folder / "warm.json.gz")
+        for _ in range(3):
+            recorded(step, device)
         for pair in range(pairs):
-            times: dict[bool, tuple[float, int]] = {}
+            times: dict[bool, float] = {}
             before = statistics.median(timed(step, device) for _ in range(5))
             for with_marks in (bool(pair % 2), not pair % 2):
+                trace = folder / f"{with_marks}.json.gz" if pair == 0 else None
                 if not with_marks:
-                    times[False] = recorded(step, device, folder / "plain.json.gz")
+                    times[False] = recorded(step, device, trace)
                     continue
                 marks = marked(step)
                 begin = time.perf_counter()
                 marks.__enter__()
                 on.append(time.perf_counter() - begin)
-                times[True] = recorded(step, device, folder / "marked.json.gz")
+                times[True] = recorded(step, device, trace)
                 begin = time.perf_counter()
                 marks.__exit__(None, None, None)
                 off.append(time.perf_counter() - begin)
             after.append(statistics.median(timed(step, device) for _ in range(5)) / before)
-            ratios.append(times[True][0] / times[False][0])
-            added.append((times[True][0] - times[False][0]) / calls * 1e6)
-            sizes.append(times[True][1] / times[False][1])
+            ratios.append(times[True] / times[False])
+            added.append((times[True] - times[False]) / calls * 1e6)
+        larger = (folder / "True.json.gz").stat().st_size / (folder / "False.json.gz").stat().st_size
     print(
         f"{name}: {calls} calls a step; recorded step with marks over without {statistics.median(ratios):.3f} "
         f"({statistics.median(added):.1f} us a call, {pairs} pairs); not recorded, after over before "
-        f"{statistics.median(after):.3f}; trace {statistics.median(sizes):.3f} times as large; "
+        f"{statistics.median(after):.3f}; trace {larger:.3f} times as large; "
         f"put on in {statistics.median(on):.2f} s, taken away in {statistics.median(off):.2f} s",
         flush=True,
     )

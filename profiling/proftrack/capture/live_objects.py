@@ -38,6 +38,8 @@ class Reach:
     """What is reached from an object, by id. The objects are kept alive, so that an id stays theirs."""
 
     modules: dict[int, Any] = field(default_factory=dict)
+    direct: set[int] = field(default_factory=set)
+    """Those of the modules that are reached without passing through another."""
     optimizers: dict[int, Any] = field(default_factory=dict)
     variables: dict[int, set[str]] = field(default_factory=dict)
     """The names of variables and attributes that hold them."""
@@ -75,6 +77,7 @@ def reach(start: Any) -> Reach:
         kind = kinds[type(each)]
         if kind in ("module", "optimizer"):
             (found.modules if kind == "module" else found.optimizers)[id(each)] = each
+            found.direct.update([id(each)] if kind == "module" and through_instances else [])
             if name:
                 found.variables.setdefault(id(each), set()).add(name)
         if id(each) in seen or kind == "closed":

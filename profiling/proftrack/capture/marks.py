@@ -173,13 +173,18 @@ class _Marks:
                 compat.remove_hooks(each, self._hooks)
 
     def _hook(self, each: Named) -> None:
-        with contextlib.suppress(Exception):  # some modules forbid hooks: those of torch.jit
-            before = each.module.register_forward_pre_hook(_Before(each, self._opened), prepend=True)
-            self._undo.callback(before.remove)
-            self._hooks.add(before.id)
-            after = each.module.register_forward_hook(_After(each, self._opened), always_call=True)
-            self._undo.callback(after.remove)
-            self._hooks.add(after.id)
+        before, after = _Before(each, self._opened), _After(each, self._opened)
+        handles: list[Any] = []
+        try:
+            handles.append(each.module.register_forward_pre_hook(before, prepend=True))
+            handles.append(each.module.register_forward_hook(after, always_call=True))
+        except Exception:  # some modules forbid hooks: those of torch.jit
+            for handle in handles:
+                handle.remove()
+            return
+        self._hooks.update(handle.id for handle in handles)
+        for handle in handles:
+            self._undo.callback(handle.remove)
 
     def _surround(self, each: Named) -> None:
         """Mark a module whose call is compiled as a whole, by `module.compile()`."""

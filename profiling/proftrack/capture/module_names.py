@@ -47,7 +47,8 @@ class Named(Struct, frozen=True, eq=False):
 def named(modules: Iterable[Any], reached: Reach) -> list[Named]:
     """Names for all modules. Each has one: shared ones the first.
 
-    Those that the step reaches are the model's; if it reaches none, all are.
+    The step's models are those that it reaches, if it reaches any. What only one of them holds, hidden from
+    `named_modules()`, has its class.
     """
     roots = _roots(modules)
     main = _models(roots, reached)
@@ -73,7 +74,7 @@ def _roots(modules: Iterable[Any]) -> list[Any]:
 def _models(roots: list[Any], reached: Reach) -> list[Any]:
     trees = [(root, list(below(root))) for root in roots]
     found = [(root, tree) for root, tree in trees if any(map(compat.has_parameters, tree))]
-    used = [root for root, tree in found if any(id(each) in reached.modules for each in tree)]
+    used = [root for root, tree in found if any(id(each) in reached.direct for each in tree)]
     return used or [root for root, _ in found]
 
 

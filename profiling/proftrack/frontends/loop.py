@@ -340,7 +340,7 @@ def profile(
     schedule        keys of torch.profiler.schedule, in steps: skip_first, wait, warmup, active, repeat. The skip_first
                     and wait steps before the first window are timed without the profiler; if there are fewer than ten,
                     the step time is taken from the trace. Default: 17 steps, then 3 recorded ones
-    profiler        record_shapes, with_stack, profile_memory
+    profiler        record_shapes, with_stack, profile_memory, modules
     timing          throughput, or latency: every timed step is synchronised
     device          auto, cuda or cpu: where the loop runs
     output          a new folder that keeps all results
