@@ -338,11 +338,19 @@ def test_a_record_without_modules(bare: Record, side: str) -> None:
 
 
 def test_one_long_call_in_one_step_is_no_change(bare: Record) -> None:
-    """600 us in one of three steps: 200 us on average, with a deviation of 600 / sqrt(3) = 346 us."""
+    """In one of three steps 600 us more: 200 us on average, but the median step takes what it took."""
     row = Module(path="layers.7.mlp", class_name="MLP", forward_us=STEPS * 300, backward_us=STEPS * 200)
-    once = msgspec.structs.replace(row, deviation_us=346.4)
+    once = msgspec.structs.replace(row, typical_us=300, deviation_us=0)
     assert named(layers_of(bare), layers_of(bare, row)) == ["layers.7.mlp"]
     assert named(layers_of(bare), layers_of(bare, once)) == []
+
+
+def test_steps_that_differ_make_a_module_uncertain(bare: Record) -> None:
+    """300 us a step, then 500 us; with a deviation of 100 us, 58 us after three steps, that is under five of them."""
+    row = Module(path="layers.7.mlp", class_name="MLP", forward_us=STEPS * 300, backward_us=STEPS * 200, typical_us=500)
+    steady, shaky = (msgspec.structs.replace(row, deviation_us=us) for us in (5, 100))
+    assert named(layers_of(bare), layers_of(bare, steady)) == ["layers.7.mlp"]
+    assert named(layers_of(bare), layers_of(bare, shaky)) == []
 
 
 def test_what_is_most_of_a_model_has_to_exceed_the_floor(bare: Record) -> None:

@@ -69,7 +69,7 @@ def compare(
     tried = [*allowed, *(v for v in changed.variants(before, after) if f"params.{v.name}" not in _names(allowed))]
     used = why.counters(before, after)
     busy = _busy(baseline, candidate, noise.get(BUSY), same=same)
-    modules = compare_modules(before, after, (busy or time).floor.fraction)
+    modules = compare_modules(before, after, _reach(busy or time))
     findings = Findings(
         time=time,
         rows=rows,
@@ -191,6 +191,13 @@ def _busy(baseline: Subject, candidate: Subject, known: Floor | None, *, same: b
         steps = [step.self_cuda_time_us or 0.0 for step in subject.record.typical_steps]
         sides.append(Samples(busy, steps, subject.runs(BUSY), mean=True))
     return compare_times(BUSY, sides[0], sides[1], known or floors.assumed_busy_floor(), same_data=same)
+
+
+def _reach(change: TimeChange) -> float:
+    """How far noise alone may take the ratio of a time from 1, as a fraction."""
+    if change.interval is None or change.same_data:
+        return change.floor.fraction
+    return max(change.interval.high / change.ratio, change.ratio / change.interval.low) - 1
 
 
 def _notes(baseline: Subject, candidate: Subject, basis: Basis) -> list[str]:

@@ -6,9 +6,9 @@
     layers.7.mlp    620 us      930 us
     AdamW.group 0   410 us      410 us      optimizers, regions and what nothing owns stand beside the modules
 
-Times are per step. Paths that differ only by what comes before them (`model.layers.7` and `layers.7`) are joined, and
-so are siblings of one class that were given another name. Below a module that is compiled on one side only, nothing is
-known there: its whole subtree becomes one pair.
+Times are those of a typical step. Paths that differ only by what comes before them (`model.layers.7` and `layers.7`)
+are joined, and so are siblings of one class that were given another name. Below a module that is compiled on one side
+only, nothing is known there: its whole subtree becomes one pair.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Piece = tuple[str, str, Pass]
 
 @dataclass(frozen=True)
 class Cost:
-    """What an owner took on one side, without the modules in it. Microseconds per step."""
+    """What an owner took on one side, without the modules in it. Microseconds in a typical step."""
 
     parts: dict[Pass, float]
     variance: float = 0.0
-    """Of the time per step, as the steps differ; 0 if that is unknown."""
+    """As the steps differ; 0 if that is unknown."""
     class_name: str = ""
     pieces: dict[Piece, tuple[float, float]] = field(default_factory=dict)
     """Time and calls of the largest pieces of its work."""
@@ -175,13 +175,16 @@ def _costs(record: Record) -> _Costs:
 
 
 def _cost(module: Module, steps: int) -> Cost:
+    """A row in a typical step; if that is unknown, or not even most steps have the work, in the mean of the steps."""
+    typical = module.typical_us or module.busy_us / steps
+    share = typical / module.busy_us if module.busy_us else 0.0
     pieces: dict[Piece, tuple[float, float]] = {}
     for work in module.largest:
         us, calls = pieces.get(_piece(work), (0.0, 0.0))
-        pieces[_piece(work)] = (us + work.busy_us / steps, calls + work.calls / steps)
+        pieces[_piece(work)] = (us + work.busy_us * share, calls + work.calls / steps)
     full = len(module.largest) >= MOST_PIECES
     return Cost(
-        {part: module.part_us(part) / steps for part in PASSES},
+        {part: module.part_us(part) * share for part in PASSES},
         (module.deviation_us or 0.0) ** 2 / steps,
         module.class_name,
         pieces,

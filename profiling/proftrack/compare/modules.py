@@ -45,8 +45,8 @@ WEAK_DEVIATIONS = 2.0
 """This many are enough for a part of something that certainly changed to share in the change."""
 LEAST_CHANGE = 0.02
 """A module that changed by less of its time is not named."""
-LEAST_PART = 0.001
-"""Nor one whose change is less of all time."""
+LEAST_PART, LEAST_PART_OF_CPU = 0.001, 0.01
+"""Nor one whose change is less of all time; of the host's, where anything may come between, more."""
 FEWEST = 4
 """With fewer modules than this on both sides, their spread says nothing of noise."""
 BROAD, ALL_BROAD = 0.25, 0.5
@@ -76,9 +76,13 @@ def compare_modules(before: Record, after: Record, floor: float) -> Modules:
     if bool(before.times.gpu_busy_per_step_us) != bool(after.times.gpu_busy_per_step_us):
         return Modules(notes=["Modules are not compared: one side has GPU times, the other only the host's."])
     joined = join(before, after)
+    on_gpu = bool(after.times.gpu_busy_per_step_us)
     noise = Noise(joined.top, floor)
-    changes = [_change(node) for node in Search(joined.top, noise).found]
-    changes.sort(key=lambda change: (-abs(change.change_us), change.path))
+    found = sorted(
+        Search(joined.top, noise, LEAST_PART if on_gpu else LEAST_PART_OF_CPU).found,
+        key=lambda node: (-abs(noise.change_us(node)), node.path),
+    )
+    changes = [_change(node) for node in found]
     rows = [_row(node, noise) for node in joined.top.walk() if node is not joined.top]
     return Modules(changes=changes, rows=rows, notes=joined.notes)
 
@@ -129,8 +133,9 @@ class Noise:
 
     def change_us(self, node: Pair) -> float:
         """The change that remains whether or not the common factor is taken off; 0 if the two disagree."""
-        raw = node.after_us - node.before_us
-        rest = node.after_us - node.before_us * self.common if node.on_both else raw
+        before, after = node.before_us, node.after_us
+        raw = after - before
+        rest = after - before * self.common if node.on_both else raw
         return min(raw, rest, key=abs) if raw * rest > 0 else 0.0
 
 
@@ -150,9 +155,9 @@ def _shortest_half(values: np.ndarray, weights: np.ndarray) -> tuple[float, floa
 class Search:
     """Finds the nodes to name."""
 
-    def __init__(self, top: Pair, noise: Noise) -> None:
+    def __init__(self, top: Pair, noise: Noise, least_part: float) -> None:
         self.noise = noise
-        self.whole_us = top.largest_us
+        self.least_us = least_part * top.largest_us
         self._holds: dict[int, bool] = {}
         self._kept: list[Pair] = []  # nodes made here: their ids are keys above
         named = [node for child in top.children for node in self._within(child)]
@@ -183,7 +188,7 @@ class Search:
 
     def _changed(self, node: Pair) -> bool:
         change = abs(self.noise.change_us(node))
-        if change < LEAST_PART * self.whole_us:
+        if change < self.least_us:
             return False
         if not node.on_both:
             return True

@@ -170,7 +170,8 @@ class ModuleChange(Struct, frozen=True, kw_only=True):
     status: Literal["slower", "faster", "added", "gone", "rebuilt"]
     """rebuilt: some modules in it are gone and others came."""
     before_us: float
-    """Per step, with the modules in it unless `itself`; of the GPU, or self CPU time in a run without GPU work."""
+    """In a typical step, with the modules in it unless `itself`; of the GPU, or self CPU time in a run without GPU
+    work."""
     after_us: float
     parts: dict[Pass, float] = {}
     """The change by pass."""
@@ -192,7 +193,7 @@ class ModuleChange(Struct, frozen=True, kw_only=True):
 
 
 class ModuleRow(Struct, frozen=True, kw_only=True):
-    """One path of the joined trees; per step. None on a side that lacks it."""
+    """One path of the joined trees, in a typical step. None on a side that lacks it."""
 
     path: str
     kind: OwnerKind

@@ -63,7 +63,7 @@ def modules(
     host = _by_owner(on_host.code, on_host.ns, count)
     calls = np.bincount(owners.code[owners.calls[_in_steps(view, owners.calls, outliers)]], minlength=count)
     largest = _largest(table, pieces)
-    deviations = _deviations(pieces, count, len(view.steps), outliers)
+    typical = _typical(pieces, count, len(view.steps), outliers, on_host=work is None)
     columns = zip(
         owners.named,
         calls.tolist(),
@@ -71,7 +71,7 @@ def modules(
         _by_owner(pieces.code[communication], pieces.ns[communication], count).tolist(),
         _by_owner(pieces.code[copies], pieces.ns[copies], count).tolist(),
         host.tolist(),
-        deviations,
+        typical,
         strict=True,
     )
     rows = [
@@ -84,10 +84,11 @@ def modules(
             communication_us=communicating,
             copies_us=copying,
             host_us=on_cpu,
+            typical_us=usual,
             deviation_us=deviation,
             largest=largest.get(code, []),
         )
-        for code, (named, number, passes, communicating, copying, on_cpu, deviation) in enumerate(columns)
+        for code, (named, number, passes, communicating, copying, on_cpu, (usual, deviation)) in enumerate(columns)
     ]
     return merged(row for row in rows if row.calls or row.busy_us or row.host_us)
 
@@ -139,15 +140,26 @@ def _of_kinds(table: EventTable, pieces: _Pieces) -> tuple[Bools, Bools]:
     return communication[group], copies[group]
 
 
-def _deviations(pieces: _Pieces, count: int, steps: int, outliers: Collection[int]) -> list[float | None]:
-    """Standard deviation of each owner's time in a typical step; None with fewer than two of them."""
+_NORMAL = 1.4826
+"""Half of normally distributed values are within their standard deviation divided by this."""
+
+
+def _typical(
+    pieces: _Pieces, count: int, steps: int, outliers: Collection[int], *, on_host: bool
+) -> list[tuple[float | None, float | None]]:
+    """Each owner's time in a typical step, and how far the steps are from it."""
     typical = np.setdiff1d(np.arange(steps), list(outliers))
     if len(typical) < 2:
-        return [None] * count
+        return [(None, None)] * count
     within = pieces.step != NONE
     cell = pieces.code[within].astype(np.int64) * steps + pieces.step[within]
     times = _by_owner(cell, pieces.ns[within], count * steps).reshape(count, steps)[:, typical]
-    return [float(us) for us in np.round(times.std(axis=1, ddof=1), 9)]
+    middle, least = np.median(times, axis=1), times.min(axis=1)
+    if on_host:
+        time, deviation = least, middle - least
+    else:
+        time, deviation = middle, _NORMAL * np.median(np.abs(times - middle[:, None]), axis=1)
+    return list(zip(np.round(time, 9).tolist(), np.round(deviation, 9).tolist(), strict=True))
 
 
 def _largest(table: EventTable, pieces: _Pieces) -> dict[int, list[OwnedWork]]:
@@ -176,11 +188,19 @@ def _largest(table: EventTable, pieces: _Pieces) -> dict[int, list[OwnedWork]]:
     return out
 
 
-def merged(parts: Iterable[Module]) -> list[Module]:
-    """The rows of the same owner, as of several cycles or two classes in one place, added up; at most MOST of them."""
+_OF_A_STEP = ("typical_us", "deviation_us")
+"""Figures of one step, not of all."""
+
+
+def merged(parts: Iterable[Module], cycles: int = 1) -> list[Module]:
+    """The rows of the same owner, as of several cycles or two classes in one place, added up; at most MOST of them.
+
+    `cycles`: how many cycles the rows are of. The typical step is that of the cycles' mean.
+    """
     groups: dict[tuple[str, str], list[Module]] = defaultdict(list)
     for module in parts:
-        groups[module.kind, module.path].append(module)
+        typical = module.typical_us if module.typical_us is None else module.typical_us / cycles
+        groups[module.kind, module.path].append(msgspec.structs.replace(module, typical_us=typical))
     return bounded(_sum(group) for group in groups.values())
 
 
@@ -227,9 +247,10 @@ def _sum(group: Sequence[Module]) -> Module:
     added = {
         name: sum(getattr(row, name) for row in group)
         for name in Module.__struct_fields__
-        if name == "calls" or (name.endswith("_us") and name != "deviation_us")
+        if name == "calls" or (name.endswith("_us") and name not in _OF_A_STEP)
     }
-    deviations = [row.deviation_us for row in group if row.deviation_us is not None]
+    medians, deviations = ([us for row in group if (us := getattr(row, name)) is not None] for name in _OF_A_STEP)
+    added["typical_us"] = sum(medians) if medians else None
     added["deviation_us"] = float(np.sqrt(np.sum(np.square(deviations)))) if deviations else None
     class_name = next((row.class_name for row in group if row.class_name), "")
     return msgspec.structs.replace(group[0], class_name=class_name, largest=_added(group), **added)

@@ -70,8 +70,12 @@ class Module(Struct, frozen=True, kw_only=True):
     """The part that is copies between host and device."""
     host_us: float = 0.0
     """Self CPU time of its host rows in all passes, on all threads."""
+    typical_us: float | None = None
+    """Its time in one typical step, on which a single long call has no effect: the median of GPU time; of self CPU time
+    the least, since other programs can only add to it. None if there are fewer than two steps."""
     deviation_us: float | None = None
-    """Standard deviation of its time in one step, over the typical steps; None if there are fewer than two."""
+    """How far from that the steps are: 1.4826 times the median absolute deviation, of normal times their standard
+    deviation; of self CPU time, the median less the least."""
     largest: list[OwnedWork] = []
     """Its largest pieces of GPU work, largest first; see MOST_PIECES."""
 

@@ -148,7 +148,7 @@ def _modules(comparison: Comparison) -> Table:
             Column(label="what changed most", kind="text"),
         ),
         rows,
-        note=f"{time} in the traces, per step, with the modules inside. Named as deep as the change is.",
+        note=f"{time} in a typical step of the traces, with the modules inside. Named as deep as the change is.",
         folded=False,
         below=5,
     )
