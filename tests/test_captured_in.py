@@ -17,6 +17,7 @@ from proftrack.errors import NotFoundError, TraceError, UsageError
 from proftrack.measures import Measures, measure, recorded_captures
 from proftrack.record import Record
 from proftrack.record.ceilings import REPLAYED_GRAPH, Ceilings, StepWork
+from proftrack.trace.categories import CAPTURED, CAPTURED_REPLAY
 from proftrack.trace.reader import read
 from proftrack.verdict.context import Context
 
@@ -144,7 +145,9 @@ def test_a_folder_of_captures(tmp_path: Path) -> None:
 
 
 def test_the_trace_itself_may_hold_the_capture(tmp_path: Path) -> None:
-    main = TraceBuilder().captured(("aten::mm",), at=10).step(0, at=500, dur=90).replay("gemm", at=510, correlation=9)
+    main = TraceBuilder().region(f"{CAPTURED} 1", at=5, dur=90).captured(("aten::mm",), at=10)
+    main.region(f"{CAPTURED_REPLAY} 1", at=400, dur=60).replay("gemm", at=405, correlation=8)
+    main.step(0, at=500, dur=90).replay("gemm", at=510, correlation=9)
     path = main.write(tmp_path / "main.json")
     assert [graph.named for graph in analyze_trace(path, captured_in=[path]).record.graphs] == [True]
 

@@ -8,8 +8,9 @@ known from one of these, the first that there is:
 
 - the capture's own replay, in regions that bear its number (`CAPTURED`, `CAPTURED_REPLAY`);
 - the rows of the launch calls, which name their kernels on ROCm;
-- the same operators with the same shapes, run in the same order just before, not captured: servers warm up like that;
-- the replay that follows the capture directly.
+- the same operators with the same shapes, run in the same order just before, not captured: servers warm up like that.
+
+The replay that follows a capture is no evidence: it may be another graph's.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from proftrack.measures.kernels import kind_of_kernel, limit_of_kind, limit_of_operator
 from proftrack.measures.links import Links, launched_from, link
 from proftrack.measures.nesting import Forest, nest
 from proftrack.trace.categories import (
@@ -113,7 +113,7 @@ class Captures:
     def kernels(self, capture: Capture) -> Sequence | None:
         """What runs when the graph is replayed; None if nothing tells."""
         if capture.begin not in self._kernels:
-            sequences = (known(self, capture) for known in (_of_own_replay, _of_calls, _of_warm_up, _of_next_replay))
+            sequences = (known(self, capture) for known in (_of_own_replay, _of_calls, _of_warm_up))
             self._kernels[capture.begin] = next((found for found in sequences if found is not None), None)
         return self._kernels[capture.begin]
 
@@ -322,26 +322,6 @@ def _last_of(wanted: bytes, codes: bytes, before: int) -> int | None:
     return None
 
 
-def _of_next_replay(captures: Captures, capture: Capture) -> Sequence | None:
-    """By the next launch of a graph, if it is before the next capture and may be this one's.
-
-    Not of a capture in a region: that would have told.
-    """
-    table, links = captures.table, captures.links
-    if _number(captures, capture) is not None:
-        return None
-    launches = links.calls[links.graph_calls & (links.caused > 0)]
-    limit = min((other.begin for other in captures.graphs if other.begin > capture.begin), default=None)
-    after = launches[table.ts[launches] >= capture.end]
-    if not len(after):
-        return None
-    nearest = int(after[np.argmin(table.ts[after])])
-    if limit is not None and table.ts[nearest] >= limit:
-        return None
-    sequence = _checked(captures, capture, nearest)
-    return None if sequence is None or _contradicts(captures, capture, sequence) else sequence
-
-
 def _checked(captures: Captures, capture: Capture, launch: int) -> Sequence | None:
     """The sequence that this launch of a graph ran, if it may be the capture's."""
     table, links = captures.table, captures.links
@@ -349,16 +329,3 @@ def _checked(captures: Captures, capture: Capture, launch: int) -> Sequence | No
     work = links.gpu[work[np.argsort(table.ts[links.gpu[work]], kind="stable")]]
     sequence = sequence_of(table, work)
     return sequence if same_shape(capture.shape, sequence) else None
-
-
-def _contradicts(captures: Captures, capture: Capture, sequence: Sequence) -> bool:
-    """Whether an operator that only moves data would have launched a product: then the replay is another graph's."""
-    table = captures.table
-    owner = captures.owner(capture.calls)
-    operators = np.where(owner == NONE, NONE, table.name[captures.forest.rows[owner]])
-    pairs = {(o, k) for o, k in zip(operators.tolist(), sequence.work.tolist(), strict=True) if o != NONE and k >= 0}
-    return any(
-        limit_of_operator(table.names[operator]) == "bandwidth"
-        and limit_of_kind(kind_of_kernel(table.names[kernel])) == "arithmetic"
-        for operator, kernel in pairs
-    )
