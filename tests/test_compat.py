@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,6 +86,92 @@ def test_whoever_starts_a_profiler_is_told_first() -> None:
 
 def test_every_thread_can_be_recorded_from_2_7_on() -> None:
     assert (compat.every_thread() is not None) == (Version(torch.__version__) >= Version("2.7"))
+
+
+# ---- regions, hooks of modules, and optimizers -----------------------------------------------------------------------
+
+
+def test_a_fast_region_is_an_operator_in_the_trace() -> None:
+    with quiet(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        region = compat.fast_region()("ours: a (B)")
+        with region:
+            torch.add(torch.ones(1), 1)
+    assert "ours: a (B)" in [event.name() for event in compat.recorded_events(profiler)]
+
+
+def test_children_and_parameters_of_a_module_without_running_its_code() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+    net.register_module("none", None)
+    assert compat.children_of(net) == {"0": net[0], "1": net[1]}
+    assert [compat.has_parameters(each) for each in (net, net[0], net[1])] == [False, True, False]
+    assert compat.children_of(torch.nn.Module.__new__(torch.nn.Module)) == {}
+
+
+def test_hooks_are_found_by_their_ids_in_a_copy() -> None:
+    net = torch.nn.Linear(2, 2)
+    handles = [net.register_forward_hook(_no_hook, always_call=True), net.register_forward_pre_hook(_no_hook)]
+    kept = net.register_forward_hook(_no_hook)
+    copied = copy.deepcopy(net)
+    compat.remove_hooks(copied, {handle.id for handle in handles})
+    assert list(copied._forward_hooks) == [kept.id]
+    assert not copied._forward_pre_hooks
+    assert not copied._forward_hooks_always_called
+    assert len(net._forward_hooks) == 2
+
+
+def _no_hook(*_: Any) -> None:
+    pass
+
+
+def test_a_replica_of_data_parallel_says_so() -> None:
+    net = torch.nn.Linear(2, 2)
+    assert not compat.is_replica(net)
+    assert compat.is_replica(net._replicate_for_data_parallel())
+
+
+def test_the_call_that_a_module_compiled_is_replaced_and_restored() -> None:
+    net = torch.nn.Linear(2, 2)
+    assert compat.compiled_call(net) is None
+    net.compile(backend="eager")
+    before = compat.compiled_call(net)
+    assert compat.compiled_from(before) is not None
+    with compat.around_compiled_call(net, lambda call: lambda *args: "ours"):
+        assert net(torch.ones(2)) == "ours"
+    assert compat.compiled_call(net) is before
+
+
+def test_an_optimizer_is_followed_group_by_group() -> None:
+    parameters = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
+    optimizer = torch.optim.SGD([{"params": [each]} for each in parameters], lr=0.1)
+    for each in parameters:
+        each.grad = torch.ones(1)
+    seen: list[Any] = []
+    with compat.before_each_group(optimizer, seen.append, lambda: seen.append("ended")):
+        optimizer.step()
+    assert seen == [*optimizer.param_groups, "ended"]
+    optimizer.step()
+    assert len(seen) == 3
+    assert not compat.works_by_groups(torch.optim.LBFGS(parameters))
+
+
+def test_what_is_compiled_and_what_must_not_be() -> None:
+    function = torch.compile(_no_hook, backend="eager")
+    assert compat.compiled_from(function) is _no_hook
+    assert compat.compiled_from(torch.compiler.disable(_no_hook)) is None
+    assert compat.compiled_from(_no_hook) is None
+    assert compat.may_have_compiled()
+    assert not compat.guards_hooks()
+    assert not compat.is_compiling()()
+    compat.never_compile(_no_hook)
+
+
+def test_graphs_of_the_compiler_are_no_models() -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    assert not compat.is_made_by_compiler(net)
+    assert not compat.is_made_by_compiler(torch.fx.symbolic_trace(net))
+    assert compat.is_made_by_compiler(make_fx(lambda x: x + 1)(torch.ones(2)))
 
 
 # ---- operators -------------------------------------------------------------------------------------------------------

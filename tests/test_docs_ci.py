@@ -22,7 +22,7 @@ from proftrack.store.keys import METRICS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 WORKFLOW = DOCS / "ci" / "github-actions.yml"
-PAGES = [WORKFLOW, DOCS / "ci.md", DOCS / "compare.md"]
+PAGES = [WORKFLOW, DOCS / "ci.md", DOCS / "compare.md", DOCS / "modules.md"]
 
 
 def commands(text: str) -> Iterator[list[str]]:

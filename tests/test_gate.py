@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from proftrack.compare import policy
 from proftrack.errors import UsageError
 from proftrack.record import Record
 from proftrack.record.environment import DeviceFacts
+from proftrack.record.modules import Module
 from proftrack.store.keys import METRICS
 from proftrack.store.runs import Runs
 
@@ -400,6 +402,99 @@ def test_threads_that_are_unknown_or_feed_a_gpu_are_a_caveat(
     assert (code, any(each.startswith(note or "torch's threads") for each in notes)) == (PASS, note is not None)
 
 
+# ---- modules ---------------------------------------------------------------------------------------------------------
+
+
+def of_layers(record: Record, *mlps: float, name: str = "mlp") -> Record:
+    """Layers whose `mlp` takes these times in microseconds, and whose `attn` takes 40 us."""
+    steps = record.window.typical_steps
+    times = {f"layers.{i}.{part}": us for i, mlp in enumerate(mlps) for part, us in ((name, mlp), ("attn", 40))}
+    return msgspec.structs.replace(
+        record, modules=[Module(path=path, forward_us=steps * us) for path, us in times.items()]
+    )
+
+
+def judged(
+    logged: Logged,
+    capsys: pytest.CaptureFixture[str],
+    folder: Path,
+    limits: str,
+    after: list[float],
+    *,
+    name: str = "mlp",
+    noise: str = "2",
+) -> tuple[int, dict[str, Any]]:
+    """The exit code, and the check of a module; before, four layers of 60 us."""
+    logged(of_layers(record_of([MM, ADD], 222, commit=A), 60, 60, 60, 60))
+    candidate = logged(of_layers(record_of([MM, ADD], 222, commit=B, started_s=60), *after, name=name))
+    file = write(folder, f"regime: any\nmodules: {{{limits}}}")
+    code, found = gate(capsys, candidate, "--policy", file, "--noise-floor", noise)
+    (check,) = (each for each in found["checks"] if each["name"].startswith("modules."))
+    return code, check
+
+
+def test_a_module_over_its_limit_fails_by_name(
+    logged: Logged, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """60 -> 90 us: half as much again; the other layers keep the limit."""
+    limits = "layers.*.mlp: {max_increase_pct: 15}"
+    code, check = judged(logged, capsys, tmp_path, limits, [60, 60, 90, 60])
+    assert (code, check["outcome"], check["before"], check["after"]) == (FAIL, "fail", 60, 90)
+    assert check["reason"].startswith("layers.2.mlp: +50.0 % (95 % interval ")
+    assert check["limit"] == "at most +15 %"
+
+
+@pytest.mark.parametrize(
+    ("limits", "after", "noise", "outcome", "said"),
+    [
+        ("layers.*.mlp: {max_increase_pct: 15}", [60, 60, 61, 60], "2", "pass", "the worst of 4 modules, +1.7 %"),
+        ("layers.*.mlp: {max_increase_pct: 5}", [60, 60, 60, 60], "2", "inconclusive", "noise could hide more"),
+        ("layers.2: {max_increase: 20}", [60, 60, 70, 60], "2", "pass", "+10.0 %"),
+        ("layers.2: {max_increase: 20}", [60, 60, 90, 60], "2", "fail", "+30.0 %"),
+        ("'**.mlp': {max: 80}", [60, 60, 90, 60], "2", "fail", "layers.2.mlp: 90 us is above 80 us"),
+        ("layers.*.mpl: {max: 80}", [60] * 4, "2", "inconclusive", "neither run has such"),
+        ("layers.*.mpl: {max: 80, required: false}", [60] * 4, "2", "inconclusive", "did you mean layers.*.mlp?"),
+        ("layers.*.mlp: {max_increase_pct: 15}", [60] * 3, "2", "inconclusive", "layers.3.mlp: the candidate does not"),
+        ("layers.*.mlp: {max_increase_pct: 15}", [60] * 5, "2", "inconclusive", "layers.4.mlp: the baseline does not"),
+        ("layers.*.mlp: {max: 80}", [60] * 5, "2", "pass", ""),
+    ],
+)
+def test_limits_of_modules(
+    limits: str,
+    after: list[float],
+    noise: str,
+    outcome: str,
+    said: str,
+    logged: Logged,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    code, check = judged(logged, capsys, tmp_path, limits, after, noise=noise)
+    assert check["outcome"] == outcome
+    assert said in check["reason"]
+    assert code == {"pass": PASS, "fail": FAIL, "inconclusive": INCONCLUSIVE}[outcome]
+
+
+def test_a_run_without_modules_is_inconclusive(
+    logged: Logged, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    main_run(logged)
+    candidate = logged(of_layers(record_of([MM, ADD], 222, commit=B, started_s=60), 60, 60))
+    file = write(tmp_path, "regime: any\nmodules: {layers.*.mlp: {max: 80, required: false}}")
+    code, found = gate(capsys, candidate, "--policy", file)
+    assert code == INCONCLUSIVE
+    assert "the baseline has none" in found["reason"]
+
+
+def test_a_modules_limit_in_the_page(logged: Logged, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    logged(of_layers(record_of([MM, ADD], 222, commit=A), 60, 60, 60, 60))
+    candidate = logged(of_layers(record_of([MM, ADD], 222, commit=B, started_s=60), 60, 60, 90, 60))
+    file = write(tmp_path, "modules: {layers.*.mlp: {max_increase_pct: 15}}")
+    code, shown = call(capsys, "gate", candidate, "--policy", file, "--noise-floor", "2")
+    assert code == FAIL
+    assert re.search(r"FAIL .*modules\.layers\.\S+\.mlp .*layers\.2\.mlp: \+50\.0 %.*60\.0 us .*90\.0 us", shown)
+
+
 # ---- marked baselines ------------------------------------------------------------------------------------------------
 
 
@@ -539,6 +634,11 @@ def write(folder: Path, text: str) -> str:
         ("metrics: {step_time_us: {max: 1}}\nmin_samples: 1", "must be a whole number, 3 or more"),
         ("metrics: {step_time_us: {max: 1}}\nbranch: 7", "must be a branch's name"),
         ("metrics: !!python/object/apply:os.system [ls]", "not valid YAML"),
+        ("modules: {layers.*.mlp: {max_increase_pct: five}}", "max_increase_pct=five is not allowed"),
+        ("modules: {layers.*.mlp: {required: false}}", "modules.layers.*.mlp sets no limit"),
+        ("modules: {layers.*.mlp: {exact: true}}", "no two times are equal"),
+        ("modules: {layers.*.mlp: 5}", "it must be limits such as"),
+        ("modules: {}", "metrics is missing"),
         ("[1, 2]", "not keys and values"),
         ("metrics: {step_time_us: {max: 1}, step_time_us: {max: 2}}", "given twice"),
     ],
@@ -554,7 +654,7 @@ def test_a_whole_policy(tmp_path: Path) -> None:
     text = (
         "branch: release\nmin_samples: 8\nmin_runs: 3\nnoise_floor_pct: 2.5\nregime: [compute-bound, memory-bound]\n"
         "metrics:\n  step_time_us: {max_increase_pct: 3}\n  peak_memory_bytes: {max: 60e9, required: false}\n"
-        "  launches_per_step: {exact: true}\n"
+        "  launches_per_step: {exact: true}\nmodules: {'**.down_proj': {max: 40}}\n"
     )
     found = policy.load(Path(write(tmp_path, text)), METRICS)
     assert msgspec.to_builtins(found) == {
@@ -569,6 +669,7 @@ def test_a_whole_policy(tmp_path: Path) -> None:
             "peak_memory_bytes": _limit(max=60e9, required=False),
             "launches_per_step": _limit(exact=True),
         },
+        "modules": {"**.down_proj": _limit(max=40.0)},
     }
 
 

@@ -99,7 +99,7 @@ def test_forward_backward_and_optimizer_of_a_model() -> None:
         ("module", "layers.0.act"): {"forward": 3, "backward": 7},
         ("module", "layers.1.lin"): {"forward": 11, "backward": 21},
         ("module", ""): {"forward": 2, "backward": 6},
-        ("none", ""): {"other": 4, "backward": 5},
+        ("none", ""): {"forward": 4, "backward": 5},
         ("optimizer", "AdamW.decay"): {"optimizer": 30},
         ("optimizer", "AdamW.group 1"): {"optimizer": 8},
         ("optimizer", "AdamW"): {"optimizer": 1.5},
@@ -155,7 +155,7 @@ def test_regions_own_what_is_outside_of_modules() -> None:
     trace.node(2, at=500, number=1)
     found = trace.measures()
     assert parts(found) == {
-        ("region", "loss"): {"other": 10, "backward": 2},
+        ("region", "loss"): {"forward": 10, "backward": 2},
         ("module", ""): {"forward": 7},
         ("none", ""): {"other": 3},
         ("region", "sync"): {"other": 9},
@@ -348,7 +348,7 @@ def test_old_traces_have_nodes_without_the_engine_around_them() -> None:
     trace.op("MmBackward", at=100, dur=20, thread=BACKWARD, Sequence_number=1, Fwd_thread_id=1)
     trace.launched(7, at=105, thread=BACKWARD)
     assert parts(trace.measures()) == {
-        ("region", "forward"): {"other": 5, "backward": 7},
+        ("region", "forward"): {"forward": 5, "backward": 7},
         ("optimizer", "SGD"): {"optimizer": 4},
     }
 
@@ -394,6 +394,33 @@ def test_without_gpu_work_times_are_those_of_the_host() -> None:
     ]
     assert sum(row.busy_us for row in found.modules) == found.totals.self_cpu_time_total_us
     assert found.modules[1].largest[0] == OwnedWork(operator="aten::mm", kernel="", part="forward", calls=1, busy_us=30)
+
+
+def test_a_typical_step_is_the_median_of_gpu_time() -> None:
+    """5, 50 and 7 us: the median is 7, and the steps are 2, 43 and 0 us from it."""
+    trace = Program()
+    for number, us in enumerate((5, 50, 7), 1):
+        at = 1000 * number
+        trace.step(number, at=at, dur=900)
+        trace.module("a", "Linear", at=at + 10, dur=30).runs(us, at=at + 15)
+    row = next(row for row in trace.measures().modules if row.path == "a")
+    assert (row.forward_us, row.typical_us, row.deviation_us) == (62, 7, pytest.approx(1.4826 * 2))
+    row = next(row for row in combine([trace.measures(), trace.measures()]).modules if row.path == "a")
+    assert (row.forward_us, row.typical_us) == (124, 7)
+
+
+def test_a_typical_step_is_the_least_of_the_hosts_time() -> None:
+    trace = TraceBuilder()
+    for number, us in enumerate((40, 30, 80), 1):
+        trace.step(number, at=1000 * number, dur=900)
+        trace.op("nn.Module: a (Linear)", at=1000 * number + 10, dur=us)
+    row = next(row for row in trace.measures().modules if row.path == "a")
+    assert (row.forward_us, row.typical_us, row.deviation_us) == (150, 30, None)
+
+
+def test_one_step_is_not_typical() -> None:
+    row = next(row for row in two_layers().measures().modules if row.path == "layers.0.lin")
+    assert (row.typical_us, row.deviation_us) == (None, None)
 
 
 def test_cycles_are_added_up() -> None:

@@ -210,13 +210,15 @@ def weak_storage(tensor: Any) -> Any:
 # ---- regions, hooks of modules, and optimizers -----------------------------------------------------------------------
 
 
-def region(name: str) -> AbstractContextManager[Any]:
-    """A region of this name in the trace, as an operator; it costs a third of `record_function`, if torch has it."""
+def fast_region() -> Callable[[str], AbstractContextManager[Any]]:
+    """Makes a region of this name in the trace, as an operator: `record_function` at a third of its cost.
+
+    It is `record_function` itself if torch has no other (all versions so far have).
+    """
     import torch
 
-    fast = getattr(torch._C._profiler, "_RecordFunctionFast", None) or torch.profiler.record_function
-    made: AbstractContextManager[Any] = fast(name)
-    return made
+    made: Any = getattr(torch._C._profiler, "_RecordFunctionFast", torch.profiler.record_function)
+    return made  # type: ignore[no-any-return]
 
 
 def children_of(module: Any) -> dict[str, Any]:
@@ -261,16 +263,21 @@ def around_compiled_call(module: Any, wrap: Callable[[Callable[..., Any]], Calla
             attributes["_compiled_call_impl"] = before
 
 
+def works_by_groups(optimizer: Any) -> bool:
+    """Whether `before_each_group` has an effect: not for LBFGS, SparseAdam, and many that are not torch's."""
+    return hasattr(type(optimizer), "_init_group")
+
+
 @contextlib.contextmanager
 def before_each_group(optimizer: Any, call: Callable[[Any], None], ended: Callable[[], None]) -> Iterator[None]:
     """Call `call(group)` before an optimizer's step works on one of its parameter groups, `ended` after the step.
 
-    Has no effect if the optimizer has no `_init_group`: LBFGS, SparseAdam, and many that are not torch's.
+    Has no effect if the optimizer has no `_init_group`.
     """
-    init = getattr(optimizer, "_init_group", None)
-    if init is None:
+    if not works_by_groups(optimizer):
         yield
         return
+    init = optimizer._init_group
 
     def after_call(group: Any, *args: Any, **kwargs: Any) -> Any:
         call(group)
@@ -342,16 +349,42 @@ def may_have_compiled() -> bool:
 
 def compiled_from(function: Any) -> Any:
     """What torch.compile made this function, or this module, from; None if it is not compiled."""
-    if getattr(function, "_torchdynamo_disable", False):  # of what must not be compiled, torch keeps the original too
-        return None
-    return getattr(function, "_torchdynamo_orig_callable", None)
+    original = getattr(function, "_torchdynamo_orig_callable", None)
+    # Of what must not be compiled, torch keeps the original, too.
+    return original if not getattr(function, "_torchdynamo_disable", False) else None
 
 
-def is_compiling() -> bool:
-    """Whether torch.compile traces the code that asks; it takes the answer as a constant."""
+def is_made_by_compiler(module: Any) -> bool:
+    """Whether a module is a graph that torch.compile or torch.export traced on its way, and no model of a program."""
+    names = [each.__name__ for each in type(module).__mro__]
+    if "GraphModule" not in names or "_StatefulGraphModule" in names:  # the latter is what torch.export gives
+        return False
+    tracer = module.__dict__.get("_tracer_cls")
+    return "_LazyGraphModule" in names or tracer is None or tracer.__module__.startswith("torch.fx.experimental")
+
+
+def guards_hooks() -> bool:
+    """Whether torch.compile compiles a module again once hooks were added to it; by default it does not."""
+    config: Any = sys.modules.get("torch._dynamo.config")
+    return config is not None and not getattr(config, "skip_nnmodule_hook_guards", False)
+
+
+def never_compile(*functions: Any) -> None:
+    """Keep torch.compile from compiling these if compiled code calls them from outside of its graphs.
+
+    Has no effect if torch has no `skip_code`: they may then count as compiled code.
+    """
+    skip: Any = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
+    for function in functions if skip is not None else ():
+        skip(function.__code__)
+
+
+def is_compiling() -> Callable[[], bool]:
+    """The function that tells whether torch.compile traces the code that asks; it takes the answer for a constant."""
     import torch
 
-    return bool(torch.compiler.is_compiling())
+    asks: Callable[[], bool] = torch.compiler.is_compiling
+    return asks
 
 
 def compiled(step: Callable[[], Any], mode: str) -> Any:

@@ -17,7 +17,8 @@ from proftrack.capture import compat
 
 _OURS = "proftrack"
 _MOST_OBJECTS = 50_000
-"""Objects that `reach` looks at: some ms per 10,000."""
+"""Objects that `reach` looks at, some ms per 10,000. What it misses then is a module with one name less, or hooks in
+compiled code, which ignores them unless it is told otherwise (`compat.guards_hooks`)."""
 _FARTHEST = 12
 """Steps from an object to what it refers to. A trainer that wraps a trainer that has the model needs six."""
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque, types.CellType, types.MappingProxyType)
@@ -38,9 +39,17 @@ class Reach:
     """What is reached from an object, by id. The objects are kept alive, so that an id stays theirs."""
 
     modules: dict[int, Any] = field(default_factory=dict)
+    direct: set[int] = field(default_factory=set)
+    """Those of the modules that are reached without passing through another."""
     optimizers: dict[int, Any] = field(default_factory=dict)
     variables: dict[int, set[str]] = field(default_factory=dict)
     """The names of variables and attributes that hold them."""
+
+    def held_by(self, name: str, each: Any) -> None:
+        """A variable or attribute of this name holds it. Those with an underscore are often second names, as a
+        notebook's for its results are; `self` says nothing."""
+        if name and not name.startswith("_") and name != "self":
+            self.variables.setdefault(id(each), set()).add(name)
 
     def variable(self, each: Any) -> str:
         """The name of the variable that holds an object; empty unless there is exactly one name."""
@@ -49,16 +58,18 @@ class Reach:
 
 
 def program() -> Program:
-    """Everything of the program that a full garbage collection would leave, and maybe more."""
-    found, kinds = Program(), _Kinds()
-    lists = {"module": found.modules, "optimizer": found.optimizers}
-    compiles = compat.may_have_compiled()
-    for each in gc.get_objects():
-        kind = kinds[type(each)]
-        if kind in lists:
+    """What the garbage collector knows of the program; what it has not collected yet is part of it."""
+    everything = gc.get_objects()
+    kinds = _Kinds()
+    wanted = {each: kinds[each] for each in set(map(type, everything)) if kinds[each] in ("module", "optimizer")}
+    if compat.may_have_compiled():
+        wanted[types.FunctionType] = "function"
+    found = Program()
+    lists = {"module": found.modules, "optimizer": found.optimizers, "function": found.compiled}
+    for each in everything:
+        kind = wanted.get(type(each))
+        if kind is not None and (kind != "function" or compat.compiled_from(each) is not None):
             lists[kind].append(each)
-        elif kind == "function" and compiles and compat.compiled_from(each) is not None:
-            found.compiled.append(each)
     return found
 
 
@@ -73,8 +84,8 @@ def reach(start: Any) -> Reach:
         kind = kinds[type(each)]
         if kind in ("module", "optimizer"):
             (found.modules if kind == "module" else found.optimizers)[id(each)] = each
-            if name:
-                found.variables.setdefault(id(each), set()).add(name)
+            found.direct.update([id(each)] if kind == "module" and through_instances else [])
+            found.held_by(name, each)
         if id(each) in seen or kind == "closed":
             continue
         seen[id(each)] = each
@@ -102,7 +113,7 @@ def callers_globals() -> Reach:
     for scope in scopes.values():
         for name, value in list(scope.items()):
             if kinds[type(value)] in ("module", "optimizer"):
-                found.variables.setdefault(id(value), set()).add(name)
+                found.held_by(name, value)
     return found
 
 

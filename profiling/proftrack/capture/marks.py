@@ -22,7 +22,7 @@ from typing import Any
 
 from proftrack.capture import compat, live_objects
 from proftrack.capture.live_objects import Program, Reach
-from proftrack.capture.module_names import Named, below, named
+from proftrack.capture.module_names import Named, below, models, named
 from proftrack.capture.trace_file import region_name
 from proftrack.trace.categories import MODULE, PARAMETER_GROUP
 
@@ -46,16 +46,17 @@ def marked(step: Callable[..., Any] | None = None) -> Iterator[None]:
 
 
 class _Open(threading.local):
-    """The open regions of each thread, outermost first."""
+    """The open regions of each thread, outermost first: whose, of what name."""
 
     def __init__(self) -> None:
-        self.regions: list[tuple[Any, Any]] = []
+        self.regions: list[tuple[Any, str, Any]] = []
+        self.region = compat.fast_region()
 
     def enter(self, owner: Any, name: str) -> None:
         """Open a region."""
-        region = compat.region(name)
+        region = self.region(name)
         region.__enter__()
-        self.regions.append((owner, region))
+        self.regions.append((owner, name, region))
 
     def leave(self, owner: Any) -> None:
         """Close the owner's innermost region, and those inside it that an exception left open."""
@@ -63,67 +64,78 @@ class _Open(threading.local):
         for index in range(len(regions) - 1, -1, -1):
             if regions[index][0] is owner:
                 while len(regions) > index:
-                    regions.pop()[1].__exit__(None, None, None)
+                    regions.pop()[2].__exit__(None, None, None)
                 return
 
     def leave_all(self) -> None:
         """Close all of this thread."""
         while self.regions:
-            self.regions.pop()[1].__exit__(None, None, None)
+            self.regions.pop()[2].__exit__(None, None, None)
 
 
-class _Mark:
-    """How the calls of one module are marked."""
+class _Hook:
+    """Marks the calls of one module, or of a replica of it that DataParallel made for another GPU.
 
-    __slots__ = ("is_wrapped", "module", "name", "opened")
+    Not those that torch.compile traces: it takes `is_compiling` for a constant. Copied or pickled with its module, a
+    hook becomes a function of the standard library that does nothing. Flat, since it runs at each call.
+    """
+
+    __slots__ = ("is_compiling", "is_wrapped", "module", "name", "opened")
 
     def __init__(self, each: Named, opened: _Open) -> None:
         self.name = region_name(f"{MODULE}{each.path}{' ' if each.path else ''}({each.class_name})")
         self.module = weakref.ref(each.module)
         self.is_wrapped = each.is_wrapped
         self.opened = opened
-
-    def is_of(self, module: Any) -> bool:
-        """Whether this is the marked module, or a replica of it that DataParallel made for another GPU."""
-        return module is self.module() or compat.is_replica(module)
-
-    def enter(self) -> None:
-        """The call begins. A call of what a wrapper wraps is the wrapper's call."""
-        regions = self.opened.regions
-        if not (self.is_wrapped and regions and regions[-1][0].name == self.name):
-            self.opened.enter(self, self.name)
-
-    def leave(self) -> None:
-        """The call ends."""
-        self.opened.leave(self)
-
-
-class _Hook:
-    """Copied or pickled with its module, it becomes a function of the standard library that does nothing."""
-
-    __slots__ = ("mark",)
-
-    def __init__(self, mark: _Mark) -> None:
-        self.mark = mark
+        self.is_compiling = compat.is_compiling()
 
     def __reduce__(self) -> Any:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 class _Before(_Hook):
+    """Opens a region, but none for what a wrapper wraps: that call is the wrapper's."""
+
     __slots__ = ()
 
     def __call__(self, module: Any, args: Any) -> None:
-        if not compat.is_compiling() and self.mark.is_of(module):
-            self.mark.enter()
+        if self.is_compiling() or (module is not self.module() and not compat.is_replica(module)):
+            return
+        opened = self.opened
+        regions = opened.regions
+        if not (self.is_wrapped and regions and regions[-1][1] == self.name):
+            region = opened.region(self.name)
+            region.__enter__()
+            regions.append((self.module, self.name, region))
 
 
 class _After(_Hook):
     __slots__ = ()
 
     def __call__(self, module: Any, args: Any, result: Any) -> None:
-        if not compat.is_compiling() and self.mark.is_of(module):
-            self.mark.leave()
+        if self.is_compiling() or (module is not self.module() and not compat.is_replica(module)):
+            return
+        regions = self.opened.regions
+        if regions and regions[-1][0] is self.module:
+            regions.pop()[2].__exit__(None, None, None)
+        else:
+            self.opened.leave(self.module)
+
+
+def _living(reached: Reach) -> Program:
+    living = live_objects.program()
+    if not reached.modules and len(models(living.modules, reached)) > 1:
+        gc.collect()  # a model of earlier steps that waits for it would be one of several
+        living = live_objects.program()
+    known = {id(each) for each in living.modules}
+    living.modules += [each for key, each in reached.modules.items() if key not in known]  # gc.freeze hides them
+    living.modules = [each for each in living.modules if not compat.is_made_by_compiler(each)]
+    return living
+
+
+_CALLED_BY_TORCH: tuple[Callable[..., Any], ...] = (
+    *(_Before.__call__, _After.__call__, _Open.__init__, _Open.enter, _Open.leave, compat.is_replica),
+)
 
 
 class _Marks:
@@ -136,12 +148,13 @@ class _Marks:
 
     def install(self, step: Callable[..., Any] | None) -> None:
         """Mark what is alive."""
-        gc.collect()  # models of earlier runs that wait for it would count as this one's
-        living = live_objects.program()
         reached = live_objects.callers_globals() if step is None else live_objects.reach(step)
-        known = {id(each) for each in living.modules}
-        living.modules += [each for key, each in reached.modules.items() if key not in known]  # gc.freeze hides them
+        living = _living(reached)
         compiled = _Compiled(living)
+        if living.compiled:
+            if compat.guards_hooks():
+                return
+            compat.never_compile(*_CALLED_BY_TORCH)
         for each in named(living.modules, reached):
             if compiled.spares(each.module):
                 self._hook(each)
@@ -160,42 +173,44 @@ class _Marks:
                 compat.remove_hooks(each, self._hooks)
 
     def _hook(self, each: Named) -> None:
-        mark = _Mark(each, self._opened)
-        with contextlib.suppress(Exception):  # some modules forbid hooks: those of torch.jit
-            before = each.module.register_forward_pre_hook(_Before(mark), prepend=True)
-            self._undo.callback(before.remove)
-            self._hooks.add(before.id)
-            after = each.module.register_forward_hook(_After(mark), always_call=True)
-            self._undo.callback(after.remove)
-            self._hooks.add(after.id)
+        before, after = _Before(each, self._opened), _After(each, self._opened)
+        handles: list[Any] = []
+        try:
+            handles.append(each.module.register_forward_pre_hook(before, prepend=True))
+            handles.append(each.module.register_forward_hook(after, always_call=True))
+        except Exception:  # some modules forbid hooks: those of torch.jit
+            for handle in handles:
+                handle.remove()
+            return
+        self._hooks.update(handle.id for handle in handles)
+        for handle in handles:
+            self._undo.callback(handle.remove)
 
     def _surround(self, each: Named) -> None:
         """Mark a module whose call is compiled as a whole, by `module.compile()`."""
-        mark = _Mark(each, self._opened)
+        before, after, module = _Before(each, self._opened), _After(each, self._opened), weakref.ref(each.module)
 
         def around(call: Callable[..., Any]) -> Callable[..., Any]:
             def marked_call(*args: Any, **kwargs: Any) -> Any:
-                if compat.is_compiling():
-                    return call(*args, **kwargs)
-                mark.enter()
+                before(module(), args)
                 try:
                     return call(*args, **kwargs)
                 finally:
-                    mark.leave()
+                    after(module(), args, None)
 
             return marked_call
 
         self._undo.enter_context(compat.around_compiled_call(each.module, around))
 
     def _mark_groups(self, optimizer: Any, label: str) -> None:
-        groups = optimizer.param_groups
-        if not label and len(groups) < 2:
+        if not label and len(optimizer.param_groups) < 2:
             return
         opened = self._opened
 
         def begins(group: Any) -> None:
             opened.leave(begins)
-            number = next((i for i, each in enumerate(groups) if each is group), 0)
+            groups = optimizer.param_groups
+            number = next((i for i, each in enumerate(groups) if each is group), len(groups))
             name = str(group.get("name") or number)
             text = (f"{label}, group {name}" if len(groups) > 1 else label) if label else name
             opened.enter(begins, region_name(f"{PARAMETER_GROUP}{text}"))
@@ -231,7 +246,8 @@ class _Compiled:
 
 def _labels(living: Program, reached: Reach) -> list[tuple[Any, str]]:
     """Optimizers with what tells them from others of the same class; empty if there is no other."""
-    used = [each for each in living.optimizers if id(each) in reached.optimizers] or living.optimizers
+    grouped = [each for each in living.optimizers if compat.works_by_groups(each)]
+    used = [each for each in grouped if id(each) in reached.optimizers] or grouped
     often = Counter(type(each).__name__ for each in used)
     numbers, result = Counter[str](), []
     for each in used:

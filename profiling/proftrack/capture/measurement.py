@@ -456,6 +456,8 @@ def recorded_notes(recorded: list[Recorded], device: Device, experiment: Experim
                 "The GPU was not measured: the profile has neither launches nor GPU work. Either the steps launch "
                 "nothing on the GPU, or this torch has no CUPTI."
             )
+    if reason := next((cycle.unmarked for cycle in recorded if cycle.unmarked), ""):
+        notes.append(f"Calls of modules are not marked in the trace: {reason}.")
     if experiment.schedule.warmup == 0:
         notes.append("schedule.warmup is 0: the first recorded step includes the profiler's own start-up.")
     return notes

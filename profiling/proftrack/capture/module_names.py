@@ -47,26 +47,35 @@ class Named(Struct, frozen=True, eq=False):
 def named(modules: Iterable[Any], reached: Reach) -> list[Named]:
     """Names for all modules. Each has one: shared ones the first.
 
-    Those that the step reaches are the model's; if it reaches none, all are.
+    The step's models are those that it reaches, if it reaches any. What only one of them holds, hidden from
+    `named_modules()`, has its class.
     """
-    living = list(modules)
-    inner = {id(child) for each in living for child in compat.children_of(each).values()}
-    roots = [each for each in living if id(each) not in inner]
-    models = _models(roots, reached)
+    roots = _roots(modules)
+    main = _models(roots, reached)
+    others = [each for each in roots if all(each is not model for model in main)]
     found: list[Named] = []
     known: set[int] = set()
-    others = [each for each in roots if all(each is not model for model in models)]
-    for root, path in [*_prefixed(models, reached), *_numbered(others, reached)]:
+    for root, path in [*_prefixed(main, reached), *_numbered(others, reached)]:
         found += _walk(root, path, known)
     return found
 
 
+def models(modules: Iterable[Any], reached: Reach) -> list[Any]:
+    """The outermost modules that have parameters; a loss has none. If the step reaches some, those alone."""
+    return _models(_roots(modules), reached)
+
+
+def _roots(modules: Iterable[Any]) -> list[Any]:
+    living = list(modules)
+    inner = {id(child) for each in living for child in compat.children_of(each).values()}
+    return [each for each in living if id(each) not in inner]
+
+
 def _models(roots: list[Any], reached: Reach) -> list[Any]:
-    """The outermost modules that have parameters; a loss has none."""
     trees = [(root, list(below(root))) for root in roots]
-    models = [(root, tree) for root, tree in trees if any(map(compat.has_parameters, tree))]
-    used = [root for root, tree in models if any(id(each) in reached.modules for each in tree)]
-    return used or [root for root, _ in models]
+    found = [(root, tree) for root, tree in trees if any(map(compat.has_parameters, tree))]
+    used = [root for root, tree in found if any(id(each) in reached.direct for each in tree)]
+    return used or [root for root, _ in found]
 
 
 def below(module: Any) -> Iterator[Any]:
@@ -80,8 +89,8 @@ def below(module: Any) -> Iterator[Any]:
             waiting += compat.children_of(each).values()
 
 
-def _prefixed(models: list[Any], reached: Reach) -> list[tuple[Any, str]]:
-    return [(models[0], "")] if len(models) == 1 else _numbered(models, reached)
+def _prefixed(roots: list[Any], reached: Reach) -> list[tuple[Any, str]]:
+    return [(roots[0], "")] if len(roots) == 1 else _numbered(roots, reached)
 
 
 def _numbered(roots: list[Any], reached: Reach) -> list[tuple[Any, str]]:

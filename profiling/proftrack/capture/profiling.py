@@ -62,6 +62,8 @@ class Recorded(Struct, frozen=True):
     window: Window
     trace: Path
     counts: Counts
+    unmarked: str = ""
+    """Why its modules are not marked, if that failed."""
 
     def as_cycle(self, steps: int) -> Cycle:
         """The cycle, as part of a result, with so many steps."""
@@ -147,6 +149,7 @@ class Recording:
         self._profiler: Any = None
         self._step = step
         self._marks: contextlib.AbstractContextManager[Any] | None = None
+        self._unmarked = ""
 
     def __enter__(self) -> Recording:
         refuse_running_profiler()
@@ -204,9 +207,13 @@ class Recording:
         """Mark modules from the step before a window to the window's end: finding them would let the GPU idle."""
         if not (self._experiment.profiler.modules and (self.is_recorded or self.starts_next)):
             self._unmark()
-        elif self._marks is None:
-            self._marks = marked(self._step)
-            self._marks.__enter__()
+        elif self._marks is None and not self._unmarked:
+            marks = marked(self._step)
+            try:
+                marks.__enter__()
+                self._marks = marks
+            except Exception as error:  # of code of the program's modules; the steps are recorded without marks
+                self._unmarked = f"{type(error).__name__}: {first_line(error)}"
 
     def _unmark(self) -> None:
         marks, self._marks = self._marks, None
@@ -222,7 +229,7 @@ class Recording:
                 return  # a step raised, or none had finished
             save = without_step(save, self.number)
         target = self._folder / file_name(self._experiment.name, cycle + 1, self._rank)
-        self.recorded.append(Recorded(window, target, export(save, target)))
+        self.recorded.append(Recorded(window, target, export(save, target), self._unmarked))
 
 
 def profile_steps(

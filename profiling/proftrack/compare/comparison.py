@@ -11,6 +11,7 @@ from proftrack.compare import changed, floors, why
 from proftrack.compare.comparable import check, keys_of, threads_of
 from proftrack.compare.headline import Findings, headline
 from proftrack.compare.match import match
+from proftrack.compare.modules import compare_modules
 from proftrack.compare.parts import parts_of
 from proftrack.compare.results import CommitRange, Comparison, Different, Floor, TimeChange
 from proftrack.compare.subjects import Subject
@@ -67,12 +68,15 @@ def compare(
     counts, host = why.counts(before, after), why.host_rows(before, after)
     tried = [*allowed, *(v for v in changed.variants(before, after) if f"params.{v.name}" not in _names(allowed))]
     used = why.counters(before, after)
+    busy = _busy(baseline, candidate, noise.get(BUSY), same=same)
+    modules = compare_modules(before, after, _reach(busy or time))
     findings = Findings(
         time=time,
         rows=rows,
         counts=counts,
         counters=used,
         host=host,
+        modules=modules.changes,
         tried=tried,
         profiled=basis == "profiled",
         same_data=same,
@@ -84,10 +88,13 @@ def compare(
         baseline=baseline.side(),
         candidate=candidate.side(),
         step_time=time,
-        busy=_busy(baseline, candidate, noise.get(BUSY), same=same),
+        busy=busy,
         counts=counts,
         rows=rows,
         counters=used,
+        modules=modules.changes,
+        module_rows=modules.rows,
+        module_notes=modules.notes,
         host=host,
         changed=changed.changed(before, after),
         commits=commits,
@@ -184,6 +191,13 @@ def _busy(baseline: Subject, candidate: Subject, known: Floor | None, *, same: b
         steps = [step.self_cuda_time_us or 0.0 for step in subject.record.typical_steps]
         sides.append(Samples(busy, steps, subject.runs(BUSY), mean=True))
     return compare_times(BUSY, sides[0], sides[1], known or floors.assumed_busy_floor(), same_data=same)
+
+
+def _reach(change: TimeChange) -> float:
+    """How far noise alone may take the ratio of a time from 1, as a fraction."""
+    if change.interval is None or change.same_data:
+        return change.floor.fraction
+    return max(change.interval.high / change.ratio, change.ratio / change.interval.low) - 1
 
 
 def _notes(baseline: Subject, candidate: Subject, basis: Basis) -> list[str]:

@@ -11,18 +11,18 @@ If there are too few samples, or a run is noisy by itself, limits on times are n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from msgspec import Struct
 
 from proftrack.compare import floors
 from proftrack.compare.comparison import BUSY, STEP_TIME, step_samples
-from proftrack.compare.policy import COUNTS, Limit, Policy, describe
+from proftrack.compare.limits import Check, Outcome, check_of, within
+from proftrack.compare.module_limits import module_check
+from proftrack.compare.policy import COUNTS, Limit, Policy
 from proftrack.compare.results import Comparison, Count, Floor, Interval
 from proftrack.compare.subjects import Subject
-from proftrack.text import amount, changes, counted, difference, number
+from proftrack.text import counted, difference
 
-Outcome = Literal["pass", "fail", "inconclusive"]
 EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 3, "inconclusive": 4}
 NOISE = "noise"
 TOO_NOISY = 0.25
@@ -31,19 +31,6 @@ _GROUNDS = ("samples", "runs", NOISE)
 """Checks of the data, not limits of the policy."""
 NOISELESS = ("peak_memory_bytes", "recorded_steps")
 """Metrics that are equal in all runs of the same code."""
-
-
-class Check(Struct, frozen=True, kw_only=True):
-    """One limit."""
-
-    name: str
-    before: float | None = None
-    after: float | None = None
-    limit: str
-    outcome: Outcome
-    counted: bool = True
-    """Whether it counts towards the outcome; a metric that is inconclusive and not required does not."""
-    reason: str = ""
 
 
 class Gate(Struct, frozen=True, kw_only=True):
@@ -91,6 +78,9 @@ def evaluate(
             checks.append(_counted(name, limit, count))
         else:
             checks.append(_metric(name, limit, before.get(name), after.get(name), comparison, unfit, alone=alone))
+    on_gpu = unfit == _UNFIT[NOISE] and comparison.busy is not None  # as for BUSY
+    for path, limit in policy.modules.items():
+        checks.append(module_check(path, limit, comparison, "" if on_gpu else unfit, alone=alone))
     outcome, reason = _outcome(checks)
     return Gate(
         outcome=outcome,
@@ -167,9 +157,10 @@ def _noise(baseline: Subject, candidate: Subject, comparison: Comparison, policy
         limit=f"at most {TOO_NOISY * 100:g} %",
         outcome="inconclusive" if reason else "pass",
         counted=any(
-            _is_timed(name) and name != BUSY and (alone or not _is_absolute(limit))
+            _is_timed(name) and name != BUSY and (alone or not limit.is_absolute)
             for name, limit in policy.metrics.items()
-        ),
+        )
+        or (comparison.busy is None and any(alone or not limit.is_absolute for limit in policy.modules.values())),
         reason=reason,
     )
 
@@ -212,10 +203,10 @@ def _regime(comparison: Comparison, policy: Policy, *, noisy: bool) -> Check:
 
 def _counted(name: str, limit: Limit, count: Count) -> Check:
     """Check a count, which has no noise unless it differs between the steps of one run."""
-    outcome, reason = _within(name, limit, count.before, count.after, None)
+    outcome, reason = within(name, limit, count.before, count.after, None)
     if outcome == "fail" and count.varies:
         outcome, reason = "inconclusive", "it differs between the steps of one run"
-    return _check(name, limit, count.before, count.after, outcome, reason)
+    return check_of(name, limit, count.before, count.after, outcome, reason)
 
 
 def _metric(
@@ -231,38 +222,19 @@ def _metric(
     change = {STEP_TIME: comparison.step_time, BUSY: comparison.busy}.get(name)
     if change is not None:
         before, after = change.before_us, change.after_us
-    if after is None or (before is None and not _is_absolute(limit)):
+    if after is None or (before is None and not limit.is_absolute):
         missing = "the candidate" if after is None else "the baseline"
-        return _check(name, limit, before, after, "inconclusive", f"{missing} has no {name}")
+        return check_of(name, limit, before, after, "inconclusive", f"{missing} has no {name}")
     interval = _interval(name, before, after, comparison)
-    outcome, reason = _within(name, limit, before, after, interval)
+    outcome, reason = within(name, limit, before, after, interval)
     timed = _is_timed(name)
     if name == BUSY and unfit == _UNFIT[NOISE]:
         unfit = ""  # the noise of the step comes from the host; the interval covers the GPU's own
-    if unfit and timed and (alone or not _is_absolute(limit)):
+    if unfit and timed and (alone or not limit.is_absolute):
         outcome, reason = "inconclusive", unfit
     elif timed and change is not None and change.interval is None:
         outcome, reason = "inconclusive", change.reason
-    return _check(name, limit, before, after, outcome, reason)
-
-
-def _check(name: str, limit: Limit, before: float | None, after: float | None, outcome: Outcome, reason: str) -> Check:
-    counted = limit.required or outcome != "inconclusive"
-    return Check(
-        name=name,
-        before=before,
-        after=after,
-        limit=describe(limit, name),
-        outcome=outcome,
-        counted=counted,
-        reason=reason,
-    )
-
-
-def _is_absolute(limit: Limit) -> bool:
-    """Whether a limit does not depend on the baseline."""
-    relative = (limit.max_increase_pct, limit.max_decrease_pct, limit.max_increase, limit.max_decrease)
-    return not limit.exact and all(bound is None for bound in relative)
+    return check_of(name, limit, before, after, outcome, reason)
 
 
 def _interval(name: str, before: float | None, after: float, comparison: Comparison) -> Interval | None:
@@ -276,55 +248,3 @@ def _interval(name: str, before: float | None, after: float, comparison: Compari
         return time.interval
     ratio = after / before
     return Interval(low=ratio * time.interval.low / time.ratio, high=ratio * time.interval.high / time.ratio)
-
-
-def _within(
-    name: str, limit: Limit, before: float | None, after: float, interval: Interval | None
-) -> tuple[Outcome, str]:
-    """The worst outcome among a limit's bounds."""
-    found: list[tuple[Outcome, str]] = []
-    if limit.max is not None:
-        found.append(_bound(after <= limit.max, f"{amount(name, after)} is above {amount(name, limit.max)}"))
-    if limit.min is not None:
-        found.append(_bound(after >= limit.min, f"{amount(name, after)} is below {amount(name, limit.min)}"))
-    if before is not None:
-        if limit.exact:
-            found.append(_bound(after == before, f"{amount(name, before)} -> {amount(name, after)}, must be equal"))
-        for most, is_increase in (
-            (_most(limit.max_increase_pct, limit.max_increase, before), True),
-            (_most(limit.max_decrease_pct, limit.max_decrease, before), False),
-        ):
-            if most is not None:
-                found.append(_relative(before, after, interval, most, increase=is_increase))
-    order: tuple[Outcome, ...] = ("fail", "inconclusive", "pass")
-    return min(found, key=lambda each: order.index(each[0])) if found else ("inconclusive", "no bound applies")
-
-
-def _bound(kept: bool, reason: str) -> tuple[Outcome, str]:
-    return ("pass", "") if kept else ("fail", reason)
-
-
-def _most(percent: float | None, amount: float | None, before: float) -> float | None:
-    """How far the value may move from `before`, in its own unit: the tighter of the two bounds."""
-    bounds = [before * percent / 100] if percent is not None else []
-    bounds += [amount] if amount is not None else []
-    return min(bounds) if bounds else None
-
-
-def _relative(
-    before: float, after: float, interval: Interval | None, most: float, *, increase: bool
-) -> tuple[Outcome, str]:
-    change = after - before if increase else before - after
-    moved = changes(after / before)[0] if before else f"{number(before)} -> {number(after)}"
-    if interval is None:
-        return _bound(change <= most, moved)
-    # How much worse it is as a ratio: at least (low), most likely (ratio), at most (high).
-    low, high = (interval.low, interval.high) if increase else (1 / interval.high, 1 / interval.low)
-    ratio = after / before if increase else before / after
-    allowed = 1 + most / before if increase else before / max(before - most, 1e-12)
-    noise = f"95 % interval {' to '.join(changes(interval.low, interval.high))}"
-    if ratio > allowed:
-        return ("fail", f"{moved} ({noise})") if low > 1 else ("inconclusive", f"{moved}, which may be noise ({noise})")
-    if high <= allowed or high / ratio <= allowed:
-        return "pass", moved
-    return "inconclusive", f"{moved}, but noise could hide more than the limit allows ({noise})"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from proftrack.compare.results import Count, Counted, Different, HostRow, Row, TimeChange
+from proftrack.compare.results import Count, Counted, Different, HostRow, ModuleChange, Row, TimeChange
 from proftrack.compare.why import LAUNCHES, WAITS, reads_back
 from proftrack.text import changes, counted, number, percent, short_name, short_time
 
@@ -28,6 +28,8 @@ _CAUSES = {
 NEGLIGIBLE = 0.01
 """A part below this share of the step time is not a cause."""
 SUBSTANTIAL = 0.1
+LEAST_PASS = 0.1
+"""A pass with less of a module's change is not named."""
 MOVED = 0.1
 """A unit of the GPU whose use changed by less is not named: counters repeat within 0.005, but are divided by B / T."""
 
@@ -49,6 +51,7 @@ class Findings(Struct, frozen=True, kw_only=True):
     counts: Sequence[Count]
     counters: Sequence[Counted]
     host: Sequence[HostRow]
+    modules: Sequence[ModuleChange] = ()
     tried: Sequence[Different]
     """What was changed on purpose: variant parameters and keys allowed by --across."""
     profiled: bool
@@ -92,7 +95,50 @@ def _chosen(findings: Findings) -> list[str]:
         found = [c for c in found if c.certain]
     pushing = [c for c in found if c.us * time.change_us > 0 and abs(c.us) >= least]
     ordered = sorted(pushing, key=lambda c: -abs(c.us)) + [c for c in found if c.certain and c not in pushing]
-    return [c.text for c in ordered[:2]]
+    return [*_module(findings, clear=clear), *(c.text for c in ordered)][:2]
+
+
+def _module(findings: Findings, *, clear: bool) -> list[str]:
+    """Where the change is: the module that changed most in the direction of the step, if that is clear."""
+    pushing = [m for m in findings.modules if not clear or m.change_us * findings.time.change_us > 0]
+    return [where(pushing[0])] if pushing else []
+
+
+def where(module: ModuleChange) -> str:
+    """What became of a module: `layers.7.mlp takes 310 us longer, of it 240 us in backward (aten::addmm)`."""
+    us = short_time(abs(module.change_us))
+    operators = list(dict.fromkeys(work.operator or short_name(work.kernel) for work in module.work))[:2]
+    by = f" ({', '.join(operators)})" if operators else ""
+    if module.status in ("added", "gone"):
+        return f"{named(module)} {_be(module)} {'new' if module.status == 'added' else 'gone'}, {us} a step{by}"
+    longer = "longer" if module.change_us > 0 else "less"
+    takes = f"{'take' if module.members > 1 else 'takes'} {us} {longer}"
+    rebuilt = f"{_be(module)} made of other modules and " if module.status == "rebuilt" else ""
+    shares = [f"{short_time(us)} in {part}" for part, us in parts(module)]
+    of_it = f", of it {' and '.join(shares)}" if shares else ""
+    return f"{named(module)} {rebuilt}{takes}{of_it}{by}"
+
+
+def _be(module: ModuleChange) -> str:
+    return "are" if module.members > 1 else "is"
+
+
+def named(module: ModuleChange) -> str:
+    """The path, or what stands for it."""
+    path = module.path or ("work of no module" if module.kind == "none" else "the outermost module")
+    kind = {"optimizer": "optimizer ", "region": "region ", "compiled": "compiled region "}.get(module.kind, "")
+    many = f" ({module.members} modules)" if module.members > 1 else ""
+    itself = " itself" if module.itself else ""
+    return f"{kind}{path}{many}{itself}"
+
+
+def parts(module: ModuleChange) -> list[tuple[str, float]]:
+    """The passes that make up the change, largest first; empty if it has only one pass that any could mistake."""
+    pushing = [(part, us) for part, us in module.parts.items() if us * module.change_us > 0]
+    known = [(part, abs(us)) for part, us in pushing if abs(us) >= LEAST_PASS * abs(module.change_us)]
+    if [part for part, _ in known] in (["optimizer"], ["other"]) or list(module.parts) == ["forward"]:
+        return []
+    return sorted(known, key=lambda each: -each[1])
 
 
 def _moved(counters: Sequence[Counted]) -> list[str]:

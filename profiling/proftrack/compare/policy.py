@@ -9,6 +9,8 @@ metrics:
   step_time_us: {max_increase_pct: 5}
   peak_memory_bytes: {max_increase_pct: 10, max: 60e9, required: false}
   launches_per_step: {exact: true}
+modules:
+  layers.*.mlp: {max_increase_pct: 15}
 """
 
 from __future__ import annotations
@@ -56,6 +58,12 @@ class Limit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Whether no bound is set."""
         return not self.exact and all(getattr(self, name) is None for name in BOUNDS)
 
+    @property
+    def is_absolute(self) -> bool:
+        """Whether it does not depend on the baseline."""
+        relative = (self.max_increase_pct, self.max_decrease_pct, self.max_increase, self.max_decrease)
+        return not self.exact and all(bound is None for bound in relative)
+
 
 BOUNDS = tuple(field.name for field in structs.fields(Limit) if field.name not in ("exact", "required"))
 
@@ -68,9 +76,16 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(
             min_length=1,
             description="metrics with their limits, such as {step_time_us: {max_increase_pct: 5}}",
-            examples=["{step_time_us: {max_increase_pct: 5}}"],
         ),
-    ]
+    ] = {}
+    modules: Annotated[
+        dict[
+            Annotated[str, Meta(description="a module's path, with * for any part of it, such as layers.*.mlp")],
+            Annotated[Limit, Meta(description="limits such as {max_increase_pct: 10}")],
+        ],
+        Meta(description="modules with their limits, such as {layers.*.mlp: {max_increase_pct: 15}}"),
+    ] = {}
+    """Limits of each module (or optimizer, or region) that a path names: of its time per step, in microseconds."""
     regime: Annotated[
         Literal["same", "any"] | Annotated[list[Regime], Meta(min_length=1)],
         Meta(description="same, any, or a list of regimes"),
@@ -83,10 +98,16 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The file's name."""
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a metric without a limit."""
-        for name, limit in self.metrics.items():
-            if limit.limits_nothing:
-                raise UsageError(f"metrics.{name} sets no limit", f"use one of {', '.join((*BOUNDS, 'exact'))}")
+        """Raises UsageError if nothing is limited, by a limit without a bound, or by one that no time can keep."""
+        if not self.metrics and not self.modules:
+            raise UsageError("metrics is missing", "add `metrics: {step_time_us: {max_increase_pct: 5}}`")
+        for section, limits in (("metrics", self.metrics), ("modules", self.modules)):
+            for name, limit in limits.items():
+                if limit.limits_nothing:
+                    raise UsageError(f"{section}.{name} sets no limit", f"use one of {', '.join((*BOUNDS, 'exact'))}")
+        exact = next((path for path, limit in self.modules.items() if limit.exact), None)
+        if exact is not None:
+            raise UsageError(f"modules.{exact}: exact: no two times are equal", f"use one of {', '.join(BOUNDS)}")
 
 
 DEFAULT = Policy(

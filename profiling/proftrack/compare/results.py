@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Literal, cast
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from proftrack.record.counters import UNIT_NAMES, Unit
+from proftrack.record.modules import OwnerKind, Pass
 
 SCHEMA_VERSION = 1
 
@@ -141,6 +142,87 @@ class Counted(Struct, frozen=True, kw_only=True):
         return None if self.before is None or self.after is None else self.after - self.before
 
 
+class ModuleWork(Struct, frozen=True, kw_only=True):
+    """GPU work of one name that one operator launches in a module, in both runs; per step."""
+
+    operator: str
+    kernel: str
+    part: Pass
+    before_us: float
+    after_us: float
+    calls_before: float
+    calls_after: float
+
+    @property
+    def change_us(self) -> float:
+        """after - before."""
+        return self.after_us - self.before_us
+
+
+class ModuleChange(Struct, frozen=True, kw_only=True):
+    """A module, optimizer or region whose time changed by more than noise, named as deep as the change is."""
+
+    path: str
+    """With `*` for the numbers of siblings that share the change: `layers.*.mlp`. Empty for the outermost module, and
+    for what nothing owns."""
+    kind: OwnerKind
+    class_name: str = field(default="", name="class")
+    status: Literal["slower", "faster", "added", "gone", "rebuilt"]
+    """rebuilt: some modules in it are gone and others came."""
+    before_us: float
+    """In a typical step, with the modules in it unless `itself`; of the GPU, or self CPU time in a run without GPU
+    work."""
+    after_us: float
+    parts: dict[Pass, float] = {}
+    """The change by pass."""
+    itself: bool = False
+    """Whether the figures leave out the modules in it, which changed by themselves or not at all."""
+    members: int = 1
+    """How many modules `path` stands for."""
+    old_path: str = ""
+    """Its path before, if that was another one."""
+    old_class: str = ""
+    """Its class before, if that was another one."""
+    work: list[ModuleWork] = []
+    """The operators and kernels that changed most, largest first."""
+
+    @property
+    def change_us(self) -> float:
+        """after - before."""
+        return self.after_us - self.before_us
+
+
+class ModuleRow(Struct, frozen=True, kw_only=True):
+    """One path of the joined trees, in a typical step. None on a side that lacks it."""
+
+    path: str
+    kind: OwnerKind
+    class_name: str = field(default="", name="class")
+    old_path: str = ""
+    before_us: float | None
+    """With the modules in it."""
+    after_us: float | None
+    own_before_us: float | None
+    """Without the modules in it."""
+    own_after_us: float | None
+    parts_before_us: dict[Pass, float] = {}
+    """By pass, with the modules in it."""
+    parts_after_us: dict[Pass, float] = {}
+    noise_us: float = 0.0
+    """What the difference may be by noise alone, in 95 of 100 pairs of recordings."""
+
+
+class Modules(Struct, frozen=True, kw_only=True):
+    """The modules of both runs, compared."""
+
+    changes: list[ModuleChange] = []
+    """Largest first; empty if none changed by more than noise."""
+    rows: list[ModuleRow] = []
+    """All paths, in the order of the trees. Empty if a run has no modules."""
+    notes: list[str] = []
+    """How they were joined, and why some or all are not compared."""
+
+
 class Different(Struct, frozen=True, kw_only=True):
     """A fact that differs between the two runs."""
 
@@ -208,6 +290,12 @@ class Comparison(Struct, frozen=True, kw_only=True):
     """Contributions: they add up to the change of the step time, GPU rows alone to the change of B."""
     counters: list[Counted] = []
     """Units of the GPU that are used in either run, energy and power; empty if neither run has counters."""
+    modules: list[ModuleChange] = []
+    """Modules, optimizers and regions that changed by more than noise, largest first."""
+    module_rows: list[ModuleRow] = []
+    """All of them, in the order of the tree; empty if a run has none."""
+    module_notes: list[str] = []
+    """How they were joined, and why some or all are not compared."""
     host: list[HostRow]
     """Operators and calls that were added, are gone, or are called more or less often."""
     changed: list[Different]

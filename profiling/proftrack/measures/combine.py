@@ -47,7 +47,7 @@ def combine(parts: list[Measures]) -> Measures:
         ops=_combined_ops(parts),
         kernels=_combined_kernels(parts),
         sites=sites.merged(s for p in parts for s in p.sites),
-        modules=modules.merged(m for p in parts for m in p.modules),
+        modules=modules.merged((m for p in parts for m in p.modules), len(parts)),
         regions=_combined_regions([r for p in parts for r in p.regions]),
         idle=_combined_idle([(p.idle, p.window.typical_steps) for p in parts]),
         split=_added_if_any([p.split for p in parts if p.split is not None]),

@@ -38,6 +38,8 @@ class _Pieces(NamedTuple):
     """Name of the work on the GPU, likewise."""
     kind: npt.NDArray[np.int8]
     """Kind of its row."""
+    step: Ints
+    """Index of its step, or NONE."""
 
 
 def modules(
@@ -63,6 +65,7 @@ def modules(
     called = owners.host.calls[_in_steps(view, owners.host.calls, outliers)]
     calls = np.bincount(owners.host.code[called], minlength=count) + owners.captured_calls(outliers)
     largest = _largest(found, pieces)
+    typical = _typical(pieces, count, len(view.steps), outliers, on_host=work is None)
     columns = zip(
         owners.named,
         calls.tolist(),
@@ -70,6 +73,7 @@ def modules(
         _by_owner(pieces.code[communication], pieces.ns[communication], count).tolist(),
         _by_owner(pieces.code[copies], pieces.ns[copies], count).tolist(),
         host.tolist(),
+        typical,
         strict=True,
     )
     rows = [
@@ -82,9 +86,11 @@ def modules(
             communication_us=communicating,
             copies_us=copying,
             host_us=on_cpu,
+            typical_us=usual,
+            deviation_us=deviation,
             largest=largest.get(code, []),
         )
-        for code, (named, number, passes, communicating, copying, on_cpu) in enumerate(columns)
+        for code, (named, number, passes, communicating, copying, on_cpu, (usual, deviation)) in enumerate(columns)
     ]
     return merged(row for row in rows if row.calls or row.busy_us or row.host_us)
 
@@ -97,7 +103,8 @@ def _by_owner(code: npt.NDArray[np.integer], ns: npt.NDArray[np.float64], count:
 def _on_device(view: View, found: Origins, owners: WorkOwners, work: TypicalWork) -> _Pieces:
     table, gpu = view.table, view.links.gpu[work.at]
     code, part = owners.code[work.at], owners.part[work.at]
-    return _Pieces(code, part, work.ns, found.name[work.at], table.name[gpu].astype(np.int64), table.kind[gpu])
+    names = (found.name[work.at], table.name[gpu].astype(np.int64))
+    return _Pieces(code, part, work.ns, *names, table.kind[gpu], view.on_device.step[work.at])
 
 
 def _on_host(view: View, found: Origins, owners: Owners, outliers: Collection[int]) -> _Pieces:
@@ -107,7 +114,8 @@ def _on_host(view: View, found: Origins, owners: Owners, outliers: Collection[in
     rows = forest.rows[at]
     nothing = np.full(len(rows), NONE, dtype=np.int64)
     time = forest.self_ns[at].astype(np.float64)
-    return _Pieces(owners.code[rows], owners.part[rows], time, found.row_name[at], nothing, table.kind[rows])
+    step = view.steps.containing(table.ts[rows]) if len(view.steps) else nothing
+    return _Pieces(owners.code[rows], owners.part[rows], time, found.row_name[at], nothing, table.kind[rows], step)
 
 
 def _in_steps(view: View, rows: Ints, outliers: Collection[int]) -> Bools:
@@ -128,6 +136,27 @@ def _of_kinds(table: EventTable, pieces: _Pieces) -> tuple[Bools, Bools]:
     communication = np.array([kind == "communication" for kind in kinds], dtype=bool)
     copies = np.array([kind == "host-device copy" for kind in kinds], dtype=bool)
     return communication[group], copies[group]
+
+
+_NORMAL = 1.4826
+"""Half of normally distributed values are within their standard deviation divided by this."""
+
+
+def _typical(
+    pieces: _Pieces, count: int, steps: int, outliers: Collection[int], *, on_host: bool
+) -> list[tuple[float | None, float | None]]:
+    """Each owner's time in a typical step, and how far the steps are from it."""
+    typical = np.setdiff1d(np.arange(steps), list(outliers))
+    if len(typical) < 2:
+        return [(None, None)] * count
+    within = pieces.step != NONE
+    cell = pieces.code[within].astype(np.int64) * steps + pieces.step[within]
+    times = _by_owner(cell, pieces.ns[within], count * steps).reshape(count, steps)[:, typical]
+    if on_host:
+        return [(us, None) for us in times.min(axis=1).tolist()]
+    middle = np.median(times, axis=1)
+    deviation = _NORMAL * np.median(np.abs(times - middle[:, None]), axis=1)
+    return list(zip(np.round(middle, 9).tolist(), np.round(deviation, 9).tolist(), strict=True))
 
 
 def _largest(found: Origins, pieces: _Pieces) -> dict[int, list[OwnedWork]]:
@@ -156,11 +185,19 @@ def _largest(found: Origins, pieces: _Pieces) -> dict[int, list[OwnedWork]]:
     return out
 
 
-def merged(parts: Iterable[Module]) -> list[Module]:
-    """The rows of the same owner, as of several cycles or two classes in one place, added up; at most MOST of them."""
+_OF_A_STEP = ("typical_us", "deviation_us")
+"""Figures of one step, not of all."""
+
+
+def merged(parts: Iterable[Module], cycles: int = 1) -> list[Module]:
+    """The rows of the same owner, as of several cycles or two classes in one place, added up; at most MOST of them.
+
+    `cycles`: how many cycles the rows are of. The typical step is that of the cycles' mean.
+    """
     groups: dict[tuple[str, str], list[Module]] = defaultdict(list)
     for module in parts:
-        groups[module.kind, module.path].append(module)
+        typical = module.typical_us if module.typical_us is None else module.typical_us / cycles
+        groups[module.kind, module.path].append(msgspec.structs.replace(module, typical_us=typical))
     return bounded(_sum(group) for group in groups.values())
 
 
@@ -207,8 +244,11 @@ def _sum(group: Sequence[Module]) -> Module:
     added = {
         name: sum(getattr(row, name) for row in group)
         for name in Module.__struct_fields__
-        if name == "calls" or name.endswith("_us")
+        if name == "calls" or (name.endswith("_us") and name not in _OF_A_STEP)
     }
+    medians, deviations = ([us for row in group if (us := getattr(row, name)) is not None] for name in _OF_A_STEP)
+    added["typical_us"] = sum(medians) if medians else None
+    added["deviation_us"] = float(np.sqrt(np.sum(np.square(deviations)))) if deviations else None
     class_name = next((row.class_name for row in group if row.class_name), "")
     return msgspec.structs.replace(group[0], class_name=class_name, largest=_added(group), **added)
 

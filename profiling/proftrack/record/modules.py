@@ -28,7 +28,8 @@ its parameter groups; a record_function region outside of all these; nothing of 
 
 Pass = Literal["forward", "backward", "recompute", "optimizer", "other"]
 """The part of a training step that work belongs to. `recompute` is a forward that activation checkpointing runs again
-during backward; `other` is what a region or nothing owns outside of backward: copies, losses, metrics."""
+during backward; outside of modules, `forward` is the work of
+operators that the recorded backward passes go back to, and `other` the rest: copies, metrics, all of inference."""
 PASSES: tuple[Pass, ...] = get_args(Pass)
 
 
@@ -70,6 +71,12 @@ class Module(Struct, frozen=True, kw_only=True):
     """The part that is copies between host and device."""
     host_us: float = 0.0
     """Self CPU time of its host rows in all passes, on all threads."""
+    typical_us: float | None = None
+    """Its time in one typical step, on which a single long call has no effect: the median of GPU time; of self CPU time
+    the least, since other programs can only add to it. None if there are fewer than two steps."""
+    deviation_us: float | None = None
+    """How far the steps are from that median: 1.4826 times the median absolute deviation, which of normal times is
+    their standard deviation. None of self CPU time."""
     largest: list[OwnedWork] = []
     """Its largest pieces of GPU work, largest first; see MOST_PIECES."""
 

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from proftrack.compare.gate import NOISE, Check, Gate
-from proftrack.compare.results import CommitRange, Comparison, Count, Counted, Different, Row, Side, TimeChange
+from proftrack.compare.gate import NOISE, Gate
+from proftrack.compare.headline import named, parts
+from proftrack.compare.limits import Check
+from proftrack.compare.module_limits import PREFIX
+from proftrack.compare.results import (
+    CommitRange,
+    Comparison,
+    Count,
+    Counted,
+    Different,
+    ModuleChange,
+    ModuleWork,
+    Row,
+    Side,
+    TimeChange,
+)
 from proftrack.report.document import Block, Column, Document, Items, Lead, Table, Tone
 from proftrack.report.pages.times import legend
-from proftrack.text import brief, changes, counted, difference, duration, figure, moment, number, percent
+from proftrack.text import brief, changes, counted, difference, duration, figure, moment, number, percent, short_time
 
 _TONES: dict[str, Tone] = {"improved": "good", "regressed": "bad", "inconclusive": "unclear", "no difference": "plain"}
 _OUTCOMES: dict[str, Tone] = {"pass": "good", "fail": "bad", "inconclusive": "unclear"}
@@ -27,6 +41,8 @@ def page(comparison: Comparison) -> Document:
         _times(comparison),
         Items("Why", [comparison.step_time.reason]),
         _counts(comparison.counts),
+        _modules(comparison),
+        Items("Modules", _module_notes(comparison)),
         _rows(comparison),
         _counters(comparison.counters),
         _host(comparison),
@@ -105,6 +121,63 @@ def _counts(counts: list[Count]) -> Table:
 def _delta(count: Count) -> str:
     change = count.after - count.before
     return "same" if not change else ("+" if change > 0 else "-") + number(abs(change))
+
+
+def _modules(comparison: Comparison) -> Table:
+    """Modules that changed, as deep as the change is; largest first."""
+    rows = [
+        (
+            named(change),
+            duration(change.before_us) if change.status != "added" else "-",
+            duration(change.after_us) if change.status != "gone" else "-",
+            _signed(change.change_us),
+            ", ".join(f"{part} {short_time(us)}" for part, us in parts(change)),
+            "; ".join([*_identity(change), *map(_module_work, change.work)]),
+        )
+        for change in comparison.modules
+    ]
+    time = "GPU time" if comparison.busy else "Self CPU time"
+    return Table(
+        "Modules that changed",
+        (
+            Column(label="module", kind="code"),
+            Column(label="before"),
+            Column(label="after"),
+            Column(label="change"),
+            Column(label="of it", kind="text"),
+            Column(label="what changed most", kind="text"),
+        ),
+        rows,
+        note=f"{time} in a typical step of the traces, with the modules inside. Named as deep as the change is.",
+        folded=False,
+        below=5,
+    )
+
+
+def _identity(change: ModuleChange) -> list[str]:
+    """What it was before, if it was something else."""
+    facts = [f"class {change.old_class} -> {change.class_name}"] if change.old_class else []
+    facts += [f"was {change.old_path}"] if change.old_path else []
+    return facts + {"added": ["new"], "gone": ["gone"], "rebuilt": ["made of other modules"]}.get(change.status, [])
+
+
+def _module_work(work: ModuleWork) -> str:
+    name = f"{work.operator} ({brief(work.kernel, 40)})" if work.operator and work.kernel else work.operator
+    calls = "" if _near(work.calls_before, work.calls_after) else f", {_numbers(work.calls_before, work.calls_after)}"
+    return f"{name or brief(work.kernel, 60)} {_signed(work.change_us)}{calls}"
+
+
+def _near(a: float, b: float) -> bool:
+    return abs(a - b) < 0.01 * max(a, b)
+
+
+def _numbers(before: float, after: float) -> str:
+    return f"{number(before)} -> {number(after)} calls"
+
+
+def _module_notes(comparison: Comparison) -> list[str]:
+    same = comparison.module_rows and not comparison.modules
+    return [*comparison.module_notes, *(["No module changed by more than noise."] if same else [])]
 
 
 def _rows(comparison: Comparison) -> Table:
@@ -233,4 +306,6 @@ def _limit(check: Check) -> tuple[str, ...]:
 
 
 def _value_of(check: Check, value: float | None) -> str:
+    if check.name.startswith(PREFIX):
+        return duration(value)
     return difference(value) if check.name == NOISE and value is not None else figure(check.name, value)
