@@ -452,9 +452,12 @@ def test_a_graph_is_a_chain_if_each_node_follows_one_other(
 ) -> None:
     made: list[bool] = []
 
-    class Graph:
-        def __new__(cls, keep_graph: bool = False) -> Graph:
+    class InCpp:
+        def __init__(self, keep_graph: bool = False) -> None:
             made.append(keep_graph)
+
+    class Graph(InCpp):
+        def __new__(cls, keep_graph: bool = False) -> Graph:
             return super().__new__(cls)
 
         def raw_cuda_graph(self) -> int:
@@ -469,6 +472,10 @@ def test_a_graph_is_a_chain_if_each_node_follows_one_other(
         assert is_chain(Graph()) is expected
     Graph()
     assert made == [True, True, False]  # kept, instantiated as torch does without keeping it; and as before
+    assert "__init__" not in vars(Graph)
+    with compat.kept_graphs():
+        Graph(keep_graph=True)
+    assert made[-1] is True
 
 
 def test_what_kept_nothing_is_not_known_to_be_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -484,15 +484,20 @@ def kept_graphs() -> Iterator[Callable[[Any], bool]]:
     if not hasattr(graph, "raw_cuda_graph"):
         yield lambda _: False
         return
-    make, is_own = graph.__new__, "__new__" in vars(graph)
-    graph.__new__ = staticmethod(lambda cls, keep_graph=True: make(cls, True))
+    # Its __new__ takes the option, too, but what is in C++ reads it here.
+    init, is_own = graph.__init__, "__init__" in vars(graph)
+
+    def keeping(each: Any, keep_graph: bool = True) -> None:
+        init(each, True)
+
+    graph.__init__ = keeping
     try:
         yield _is_chain
     finally:
         if is_own:
-            graph.__new__ = staticmethod(make)
+            graph.__init__ = init
         else:
-            del graph.__new__
+            del graph.__init__
 
 
 def _is_chain(graph: Any) -> bool:
