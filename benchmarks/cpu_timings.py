@@ -269,6 +269,7 @@ def _case(case: str, threads: int, ceilings: Path) -> bytes:
     from proftrack import experiment
     from proftrack.capture import capture, measurement
     from proftrack.measures import combine, measure
+    from proftrack.measures.origins import origins
     from proftrack.measures.view import view
     from proftrack.measures.work import cpu_calls, operator_costs
     from proftrack.record.ceilings import Ceilings
@@ -287,7 +288,7 @@ def _case(case: str, threads: int, ceilings: Path) -> bytes:
         tables = [read(cycle.trace).table for cycle in captured.cycles]
         measures = combine([measure(table) for table in tables])
         seen = view(tables[0])
-        trace = cpu_calls(tables[0], seen.forest, operator_costs(tables[0], seen.forest))
+        trace = cpu_calls(tables[0], seen.forest, operator_costs(origins(seen, [])))
     timing = captured.timing
     assert timing is not None
     kept = {

@@ -237,6 +237,8 @@ def main() -> None:
                 (options.keep / f"{number:03}-{what}.json").write_bytes(msgspec.json.encode(found))
             return found
 
+        for name in options.model:  # the first of its kind in a process differs from all others
+            recorded(name, Path(below) / "first.json.gz", options.device)
         for _ in range(options.repeats):
             for name in options.model:
                 if time.monotonic() - begin > options.seconds:

@@ -7,6 +7,7 @@ import copy
 import functools
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -364,6 +365,130 @@ def test_whoever_captures_or_replays_a_graph_is_seen(monkeypatch: pytest.MonkeyP
         graph.replay()
     graph.replay()
     assert calls == ["begin", "begun", "ending", "end", "seen", "replay", "replay"]
+
+
+def test_a_whole_capture_and_a_whole_replay_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the keywords that torch passes; what fails has a beginning only."""
+    calls: list[str] = []
+
+    class Graph:
+        def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+            calls.append(f"begin {capture_error_mode}")
+
+        def capture_end(self) -> None:
+            calls.append("end")
+
+        def replay(self) -> None:
+            raise RuntimeError("an illegal memory access")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    methods = Graph.capture_begin, Graph.capture_end, Graph.replay
+    graph = Graph()
+
+    def told(what: str) -> Any:
+        return lambda each: calls.append(what if each is graph else "another graph")
+
+    told_of = {name: told(name) for name in ("begins", "ended", "replays", "replayed")}
+    with compat.around_each_graph(**told_of):
+        graph.capture_begin(capture_error_mode="thread_local")
+        graph.capture_end()
+        with pytest.raises(RuntimeError):
+            graph.replay()
+    assert calls == ["begins", "begin thread_local", "end", "ended", "replays"]
+    assert methods == (Graph.capture_begin, Graph.capture_end, Graph.replay)
+
+
+CHAIN = [(1, 2), (2, 3), (3, 4)]
+FORK = [(1, 2), (1, 3), (3, 4)]
+JOIN = [(1, 3), (2, 3), (3, 4)]
+
+
+class FakeDriver:
+    """Of NVIDIA's driver, what tells a graph's nodes and edges."""
+
+    def __init__(self, nodes: int, edges: list[tuple[int, int]], code: int = 0) -> None:
+        self.nodes, self.edges, self.code = nodes, edges, code
+
+    def cuGraphGetNodes(self, _graph: Any, _nodes: Any, count: Any) -> int:
+        count._obj.value = self.nodes
+        return self.code
+
+    def cuGraphGetEdges(self, _graph: Any, befores: Any, afters: Any, count: Any) -> int:
+        count._obj.value = len(self.edges)
+        for i, (before, after) in enumerate(self.edges if befores is not None else []):
+            befores[i], afters[i] = before, after
+        return self.code
+
+
+class FakeNewDriver(FakeDriver):
+    """One that has data of edges."""
+
+    def cuGraphGetEdges_v2(self, graph: Any, befores: Any, afters: Any, data: Any, count: Any) -> int:
+        assert data is None or len(bytes(data)) == 8 * len(self.edges)
+        return super().cuGraphGetEdges(graph, befores, afters, count)
+
+    def cuGraphGetEdges(self, *_: Any) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("driver", "expected"),
+    [
+        (FakeDriver(4, CHAIN), True),
+        (FakeNewDriver(4, CHAIN), True),
+        (FakeNewDriver(4, [*CHAIN[1:], CHAIN[0]]), True),
+        (FakeNewDriver(1, []), True),
+        (FakeNewDriver(4, FORK), False),
+        (FakeNewDriver(4, JOIN), False),
+        (FakeNewDriver(5, CHAIN), False),  # a node beside the chain
+        (FakeNewDriver(2, []), False),
+        (FakeNewDriver(0, []), False),
+        (FakeDriver(4, CHAIN, code=1), False),
+        (SimpleNamespace(), False),
+    ],
+)
+def test_a_graph_is_a_chain_if_each_node_follows_one_other(
+    monkeypatch: pytest.MonkeyPatch, driver: Any, expected: bool
+) -> None:
+    made: list[bool] = []
+
+    class Graph:
+        def __new__(cls, keep_graph: bool = False) -> Graph:
+            made.append(keep_graph)
+            return super().__new__(cls)
+
+        def raw_cuda_graph(self) -> int:
+            return 7
+
+        def instantiate(self) -> None:
+            made.append(True)
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(compat, "_driver", lambda: driver)
+    with compat.kept_graphs() as is_chain:
+        assert is_chain(Graph()) is expected
+    Graph()
+    assert made == [True, True, False]  # kept, instantiated as torch does without keeping it; and as before
+
+
+def test_what_kept_nothing_is_not_known_to_be_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    class MadeBefore:
+        def raw_cuda_graph(self) -> int:
+            raise RuntimeError(
+                "You cannot access the raw cudaGraph_t instance unless CUDAGraph was initialized with ..."
+            )
+
+        instantiate = raw_cuda_graph
+
+    class Old:
+        pass
+
+    for kind in (MadeBefore, Old):
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", kind)
+        graph = kind()
+        with compat.kept_graphs() as is_chain:
+            assert not is_chain(graph)
+        assert isinstance(kind(), kind)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

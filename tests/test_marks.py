@@ -251,6 +251,15 @@ def test_odd_characters_survive_the_trace() -> None:
     assert modules_of(lambda: net(X)).names == ["(Sequential)", "a_b_c__ (Linear)"]
 
 
+def test_objects_that_the_garbage_collector_was_told_to_leave_are_found_by_the_step() -> None:
+    net = Net()
+    gc.freeze()
+    try:
+        assert modules_of(lambda: net(X)).names == list(NET)
+    finally:
+        gc.unfreeze()
+
+
 def test_a_module_that_was_never_initialised_is_left_alone() -> None:
     class Half(nn.Module):
         def __init__(self) -> None:
@@ -548,6 +557,16 @@ def _argument(compiled: Any) -> Any:
     return lambda: function(model, X)
 
 
+def _decorated(compiled: Any) -> Any:
+    class Decorated(Net):
+        @compiled
+        def forward(self, x: Any) -> Any:
+            return -self.layers[0](x)
+
+    model = Decorated()
+    return lambda: model(X)
+
+
 def _step(compiled: Any) -> Any:
     model = Net()
     return compiled(lambda: model(X))
@@ -569,6 +588,7 @@ LAYERS = ["(Net)", "layers.0 (Block)", "layers.1 (Block)"]
         (_function, ["head (Linear)"]),
         (_bound_method, []),
         (_argument, None),
+        (_decorated, ["(Decorated)"]),
         (_step, []),
     ],
 )

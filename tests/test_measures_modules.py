@@ -396,6 +396,33 @@ def test_without_gpu_work_times_are_those_of_the_host() -> None:
     assert found.modules[1].largest[0] == OwnedWork(operator="aten::mm", kernel="", part="forward", calls=1, busy_us=30)
 
 
+def test_a_typical_step_is_the_median_of_gpu_time() -> None:
+    """5, 50 and 7 us: the median is 7, and the steps are 2, 43 and 0 us from it."""
+    trace = Program()
+    for number, us in enumerate((5, 50, 7), 1):
+        at = 1000 * number
+        trace.step(number, at=at, dur=900)
+        trace.module("a", "Linear", at=at + 10, dur=30).runs(us, at=at + 15)
+    row = next(row for row in trace.measures().modules if row.path == "a")
+    assert (row.forward_us, row.typical_us, row.deviation_us) == (62, 7, pytest.approx(1.4826 * 2))
+    row = next(row for row in combine([trace.measures(), trace.measures()]).modules if row.path == "a")
+    assert (row.forward_us, row.typical_us) == (124, 7)
+
+
+def test_a_typical_step_is_the_least_of_the_hosts_time() -> None:
+    trace = TraceBuilder()
+    for number, us in enumerate((40, 30, 80), 1):
+        trace.step(number, at=1000 * number, dur=900)
+        trace.op("nn.Module: a (Linear)", at=1000 * number + 10, dur=us)
+    row = next(row for row in trace.measures().modules if row.path == "a")
+    assert (row.forward_us, row.typical_us, row.deviation_us) == (150, 30, None)
+
+
+def test_one_step_is_not_typical() -> None:
+    row = next(row for row in two_layers().measures().modules if row.path == "layers.0.lin")
+    assert (row.typical_us, row.deviation_us) == (None, None)
+
+
 def test_cycles_are_added_up() -> None:
     one = two_layers().measures()
     both = combine([one, one])

@@ -61,6 +61,21 @@ def test_a_pattern_is_a_text_and_no_sql(two_runs: list[str]) -> None:
         assert set(event_files.kernels("queried", like=like)["name"]) == found
 
 
+def test_the_queries_of_the_page(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed (extra query)")
+    trace = TraceBuilder().op("gemm", at=0, dur=900).kernel("gemm", at=1, dur=2000)
+    trace.memory(8, at=1, Device_Id=-1, Total_Allocated=5_000_000, Total_Reserved=0)
+    trace.memory(8, at=1, Device_Id=0, Total_Allocated=3_000_000, Total_Reserved=4_000_000)
+    trace.memory(-8, at=2, Device_Id=0, Total_Allocated=2_000_000, Total_Reserved=4_000_000)
+    file = tmp_path / "events.parquet"
+    write_events([trace.table()], file)
+    page = (ROOT / "docs" / "team.md").read_text(encoding="utf-8")
+    kernels, memory = re.findall(r"```sql\n(.*?);\n```", page, re.DOTALL)
+    found = [duckdb.sql(re.sub(r"'/srv[^']*'", f"'{file}'", query)).fetchall() for query in (kernels, memory)]
+    assert found == [[("gemm", 1, 2.0)], [(str(file), 3.0, 4.0)]]
+    assert duckdb.sql(f"select sum(dur_ns), count(dur_ns), count(*) from '{file}'").fetchall() == [(2_900_000, 2, 5)]
+
+
 def test_nothing_to_read(store_uri: str) -> None:
     connect.connect(connect.resolve())
     with pytest.raises(NotFoundError, match=r"no run has an events\.parquet readable from here"):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proftrack.trace.codes import Numbering, distinct, grouped, paired
+from proftrack.trace.codes import Numbering, distinct, grouped, paired, positions
 from proftrack.trace.reader import read
 from proftrack.trace.table import NONE
 
@@ -31,6 +31,13 @@ def test_groups_are_the_distinct_rows(rows: list[tuple[int, int, int]]) -> None:
     first, group = grouped(columns)
     assert [rows[i] for i in first.tolist()] == sorted(set(rows))
     assert [rows[first[g]] for g in group.tolist()] == rows
+
+
+def test_positions_add_what_is_not_known() -> None:
+    known = ["b", "a"]
+    assert positions(["a", "c", "c", "b", "d"], known).tolist() == [1, 2, 2, 0, 3]
+    assert known == ["b", "a", "c", "d"]
+    assert positions([], known).tolist() == []
 
 
 def test_groups_of_nothing() -> None:

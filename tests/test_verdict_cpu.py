@@ -13,6 +13,7 @@ from traces import BACKWARD, TraceBuilder
 
 from proftrack.capture.cpu_load import Reading, Task, load_between, read_load
 from proftrack.measures import measure
+from proftrack.measures.origins import origins
 from proftrack.measures.view import view
 from proftrack.measures.work import cpu_calls, cpu_work, operator_costs
 from proftrack.record.ceilings import PARALLEL, Ceilings, StepWork
@@ -362,7 +363,7 @@ def test_threads_that_work_at_once_count_once() -> None:
     trace = TraceBuilder().step(0, at=0, dur=200).op("aten::mm", at=0, dur=100)
     trace.op("aten::mm", at=50, dur=100, thread=BACKWARD)
     table = trace.table()
-    found = cpu_calls(table, view(table).forest, operator_costs(table, view(table).forest))
+    found = cpu_calls(table, view(table).forest, operator_costs(origins(view(table), [])))
     assert [(c.name, c.calls, c.self_us) for c in found.calls] == [("aten::mm", 2, 100.0)]
     assert (found.threads, found.overlap) == (2, 0.75)
     measured = measure(table, CEILINGS).cpu

@@ -106,6 +106,57 @@ class TraceBuilder:
             name, at=at, dur=dur, correlation=correlation, **args
         )
 
+    # -- what takes no time
+
+    def memory(self, size: Any, *, at: Any, thread: Any = MAIN, pid: Any = None, **args: Any) -> TraceBuilder:
+        """An allocation of `size` bytes, or a release if negative, as torch writes it; more arguments by their keys."""
+        return self.event(
+            ph="i", s="t", cat="cpu_instant_event", name="[memory]", pid=self.pid if pid is None else pid, tid=thread,
+            ts=at, args={"Bytes": size, **{key.replace("_", " "): value for key, value in args.items()}},
+        )  # fmt: skip
+
+    def counter(self, name: str, *, at: Any, thread: Any = MAIN, pid: Any = None, args: Any) -> TraceBuilder:
+        return self.event(ph="C", name=name, pid=self.pid if pid is None else pid, tid=thread, ts=at, args=args)
+
+    def arrow(
+        self, phase: str, *, at: Any, id: Any, cat: str = "ac2g", thread: Any = MAIN, pid: Any = None
+    ) -> TraceBuilder:
+        """The beginning ("s") or end ("f") of a flow."""
+        pid = self.pid if pid is None else pid
+        return self.event(ph=phase, id=id, pid=pid, tid=thread, ts=at, cat=cat, name=cat)
+
+    # -- CUDA graphs
+
+    def captured(
+        self, *launches: tuple[Any, ...], at: float, name: str = "cudaLaunchKernel", thread: Any = MAIN, **more: Any
+    ) -> TraceBuilder:
+        """A capture of these launches, each (operator, input shapes), one every 10 us: they have no GPU work.
+
+        An operator named like a copy or set of the runtime makes that call.
+        """
+        self.call("cudaStreamBeginCapture", at=at, dur=1, thread=thread)
+        for number, (operator, *dims) in enumerate(launches, 1):
+            begin, copies = at + 10 * number, operator.startswith("cudaMem")
+            shapes = {"Input_Dims": dims, "Input_type": ["float"] * len(dims)} if dims else {}
+            self.op("aten::copy_" if copies else operator, at=begin, dur=8, thread=thread, **shapes)
+            call = operator if copies else name
+            self.launch(at=begin + 2, correlation=int(at) * 1000 + number, name=call, thread=thread, **more)
+        return self.call("cudaStreamEndCapture", at=at + 10 * len(launches) + 10, dur=1, thread=thread)
+
+    def replay(
+        self, *work: str, at: float, correlation: int, dur: float = 4, blocks: int = 1000, stream: int = 7
+    ) -> TraceBuilder:
+        """A launch of a graph at `at`, and this work one after the other, from 5 us later on."""
+        self.launch(at=at, dur=3, correlation=correlation, name="cudaGraphLaunch")
+        for number, name in enumerate(work):
+            add = (
+                self.memcpy if name.startswith("Memcpy") else self.memset if name.startswith("Memset") else self.kernel
+            )
+            size: dict[str, Any] = {"bytes": 64} if add != self.kernel else {"grid": [blocks, 1, 1]}
+            begin = at + 5 + (dur + 1) * number
+            add(name, at=begin, dur=dur, correlation=correlation, stream=stream, **size)
+        return self
+
     # -- the finished trace
 
     def document(self) -> dict[str, Any]:

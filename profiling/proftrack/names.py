@@ -17,6 +17,7 @@ _DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 _MAX_LENGTH = 80
 """Maximum characters: with what is appended, less than the 255 bytes that file systems allow."""
 _HASH_LENGTH = 8
+_CAPTURED = re.compile(r"\.captured(?:\.rank\d+)?\.pt\.trace\.json(?:\.gz)?$")
 
 
 def file_name(name: str) -> str:
@@ -31,6 +32,11 @@ def file_name(name: str) -> str:
     slug = re.sub(r"[^A-Za-z0-9.=,+-]+", "_", plain)[: _MAX_LENGTH - _HASH_LENGTH - 1].strip("._-")
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LENGTH]
     return f"{slug or 'x'}-{digest}"
+
+
+def is_captured(name: str) -> bool:
+    """Whether the file name is that of a run's trace in which its CUDA graphs are captured: it holds no steps."""
+    return _CAPTURED.search(name) is not None
 
 
 def problem(name: str, most: int) -> str | None:

@@ -33,7 +33,7 @@ class AnalyzedTrace:
     steps     step, host_us, self_cpu_time_us, self_cuda_time_us, gpu_events, kernels, launches
     regions   name, calls, cpu_time_us, gpu_busy_us, launches
     modules   path, kind, class, calls, busy_us, inclusive_us, share, forward_us, backward_us, recompute_us, ...
-    events    one row per event: ts_ns, dur_ns (integers), name, category, kind, pid, tid, device, stream, ...
+    events    one row per complete event: ts_ns, dur_ns (integers), name, category, kind, pid, tid, device, stream, ...
     """
 
     def __init__(self, analysis: Analysis) -> None:
@@ -75,10 +75,13 @@ class AnalyzedTrace:
 
     @property
     def events(self) -> pd.DataFrame:
-        """The event table; see `proftrack.trace.parquet.COLUMNS` for what each column means."""
-        from proftrack.trace.parquet import to_arrow
+        """The event table; see `proftrack.trace.parquet.COLUMNS` for what each column means.
 
-        frame: pd.DataFrame = to_arrow(self._analysis.tables).to_pandas()
+        Memory instants, counters and flows are only in a run's events.parquet.
+        """
+        from proftrack.trace.parquet import complete_to_arrow
+
+        frame: pd.DataFrame = complete_to_arrow(self._analysis.tables).to_pandas()
         return frame
 
 
@@ -110,6 +113,7 @@ def analyze(  # type: ignore[overload-overlap]  # a str is also an Iterable[str]
     max_bytes: int | None = ...,
     rank_from: str | None = ...,
     processes: int = ...,
+    captured_in: Iterable[str | PathLike[str]] = ...,
 ) -> AnalyzedTrace | Any: ...
 @overload
 def analyze(
@@ -120,6 +124,7 @@ def analyze(
     max_bytes: int | None = ...,
     rank_from: str | None = ...,
     processes: int = ...,
+    captured_in: Iterable[str | PathLike[str]] = ...,
 ) -> AnalyzedRanks: ...
 def analyze(
     path: str | PathLike[str] | Iterable[str | PathLike[str]],
@@ -129,6 +134,7 @@ def analyze(
     max_bytes: int | None = None,
     rank_from: str | None = None,
     processes: int = 1,
+    captured_in: Iterable[str | PathLike[str]] = (),
 ) -> AnalyzedTrace | AnalyzedRanks:
     """Read, measure and judge torch.profiler traces (.json or .json.gz).
 
@@ -138,7 +144,8 @@ def analyze(
     `step_time_us` is the step time without the profiler; without it the verdict rests on the traces' own times.
     `max_bytes` limits the JSON inside a file (default 8 GiB, and 250 times the file's size). `rank_from` is a regular
     expression whose one group matches the rank in a file name. `processes` above 1 requires a main module that can be
-    imported again (`if __name__ == "__main__"`).
+    imported again (`if __name__ == "__main__"`). `captured_in` names traces that hold the captures of the CUDA graphs
+    which these traces replay: they tell the operators of the replayed kernels.
     Raises TraceError if a file cannot be read (`salvage` reads its intact part), UsageError if `step_time_us` is not a
     valid step time or ranks and files do not match, NotFoundError if one of several paths does not exist.
     """
@@ -153,6 +160,7 @@ def analyze(
         rank_from=rank_from,
         processes=processes,
         on_left_out=left_out.append,
+        captured_in=[Path(item) for item in captured_in],
     )
     traces = [AnalyzedTrace(analysis) for analysis in analyzed.ranks]
     return traces[0] if is_file else AnalyzedRanks(traces, analyzed.joint, left_out)

@@ -14,9 +14,9 @@ import msgspec
 from proftrack import __version__
 from proftrack.analysis.pool import Measured, read_and_measure
 from proftrack.analysis.ranks import Part, join_ranks
-from proftrack.analysis.trace_files import TraceFiles
+from proftrack.analysis.trace_files import TraceFiles, beside
 from proftrack.errors import UsageError
-from proftrack.measures import Measures, combine, measure
+from proftrack.measures import Measures, combine, measure, recorded_captures
 from proftrack.record import Rates, Record, RunFacts, Source, SourceFile, Times
 from proftrack.record.ceilings import StepWork
 from proftrack.record.environment import DeviceFacts, Environment
@@ -73,14 +73,21 @@ class JointAnalysis(NamedTuple):
 
 
 def analyze_trace(
-    path: Path, *, step_time_us: float | None = None, salvage: bool = False, max_bytes: int | None = None
+    path: Path,
+    *,
+    step_time_us: float | None = None,
+    salvage: bool = False,
+    max_bytes: int | None = None,
+    captured_in: Sequence[Path] = (),
 ) -> Analysis:
-    """Read, measure and judge one trace.
+    """Read, measure and judge one trace. `captured_in`: as in `analyze_traces`.
 
     Raises TraceError if it cannot be read or has no events, UsageError if `step_time_us` is not a valid step time.
     """
-    files = TraceFiles([path], frozenset())
-    [analysis] = analyze_traces(files, step_time_us=step_time_us, salvage=salvage, max_bytes=max_bytes).ranks
+    files = TraceFiles([path], frozenset(), tuple(beside(path)))
+    [analysis] = analyze_traces(
+        files, step_time_us=step_time_us, salvage=salvage, max_bytes=max_bytes, captured_in=captured_in
+    ).ranks
     return analysis
 
 
@@ -93,6 +100,7 @@ def analyze_traces(
     rank_from: str | None = None,
     processes: int = 1,
     on_left_out: Callable[[Path], object] = lambda path: None,
+    captured_in: Sequence[Path] = (),
 ) -> JointAnalysis:
     """Read, measure and judge the traces of one run's ranks: one record per rank, combining its cycles.
 
@@ -101,14 +109,25 @@ def analyze_traces(
     (HOST_PID.TIME...) are its cycles; each other file is a record of its own, numbered with a free rank. Files of
     several stages (EXTEND, DECODE) are records of their own as well. A trace without GPU work beside some that have it
     is a coordinator's and gives no record. `on_left_out` is called for each file of a folder that is JSON but not a
-    trace. At most `processes` processes read at once (see `read_and_measure`).
-    Raises TraceError if a trace cannot be read, UsageError if ranks and files do not match or `step_time_us` is not a
-    valid step time.
+    trace. At most `processes` processes read at once (see `read_and_measure`). `captured_in`: traces, or folders of
+    them, that hold the captures of the CUDA graphs that these replay; those that a run left beside its own are used
+    anyway.
+    Raises TraceError if a trace cannot be read or a file in `captured_in` holds no capture, NotFoundError if there is
+    no such file, UsageError if ranks and files do not match, no trace replays a graph of `captured_in` or
+    `step_time_us` is not a valid step time.
     """
     step_time_us = _checked_step_time(step_time_us)
     measured = read_and_measure(
-        files, salvage=salvage, max_bytes=max_bytes, processes=processes, on_left_out=on_left_out
+        files,
+        salvage=salvage,
+        max_bytes=max_bytes,
+        processes=processes,
+        on_left_out=on_left_out,
+        captured_in=captured_in,
     )
+    if captured_in and not any(each.measures.graphs for each in measured):
+        problem = f"--captured-in {captured_in[0]}: {files.paths[0]} replays no CUDA graph"
+        raise UsageError(problem, "leave it out, or name the trace that replays the graph as TRACE")
     names = below_common([each.trace.path for each in measured])
     members, coordinators = _without_coordinators(measured, names)
     cycles: defaultdict[_Member, list[Measured]] = defaultdict(list)
@@ -255,7 +274,8 @@ def _reject_overlap(traces: list[Trace]) -> None:
 def analyze_capture(capture: Capture, experiment: Experiment, environment: Environment) -> Analysis:
     """Read, measure and judge the results of a capture: every cycle's trace, and the unprofiled timing."""
     traces = [read(cycle.trace) for cycle in capture.cycles]
-    measures = combine([measure(t.table, capture.ceilings) for t in traces])
+    captures = [recorded_captures(path.name, read(path).table) for path in capture.captured]
+    measures = combine([measure(t.table, capture.ceilings, captures) for t in traces])
     context = Context(
         timing=capture.timing,
         ceilings=capture.ceilings,

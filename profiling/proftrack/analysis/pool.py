@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from proftrack.analysis.captured import CapturedIn
 from proftrack.analysis.trace_files import TraceFiles
 from proftrack.errors import NotATraceError, TraceError, UsageError
 from proftrack.measures import Measures, measure
@@ -35,16 +36,21 @@ def read_and_measure(
     max_bytes: int | None = None,
     processes: int = 1,
     on_left_out: Callable[[Path], object] = lambda path: None,
+    captured_in: Sequence[Path] = (),
 ) -> list[Measured]:
     """Each trace with its figures, in the order of `files`, read by at most `processes` processes at once.
 
+    `captured_in`: files or folders with captures of the CUDA graphs that the traces replay (`CapturedIn`).
     `on_left_out` is called for each file of a folder that is JSON but not a trace. More than one process requires a
     main module that can be imported again, like the command line's. Raises TraceError if a trace cannot be read or has
     no events, UsageError if no file is a trace.
     """
     measured: list[Measured] = []
     others = 0
-    job = partial(_read_and_measure, salvage=salvage, max_bytes=max_bytes, may_be_other=files.from_folders)
+    captured = CapturedIn(captured_in, files.captured, salvage=salvage, max_bytes=max_bytes)
+    job = partial(
+        _read_and_measure, salvage=salvage, max_bytes=max_bytes, may_be_other=files.from_folders, captured=captured
+    )
     with closing(_in_processes(job, files.paths, _workers(files.paths, processes))) as results:
         for path, result in zip(files.paths, results, strict=True):
             if result is not None:
@@ -81,7 +87,7 @@ def _in_processes(
 
 
 def _read_and_measure(
-    path: Path, salvage: bool, max_bytes: int | None, may_be_other: frozenset[Path]
+    path: Path, salvage: bool, max_bytes: int | None, may_be_other: frozenset[Path], captured: CapturedIn
 ) -> Measured | None:
     """The trace with its figures; None if it is JSON of another kind and in `may_be_other`."""
     try:
@@ -94,7 +100,7 @@ def _read_and_measure(
         raise TraceError(
             f"{path}: contains no complete events ({trace.events} of other kinds)", "export the trace again"
         )
-    return Measured(trace, measure(trace.table))
+    return Measured(trace, measure(trace.table, captured=captured.of(trace)))
 
 
 def _workers(paths: Sequence[Path], processes: int) -> int:

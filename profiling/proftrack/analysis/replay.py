@@ -17,9 +17,9 @@ from msgspec import structs
 from proftrack.analysis.pipeline import Analysis
 from proftrack.capture import ncu
 from proftrack.capture.ncu import Launch, Selection
+from proftrack.measures.origins import origins
 from proftrack.measures.sites import Launched, Origin
 from proftrack.measures.sites import launched as launched_by
-from proftrack.measures.tables import launching_row
 from proftrack.measures.view import view
 from proftrack.record.counters import KernelCounters, Replay, Unit
 from proftrack.trace.categories import Kind
@@ -69,7 +69,7 @@ def _kernels(table: EventTable) -> list[str]:
 
 def _steps(table: EventTable, kernels: Collection[str]) -> list[_Step]:
     seen = view(table)
-    return [dict(step) for step in launched_by(seen, launching_row(seen.table, seen.forest, seen.links), kernels)]
+    return [dict(step) for step in launched_by(seen, origins(seen, []), kernels)]
 
 
 def _numbers(step: _Step, seconds: float) -> list[int] | None:

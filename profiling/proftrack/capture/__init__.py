@@ -30,6 +30,7 @@
     replay           the largest kernels of a step, replayed under it
     result           the result of a capture
     measurement      the measurement of one workload, stage by stage
+    graph_names      CUDA graphs captured once more, for the names of their kernels
     run              the order of the stages: `capture`
     loop             the same for a user's own loop
     step_hooks       finds the steps of a program that does not mark them
@@ -50,6 +51,8 @@ Process-wide changes that capture makes, and why it needs them:
     CUDAGraph.capture_begin and _end while a workload is built and runs its first steps: what a graph does is counted
     torch.set_autocast_enabled       while either is counted: a dispatch mode has autocast off
     CUDAGraph.replay, Triton's run   while one step is counted: neither dispatches an operator
+    CUDAGraph's three methods        while graphs are captured once more, after everything is measured
+    what torch.compile has compiled  forgotten before a workload is built once more for that
     TF32 for products                on for its ceiling, off while float32 shows what it reaches; then restored
     torch's peak memory counters     reset before steps are timed: the peak is theirs
     warnings.catch_warnings          around the first query for a GPU, and for NVIDIA's driver: the reason is quoted

@@ -7,6 +7,7 @@ name of torch. If a name may be missing, the function's docstring says what happ
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import inspect
 import sys
 from collections.abc import Callable, Iterator
@@ -396,6 +397,13 @@ def compiled(step: Callable[[], Any], mode: str) -> Any:
     return torch.compile(step, **options)
 
 
+def forget_compiled() -> None:
+    """Have torch.compile compile everything again, and give up the CUDA graphs and the memory that it keeps."""
+    import torch
+
+    torch.compiler.reset()
+
+
 @contextlib.contextmanager
 def eager() -> Iterator[None]:
     """Run compiled code operator by operator; has no effect if torch has no `set_stance`."""
@@ -438,6 +446,94 @@ def before_each_graph_replay(call: Callable[[Any], None]) -> Iterator[None]:
 
     with _around(torch.cuda.CUDAGraph, "replay", before=call):
         yield
+
+
+@contextlib.contextmanager
+def around_each_graph(
+    *,
+    begins: Callable[[Any], None],
+    ended: Callable[[Any], None],
+    replays: Callable[[Any], None],
+    replayed: Callable[[Any], None],
+) -> Iterator[None]:
+    """Call these with the graph around the whole capture of a CUDA graph, and around each replay from Python.
+
+    `ended` and `replayed` are not called for a capture that cannot begin or end, and a replay that fails.
+    """
+    import torch
+
+    graph = torch.cuda.CUDAGraph
+    with (
+        _around(graph, "capture_begin", before=lambda each, *_, **__: begins(each)),
+        _around(graph, "capture_end", after=ended),
+        _around(graph, "replay", before=replays, after=replayed),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def kept_graphs() -> Iterator[Callable[[Any], bool]]:
+    """CUDA graphs that are made inside keep what they captured. Yields a function that tells, for one whose capture has
+    just ended, whether its work is a chain: each piece after one other, in the order of their launches.
+
+    That is False if it is not known: before torch 2.8, and without NVIDIA's driver.
+    """
+    import torch
+
+    graph: Any = torch.cuda.CUDAGraph
+    if not hasattr(graph, "raw_cuda_graph"):
+        yield lambda _: False
+        return
+    make, is_own = graph.__new__, "__new__" in vars(graph)
+    graph.__new__ = staticmethod(lambda cls, keep_graph=True: make(cls, True))
+    try:
+        yield _is_chain
+    finally:
+        if is_own:
+            graph.__new__ = staticmethod(make)
+        else:
+            del graph.__new__
+
+
+def _is_chain(graph: Any) -> bool:
+    try:
+        nodes, edges = _nodes_and_edges(graph.raw_cuda_graph())
+    except (RuntimeError, OSError, AttributeError):  # made before, or no driver that tells
+        return False
+    finally:
+        with contextlib.suppress(RuntimeError):  # one that is made without keeping anything is by now
+            graph.instantiate()
+    # Without cycles, and with one edge less than nodes, these are the edges of one path.
+    befores, afters = {one for one, _ in edges}, {other for _, other in edges}
+    return len(edges) == nodes - 1 == len(befores) == len(afters)
+
+
+def _nodes_and_edges(raw: int) -> tuple[int, list[tuple[int, int]]]:
+    """The number of a CUDA graph's nodes, and its edges, by NVIDIA's driver. Raises OSError, AttributeError."""
+    driver, address, count = _driver(), ctypes.c_void_p(raw), ctypes.c_size_t(0)
+    _checked(driver.cuGraphGetNodes(address, None, ctypes.byref(count)))
+    nodes = int(count.value)
+    # With data since CUDA 12.3: edges that have some, of programmatic launches, make the older function fail.
+    with_data = hasattr(driver, "cuGraphGetEdges_v2")
+    get = driver.cuGraphGetEdges_v2 if with_data else driver.cuGraphGetEdges
+    _checked(get(address, None, None, *([None] if with_data else []), ctypes.byref(count)))
+    size = int(count.value)
+    befores, afters = (ctypes.c_void_p * size)(), (ctypes.c_void_p * size)()
+    data = [(ctypes.c_byte * (_EDGE_DATA_BYTES * size))()] if with_data else []
+    _checked(get(address, befores, afters, *data, ctypes.byref(count)))
+    return nodes, [(int(one or 0), int(other or 0)) for one, other in zip(befores, afters, strict=True)]
+
+
+_EDGE_DATA_BYTES = 8
+
+
+def _driver() -> Any:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _checked(code: int) -> None:
+    if code:
+        raise OSError(f"NVIDIA's driver answers {code}")
 
 
 @contextlib.contextmanager

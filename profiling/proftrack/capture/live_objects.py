@@ -17,7 +17,8 @@ from proftrack.capture import compat
 
 _OURS = "proftrack"
 _MOST_OBJECTS = 50_000
-"""Objects that `reach` looks at: some ms per 10,000."""
+"""Objects that `reach` looks at, some ms per 10,000. What it misses then is a module with one name less, or hooks in
+compiled code, which ignores them unless it is told otherwise (`compat.guards_hooks`)."""
 _FARTHEST = 12
 """Steps from an object to what it refers to. A trainer that wraps a trainer that has the model needs six."""
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque, types.CellType, types.MappingProxyType)
@@ -43,6 +44,12 @@ class Reach:
     optimizers: dict[int, Any] = field(default_factory=dict)
     variables: dict[int, set[str]] = field(default_factory=dict)
     """The names of variables and attributes that hold them."""
+
+    def held_by(self, name: str, each: Any) -> None:
+        """A variable or attribute of this name holds it. Those with an underscore are often second names, as a
+        notebook's for its results are; `self` says nothing."""
+        if name and not name.startswith("_") and name != "self":
+            self.variables.setdefault(id(each), set()).add(name)
 
     def variable(self, each: Any) -> str:
         """The name of the variable that holds an object; empty unless there is exactly one name."""
@@ -78,8 +85,7 @@ def reach(start: Any) -> Reach:
         if kind in ("module", "optimizer"):
             (found.modules if kind == "module" else found.optimizers)[id(each)] = each
             found.direct.update([id(each)] if kind == "module" and through_instances else [])
-            if name:
-                found.variables.setdefault(id(each), set()).add(name)
+            found.held_by(name, each)
         if id(each) in seen or kind == "closed":
             continue
         seen[id(each)] = each
@@ -107,7 +113,7 @@ def callers_globals() -> Reach:
     for scope in scopes.values():
         for name, value in list(scope.items()):
             if kinds[type(value)] in ("module", "optimizer"):
-                found.variables.setdefault(id(value), set()).add(name)
+                found.held_by(name, value)
     return found
 
 

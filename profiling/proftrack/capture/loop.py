@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from proftrack.capture import graph_names
 from proftrack.capture.counters import LEAD_IN_SECONDS, Meter
 from proftrack.capture.cpu_load import Reading, load_between, read_load
 from proftrack.capture.device import open_device
@@ -25,6 +27,7 @@ from proftrack.capture.input_waits import InputWaits
 from proftrack.capture.lockstep import Pace
 from proftrack.capture.measurement import Progress, calibrated, ready, recorded_notes, state_of
 from proftrack.capture.profiling import (
+    Recorded,
     Recording,
     no_other_profiler,
     quiet,
@@ -45,6 +48,7 @@ FEWEST_STEPS = 10
 """Fewest unrecorded steps that are timed: with fewer, T (the step time) is the trace's own."""
 GPU_DTYPES, CPU_DTYPES = ("bfloat16", "float16", "float32"), ("float32",)
 """Types whose ceilings are measured for a loop."""
+_NO_FUNCTION = "that takes the function that was captured: proftrack.profile(..., captured=FUNCTION)"
 _FEWEST_BLOCKS = 3
 _SINGLES_FROM = 20
 _MOST_SINGLES = 50
@@ -96,12 +100,22 @@ class LoopCapture:
     profiler off.
     """
 
-    def __init__(self, experiment: Experiment, output: Path, *, rank: int | None = None) -> None:
-        """Raises UsageError if the requested GPU is missing, or if `output` already has traces."""
+    def __init__(
+        self,
+        experiment: Experiment,
+        output: Path,
+        *,
+        rank: int | None = None,
+        captured: Callable[[], Any] | None = None,
+    ) -> None:
+        """`captured`: see `graph_names.from_function`. Raises UsageError if the requested GPU is missing, or if
+        `output` already has traces.
+        """
         refuse_running_profiler()
         self.experiment = experiment
         self._device, self._notes = open_device(experiment.device)
         self._folder = trace_folder(output, experiment, rank)
+        self._rank, self._captured = rank, captured
         schedule = experiment.schedule
         self._before = schedule.skip_first + schedule.wait
         self._plan = plan(self._before, experiment.timing.mode)
@@ -138,7 +152,7 @@ class LoopCapture:
 
         `first_is_over`: the loop has already run its first step, which is then not timed.
         """
-        self._started_ns = time.time_ns()
+        self._started_ns, self._progress = time.time_ns(), progress
         self._bench = ready(self._device, self._notes, progress, calibrate=calibrate)
         # The loop's types are only known once it is over, when nothing may be timed any more.
         dtypes = GPU_DTYPES if self._device.is_gpu else CPU_DTYPES
@@ -178,12 +192,15 @@ class LoopCapture:
         self.close()
         recorded = self._recording.recorded
         cycles = [
-            Cycle(trace=cycle.trace, expected_steps=len(cycle.window.steps & cycle.counts.steps))
+            cycle.as_cycle(len(cycle.window.steps & cycle.counts.steps))
             for cycle in recorded
             if cycle.window.steps & cycle.counts.steps
         ]
         if not cycles:
             return None
+        return self._with_names_of_graphs(self._result(recorded, cycles))
+
+    def _result(self, recorded: list[Recorded], cycles: list[Cycle]) -> Capture:
         return Capture(
             experiment=self.experiment,
             timing=self._timing(),
@@ -198,6 +215,13 @@ class LoopCapture:
             all_threads=records_all_threads(self.experiment.profiler),
             notes=[*self._bench.notes, *self._own_notes(), *recorded_notes(recorded, self._device, self.experiment)],
         )
+
+    def _with_names_of_graphs(self, result: Capture) -> Capture:
+        if self._rank is not None:
+            return graph_names.skipped(result, graph_names.SEVERAL_RANKS)
+        if self._captured is None:
+            return graph_names.skipped(result, _NO_FUNCTION)
+        return graph_names.from_function(result, self._captured, self._device, self._folder, self._progress)
 
     def close(self) -> None:
         """Turn the profiler off if it is on. `finish` also writes a window that is not complete yet."""

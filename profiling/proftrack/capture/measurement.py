@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -90,6 +91,8 @@ class OpenWorkload(Struct):
     """What the workload says."""
     steps_run: int = 1
     """Number of steps run so far."""
+    seconds_left: Callable[[], float] = lambda: math.inf
+    """What is left of the time budget now."""
 
     @property
     def device(self) -> Device:
@@ -166,6 +169,7 @@ def opened(
         subject = OpenWorkload(
             experiment, bench, step, build_us, first_us, plan, notes, tokens_per_step=tokens, steps_run=first.steps
         )
+        subject.seconds_left = lambda: budget.left
         if bench.calibrate:
             _count(built, subject, graphs, progress, pace)
         before_timing.close()
@@ -435,7 +439,7 @@ def _whole(recorded: list[Recorded], experiment: Experiment, notes: list[str]) -
         kept = [cycle.trace.name for cycle in recorded if cycle not in complete]
         left = f"; kept, but left out of the figures: {', '.join(kept)}" if kept else ""
         notes.append(f"{text[0].upper()}{text[1:]}{left}.")
-    return [Cycle(trace=cycle.trace, expected_steps=len(cycle.window.steps)) for cycle in complete]
+    return [cycle.as_cycle(len(cycle.window.steps)) for cycle in complete]
 
 
 def recorded_notes(recorded: list[Recorded], device: Device, experiment: Experiment) -> list[str]:

@@ -26,6 +26,7 @@ from msgspec import Struct
 from proftrack.capture import compat
 from proftrack.capture.device import Device
 from proftrack.capture.marks import marked
+from proftrack.capture.result import Cycle
 from proftrack.capture.trace_file import Counts, export, file_name, region_name, without_step
 from proftrack.errors import CaptureError, ProftrackError
 from proftrack.experiment import Experiment, ProfilerOptions, Schedule
@@ -63,6 +64,10 @@ class Recorded(Struct, frozen=True):
     counts: Counts
     unmarked: str = ""
     """Why its modules are not marked, if that failed."""
+
+    def as_cycle(self, steps: int) -> Cycle:
+        """The cycle, as part of a result, with so many steps."""
+        return Cycle(trace=self.trace, expected_steps=steps, graph_launches=self.counts.graph_launches)
 
 
 def windows(schedule: Schedule) -> list[Window]:
@@ -253,6 +258,35 @@ def profile_steps(
                     step()
             recording.next_step()
     return recording.recorded
+
+
+class Session:
+    """A profiler without a schedule, from its creation to `end`, or `discard`. Any thread may end it.
+
+    Methods, and the creation, raise CaptureError if the profiler fails or the trace cannot be written.
+    """
+
+    def __init__(self, device: Device, options: ProfilerOptions) -> None:
+        from torch.profiler import profile
+
+        self._profiler = profile(
+            activities=device.activities(),
+            record_shapes=options.record_shapes,
+            experimental_config=compat.every_thread(),
+        )
+        with quiet():
+            _torch(self._profiler.start)
+
+    def end(self, target: Path) -> None:
+        """Stop, and write the trace to `target`."""
+        with quiet():
+            _torch(self._profiler.stop)
+            export(self._profiler.export_chrome_trace, target)
+
+    def discard(self) -> None:
+        """Stop, and forget what was recorded."""
+        with quiet():
+            _torch(self._profiler.stop)
 
 
 def _scheduled(experiment: Experiment, device: Device, on_trace_ready: Callable[[Any], None]) -> Any:

@@ -18,6 +18,8 @@ class Cycle(Struct, frozen=True, kw_only=True):
 
     trace: Path
     expected_steps: int
+    graph_launches: int = 0
+    """How often CUDA graphs are replayed in the trace."""
 
 
 class Capture(Struct, frozen=True, kw_only=True):
@@ -47,5 +49,8 @@ class Capture(Struct, frozen=True, kw_only=True):
     """Whether operators of threads that the user started were recorded."""
     tokens_per_step: float | None = None
     """Tokens, or samples, that a step handles; None if the workload does not say."""
+    captured: list[Path] = []
+    """Traces in which the steps' CUDA graphs are captured once more: they name the kernels of the replays (see
+    `measures.captures`). Empty if no step replays a graph."""
     notes: list[str] = []
     """Sentences about what is missing (no GPU, an incomplete cycle, ...)."""

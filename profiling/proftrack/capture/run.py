@@ -2,6 +2,9 @@
 
 throw-away profiler   build   first step   counted step   ceilings   warm-up   timing without a profiler   profiler
 |----- ready ------|  |------- opened -------------------------|  |-- time_alone ---------------|   |- profiled -|
+
+If the recorded steps replay CUDA graphs, the workload is then built again, for the names of their kernels
+(`graph_names`).
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from proftrack.capture import graph_names
 from proftrack.capture.device import open_device
 from proftrack.capture.lockstep import Pace
 from proftrack.capture.measurement import OnOverrun, Progress, opened, profiled, ready, result, time_alone
@@ -51,7 +55,11 @@ def capture(
     with opening as subject, no_other_profiler(experiment):
         timed = time_alone(subject, progress, pace)
         recorded = profiled(subject, folder, timed.agreed_step_us, progress, rank)
-    return result(subject, timed, recorded, started)
+    captured, left = result(subject, timed, recorded, started), subject.seconds_left()
+    del subject, opening  # and with them the workload's memory, which a second one needs
+    if pace is not None:
+        return graph_names.skipped(captured, graph_names.SEVERAL_RANKS)
+    return graph_names.from_workload(captured, device, folder, progress, seconds_left=left)
 
 
 def trace_folder(output: Path, experiment: Experiment, rank: int | None = None) -> Path:

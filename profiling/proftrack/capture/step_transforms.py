@@ -16,6 +16,7 @@ from proftrack.experiment.workload import Step, first_line
 WARM_STEPS = 3
 """Steps before a capture, on the capturing stream: lazy initialisation must be done by then."""
 REASON = "not_capturable"
+_CAPTURED = "captured"
 
 
 class Refused(ProftrackError):
@@ -47,10 +48,8 @@ def cuda_graph(step: Step, device: Device) -> Step:
             step()
     torch.cuda.current_stream().wait_stream(side)
     device.synchronize()
-    graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph):
-            result = step()
+        graph, result = capture(step)
     except Exception as error:
         raise Refused(
             f"the step cannot be captured as a CUDA graph: {type(error).__name__}: {first_line(error)}"
@@ -60,9 +59,25 @@ def cuda_graph(step: Step, device: Device) -> Step:
         graph.replay()
         return result
 
-    replay.captured = step  # type: ignore[attr-defined]  # a graph does not keep alive what it reads; the step does
+    setattr(replay, _CAPTURED, step)  # a graph does not keep alive what it reads; the step does
     replay.steps_before = WARM_STEPS  # type: ignore[attr-defined]
     return replay
+
+
+def capture(step: Step) -> tuple[Any, Any]:
+    """A CUDA graph of a step that is warm, and what the step returns: the tensors that each replay fills."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = step()
+    return graph, result
+
+
+def captured_step(step: Step) -> Step | None:
+    """The step that `cuda_graph` has captured to make this one; None if it was made in another way."""
+    captured: Step | None = getattr(step, _CAPTURED, None)
+    return captured
 
 
 def refuse_uncapturable(step: Step, device: Device) -> None:

@@ -35,11 +35,18 @@ class Counts(Struct):
     """The step numbers in ProfilerStep rows."""
     gpu_work: int = 0
     launches: int = 0
+    graph_launches: int = 0
+    """Those of `launches` that replay a CUDA graph."""
 
 
 def file_name(experiment: str, cycle: int, rank: int | None = None) -> str:
     """The trace's file name. `cycle` counts from 1; `rank` is given if there are several."""
     return f"{names.file_name(experiment)}.cycle{cycle}{'' if rank is None else f'.rank{rank}'}.pt.trace.json.gz"
+
+
+def captured_name(experiment: str, rank: int | None = None) -> str:
+    """The file name of the trace in which the steps' CUDA graphs are captured once more (`names.is_captured`)."""
+    return f"{names.file_name(experiment)}.captured{'' if rank is None else f'.rank{rank}'}.pt.trace.json.gz"
 
 
 def region_name(experiment: str) -> str:
@@ -93,7 +100,9 @@ def _count_and_copy(source: BinaryIO, sink: gzip.GzipFile) -> Counts:
         sink.write(piece[fresh_from:])
         counts.steps.update(int(match[1]) for match in _STEP.finditer(piece))
         counts.gpu_work += sum(1 for match in _GPU_WORK.finditer(piece) if match.end() > fresh_from)
-        counts.launches += sum(1 for match in _LAUNCH.finditer(piece) if match.end() > fresh_from)
+        launches = [match[0] for match in _LAUNCH.finditer(piece) if match.end() > fresh_from]
+        counts.launches += len(launches)
+        counts.graph_launches += sum(1 for launch in launches if b"GraphLaunch" in launch)
         last = piece
     if not last.rstrip().endswith(b"}"):
         raise OSError("torch wrote only part of it: is the disk full?")

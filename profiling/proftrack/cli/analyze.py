@@ -47,6 +47,13 @@ def _list_flags(ctx: click.Context, _: click.Parameter, requested: bool) -> None
 @click.option(
     "--rank-from", metavar="REGEX", help="Regex for the rank in a file name or path: one group, as in 'rank(\\d+)'."
 )
+@click.option(
+    "--captured-in",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Trace (or folder of traces) of the capture of the CUDA graphs that TRACE replays: names their kernels.",
+)
 @click.option("--salvage", is_flag=True, help="Read what is intact in a damaged file.")
 @click.option("--max-bytes", type=click.IntRange(min=1), help="Largest uncompressed JSON to read (default 8 GiB).")
 @click.option(
@@ -65,6 +72,7 @@ def command(
     module: str | None,
     log_it: bool,
     rank_from: str | None,
+    captured_in: tuple[Path, ...],
     salvage: bool,
     max_bytes: int | None,
 ) -> None:
@@ -86,7 +94,8 @@ def command(
         return
     files = trace_files.find(traces)
     if json_to is not None:
-        _refuse_overwriting((p for p in files.paths if not (p in files.from_folders and _is_result(p))), json_to)
+        named = (p for p in files.paths if not (p in files.from_folders and _is_result(p)))
+        _refuse_overwriting((*named, *captured_in), json_to)
     ranks, joint = _analyzed(
         files,
         step_time_us=step_time_us,
@@ -94,6 +103,7 @@ def command(
         max_bytes=max_bytes,
         rank_from=rank_from,
         processes=len(usable_cpus()),
+        captured_in=captured_in,
     )
     if json_to is not None:
         _refuse_overwriting((path for rank in ranks for path in rank.paths), json_to)

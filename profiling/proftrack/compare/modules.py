@@ -21,7 +21,7 @@ it) cannot be told from noise between processes in that way; it has to exceed th
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -49,10 +49,10 @@ LEAST_PART, LEAST_PART_OF_CPU = 0.001, 0.01
 """Nor one whose change is less of all time; of the host's, where anything may come between, more."""
 FEWEST = 4
 """With fewer modules than this on both sides, their spread says nothing of noise."""
-BROAD, ALL_BROAD = 0.25, 0.5
+BROAD, ALL_BROAD = 0.1, 0.5
 """Shares of all time. What takes more than the first, with most of what has the same path but for numbers, is judged by
 the floor between processes; up to the second, the rest still tells how well the recordings agree."""
-BROAD_FLOOR = 0.25
+BROAD_FLOOR = 0.5
 """So much is enough even where the floor is higher, if the rest agrees."""
 MOST_OF = 0.8
 """This share of the children's time, or of numbered siblings, is most of them; this share of a change is all of it."""
@@ -160,8 +160,16 @@ class Search:
         self.least_us = least_part * top.largest_us
         self._holds: dict[int, bool] = {}
         self._kept: list[Pair] = []  # nodes made here: their ids are keys above
-        named = [node for child in top.children for node in self._within(child)]
-        self.found = [node for node in named if not self._may_be_noise(node, named, top)]
+        named: dict[tuple[str, str], list[Pair]] = defaultdict(list)
+        for node in (node for child in top.children for node in self._within(child)):
+            named[_like(node)].append(node)
+        there = Counter(map(_like, top.walk()))
+        self.found = [
+            node
+            for like, nodes in named.items()
+            for node in nodes
+            if not node.on_both or not self._may_be_noise([n for n in nodes if n.on_both], there[like], top.before_us)
+        ]
 
     def _within(self, node: Pair) -> list[Pair]:
         """The changes within a node, each as deep as it is."""
@@ -270,19 +278,22 @@ class Search:
         odd = {id(child) for child in changed if shares[id(child)] > most}
         return [child for child in siblings if id(child) not in odd]
 
-    def _may_be_noise(self, node: Pair, named: Sequence[Pair], top: Pair) -> bool:
-        """Whether what changed is so much of the model that only the floor between processes can tell."""
-        if not node.on_both:
-            return False
-        path = pattern(node.path)
-        alike = [each for each in named if (each.kind, pattern(each.path)) == (node.kind, path) and each.on_both]
-        there = sum((each.kind, pattern(each.path)) == (node.kind, path) for each in top.walk())
-        before, after = sum(each.before_us for each in alike), sum(each.after_us for each in alike)
-        share = before / (top.before_us or 1.0)
-        if share <= BROAD or sum(each.members for each in alike) * 2 <= there:
+    def _may_be_noise(self, nodes: Sequence[Pair], there: int, whole_us: float) -> bool:
+        """Whether what changed is so much of the model that only the floor between processes can tell.
+
+        `nodes`: all that changed with the same path but for numbers, of `there` such nodes.
+        """
+        before, after = sum(node.before_us for node in nodes), sum(node.after_us for node in nodes)
+        share = before / (whole_us or 1.0)
+        if share <= BROAD or sum(node.members for node in nodes) * 2 <= there:
             return False
         floor = self.noise.floor if share > ALL_BROAD else min(self.noise.floor, BROAD_FLOOR)
         return not _beyond(before, after, floor)
+
+
+def _like(node: Pair) -> tuple[str, str]:
+    """What nodes share whose paths differ only by numbers."""
+    return node.kind, pattern(node.path)
 
 
 def _is_rebuilt(node: Pair) -> bool:

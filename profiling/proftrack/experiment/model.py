@@ -19,6 +19,8 @@ from proftrack.text import show
 
 _NAME_LIMIT = 100
 _DISPLAY_LIMIT = 200
+_NAMES_ONLY = {("profiler", "modules"), ("profiler", "graph_names")}
+"""Options that change neither T nor B."""
 _SAYS_NOTHING_ALONE = ("", "none", "default", "true", "false")
 _AUTO = "auto"
 
@@ -48,6 +50,8 @@ class ProfilerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     profile_memory: bool = False
     modules: bool = True
     """Mark each call of an nn.Module, and each parameter group of an optimizer, while steps are recorded."""
+    graph_names: bool = True
+    """If recorded steps replay CUDA graphs, capture these once more afterwards: that names their kernels."""
 
 
 class TimingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -142,8 +146,8 @@ def fingerprint(
 ) -> tuple[str, dict[str, Any]]:
     """A short hash of everything that must be equal for two runs to be comparable, and those keys with their values.
 
-    The parameters in `variant_params`, how long steps were timed, whether modules were marked and the location of the
-    files are left out.
+    The parameters in `variant_params`, how long steps were timed, whether modules were marked and graphs captured once
+    more, and the location of the files are left out.
     `cpu_threads`: torch's thread count if the device is a CPU (`Environment.cpu_threads`), else None.
     """
     keys: dict[str, Any] = {"experiment": experiment.name, "workload": experiment.workload}
@@ -152,7 +156,7 @@ def fingerprint(
             keys[f"params.{key}"] = value
     for section in ("schedule", "profiler"):
         for key, value in msgspec.structs.asdict(getattr(experiment, section)).items():
-            if (section, key) != ("profiler", "modules"):  # it changes neither T nor B
+            if (section, key) not in _NAMES_ONLY:
                 keys[f"{section}.{key}"] = value
     keys["timing.mode"] = experiment.timing.mode
     keys["device"] = device_name

@@ -28,8 +28,9 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import proftrack
-from proftrack.errors import CaptureError, ProftrackError
+from proftrack.errors import CaptureError, ProftrackError, UsageError
 from proftrack.record import Record
+from proftrack.text import show
 
 if TYPE_CHECKING:
     from proftrack.capture.loop import LoopCapture
@@ -97,6 +98,7 @@ class Profile:
         unstepped: tuple[str, str] = _UNSTEPPED,
         warn: Callable[[str], None] | None = None,
         tokens_per_step: float | None = None,
+        captured: Callable[[], Any] | None = None,
     ) -> None:
         """The arguments of `profile`; `unstepped` is the problem and the remedy to report if step() is never called,
         `warn` reports what goes wrong. Raises UsageError if kernels are to be replayed.
@@ -109,7 +111,7 @@ class Profile:
         self.error: ProftrackError | None = None
         self._output, self._mlflow, self._parent_run_id = output, mlflow, parent_run_id
         self._calibrate, self._quiet, self._unstepped = calibrate, quiet, unstepped
-        self._tokens_per_step = tokens_per_step
+        self._tokens_per_step, self._captured_function = tokens_per_step, captured
         self._warn = warn or _warn
         self._begun = False
         self._last_value = getattr(sys, "last_value", None)
@@ -149,7 +151,9 @@ class Profile:
             self._recording = begin_beside(plan, self._warn)
             self.folder = self._recording.folder
             rank = None if team is None else team.rank
-            capture = LoopCapture(self.experiment, self._recording.own_folder, rank=rank)
+            capture = LoopCapture(
+                self.experiment, self._recording.own_folder, rank=rank, captured=self._captured_function
+            )
             capture.start(Silent(), calibrate=self._calibrate, pace=team, first_is_over=first_is_over)
         except BaseException as error:
             self._end(error)
@@ -325,6 +329,7 @@ def profile(
     quiet: bool = False,
     enabled: bool = True,
     tokens_per_step: float | None = None,
+    captured: Callable[[], Any] | None = None,
 ) -> Profile | Off:
     """Profile a loop: `with proftrack.profile("train") as p:`, and `p.step()` at the end of every step.
 
@@ -340,7 +345,7 @@ def profile(
     schedule        keys of torch.profiler.schedule, in steps: skip_first, wait, warmup, active, repeat. The skip_first
                     and wait steps before the first window are timed without the profiler; if there are fewer than ten,
                     the step time is taken from the trace. Default: 17 steps, then 3 recorded ones
-    profiler        record_shapes, with_stack, profile_memory, modules
+    profiler        record_shapes, with_stack, profile_memory, modules, graph_names
     timing          throughput, or latency: every timed step is synchronised
     device          auto, cuda or cpu: where the loop runs
     output          a new folder that keeps all results
@@ -350,6 +355,10 @@ def profile(
     quiet           print nothing at the end
     enabled         False: return an object that does nothing
     tokens_per_step tokens, or samples, that a step handles: for the metrics tokens_per_s and joules_per_token
+    captured        if the steps replay a CUDA graph that you captured: the function that was captured. After the last
+                    recorded step it is called once, captured once more, and replayed once, so that the graph's kernels
+                    have the names of operators and modules; a training step trains twice more. Or a function that
+                    captures itself (with make_graphed_callables, say) and replays what it has captured
 
     Raises UsageError for invalid arguments. Entering raises CaptureError while another profile is open.
     """
@@ -357,6 +366,8 @@ def profile(
         return Off()
     from proftrack.experiment.workload import checked_tokens
 
+    if captured is not None and not callable(captured):
+        raise UsageError(f"captured={show(captured)} is not a function", "pass the function that was captured")
     code = caller(sys._getframe(1))
     experiment = described(
         name, code, params or {}, variant_params, schedule, profiler=profiler, mode=timing, device=device
@@ -369,6 +380,7 @@ def profile(
         quiet=quiet,
         parent_run_id=parent_run_id,
         tokens_per_step=checked_tokens(tokens_per_step),
+        captured=captured,
     )
 
 

@@ -4,6 +4,9 @@ view         one trace with its rows nested, launches joined and GPU work assign
 nesting      which host row ran inside which, and each row's self time
 serial       ends of GPU work that its stream rules out
 links        which host call launched which GPU work
+captures     CUDA graphs captured while a trace was recorded, and the kernels that they run
+graphs       replayed CUDA graphs, and the captured launches that their work stands for
+origins      the operator that launched, or captured, each piece of GPU work
 window       steps, and the time windows that figures cover
 typical      steps that the figures of a step leave out
 cold         calls that start something up, which happens once
@@ -22,6 +25,7 @@ counted      the counted work's FLOPs per byte, against the device's ridge
 autograd     which forward operator a backward operator belongs to
 markers      which host rows mark whose time it is
 owners       whose each host row is: the module, optimizer or region around it, also of the backward pass
+work_owners  whose each piece of GPU work is, also in a replayed graph
 sites        which operator caused which GPU work
 modules      time by owner and pass
 evaluation   steps that hold evaluation
@@ -33,7 +37,8 @@ quality      flags: what changes the meaning of the figures
 combine      combines the figures of a run's cycles
 """
 
+from proftrack.measures.captures import recorded_captures
 from proftrack.measures.combine import combine
 from proftrack.measures.measure import Measures, measure
 
-__all__ = ["Measures", "combine", "measure"]
+__all__ = ["Measures", "combine", "measure", "recorded_captures"]

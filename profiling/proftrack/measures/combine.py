@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from proftrack.measures import idle, modules, occupancy, sites
 from proftrack.measures.loading import Loading
@@ -30,6 +30,7 @@ from proftrack.record.figures import (
     Totals,
     TraceWork,
 )
+from proftrack.record.modules import Graph
 
 _Figures = TypeVar("_Figures", bound=Struct)
 _Key = TypeVar("_Key", bound=str)
@@ -72,6 +73,8 @@ def combine(parts: list[Measures]) -> Measures:
         whole_us=_sum_by_key(p.whole_us for p in parts),
         launched_us=_sum_by_key(p.launched_us for p in parts),
         replayed_us=sum(p.replayed_us for p in parts),
+        named_us=sum(p.named_us for p in parts),
+        graphs=_combined_graphs(p.graphs for p in parts),
         cpu=_combined_cpu(parts),
     )
 
@@ -183,6 +186,22 @@ def _merged_kernel(group: list[Kernel], total: float) -> Kernel:
 def _combined_regions(regions: list[Region]) -> list[Region]:
     merged = [_added(group) for group in _grouped(regions, "name")]
     return sorted(merged, key=lambda r: (-r.cpu_time_us, r.name))
+
+
+def _combined_graphs(cycles: Iterable[list[Graph]]) -> list[Graph]:
+    """Each cycle's n-th largest graph of one size, named by one capture or refused for one reason, is the same."""
+    groups: dict[object, list[Graph]] = {}
+    for graphs in cycles:
+        earlier: Counter[object] = Counter()
+        for graph in graphs:
+            key = (graph.kernels, graph.named, graph.problem, graph.capture)
+            groups.setdefault((key, earlier[key]), []).append(graph)
+            earlier[key] += 1
+    merged = [
+        structs.replace(group[0], replays=sum(g.replays for g in group), total_us=sum(g.total_us for g in group))
+        for group in groups.values()
+    ]
+    return sorted(merged, key=lambda g: -g.total_us)
 
 
 def _combined_waits(parts: list[Measures]) -> list[Wait]:

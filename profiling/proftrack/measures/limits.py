@@ -9,6 +9,7 @@ import numpy as np
 from proftrack.measures import tables
 from proftrack.measures.intervals import Intervals, union
 from proftrack.measures.kernels import CAN_BE_SMALL, limit_of_kind, limit_of_operator
+from proftrack.measures.origins import Origins
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows, busy
 from proftrack.measures.work import GpuCosts
@@ -25,14 +26,14 @@ EXPOSED: tuple[Limit, ...] = ("communication", "transfer")
 """What counts only where no kernel hides it."""
 
 
-def classes_of(seen: View, owner: Ints, costs: GpuCosts) -> dict[Limit, Bools]:
-    """What limits each row of `links.gpu`, as a mask for each limit that occurs. `owner`: from `tables.launching_row`.
+def classes_of(seen: View, found: Origins, costs: GpuCosts) -> dict[Limit, Bools]:
+    """What limits each row of `links.gpu`, as a mask for each limit that occurs.
 
     Judged by arithmetic intensity against the ridge if the operator's cost and the ceilings are known, else by the
     kind that the row's name (or its operator's) indicates. A kernel with a grid that leaves most of the GPU empty is
     limited by latency, unless it is near its roofline anyway.
     """
-    limit = _by_name(seen, owner)
+    limit = _by_name(seen, found)
     computes = np.isin(limit, [LIMITS.index(name) for name in CAN_BE_SMALL])
     with np.errstate(invalid="ignore", divide="ignore"):
         near = costs.roofline_us * 1000 >= FAR_FROM_ROOFLINE * np.maximum(seen.table.dur[seen.links.gpu], 1)
@@ -46,16 +47,16 @@ def classes_of(seen: View, owner: Ints, costs: GpuCosts) -> dict[Limit, Bools]:
     return {LIMITS[code]: limit == code for code in np.flatnonzero(np.bincount(limit)).tolist()}
 
 
-def _by_name(seen: View, owner: Ints) -> Ints:
+def _by_name(seen: View, found: Origins) -> Ints:
     """Limit (in LIMITS) of each row of `links.gpu` by its own name, else by the name of its operator."""
     table, gpu = seen.table, seen.links.gpu
     codes = table.name[gpu].astype(np.int64) * len(Kind) + table.kind[gpu]
     unique, group = distinct(codes, len(table.names) * len(Kind))
     names = [limit_of_kind(tables.kind_of_work(table.names[c // len(Kind)], c % len(Kind))) for c in unique.tolist()]
     limit: Ints = np.array([LIMITS.index(name) for name in names], dtype=np.int64)[group]
-    unknown = np.flatnonzero((limit == LIMITS.index("unknown")) & (owner != NONE))
-    operators, which = distinct(table.name[seen.forest.rows[owner[unknown]]].astype(np.int64), len(table.names))
-    by_operator = [limit_of_operator(table.names[o]) for o in operators.tolist()]
+    unknown = np.flatnonzero((limit == LIMITS.index("unknown")) & (found.owner != NONE))
+    operators, which = distinct(found.row_name[found.owner[unknown]], len(found.names))
+    by_operator = [limit_of_operator(found.names[o]) for o in operators.tolist()]
     limit[unknown] = np.array([LIMITS.index(name) for name in by_operator], dtype=np.int64)[which]
     return limit
 

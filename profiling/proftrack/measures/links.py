@@ -111,3 +111,24 @@ def _join(table: EventTable, gpu: Ints, launches: Ints) -> Ints:
             before = int(np.searchsorted(table.ts[mine], table.ts[gpu[i]], side="right"))
             launch[i] = mine[max(before - 1, 0)]
     return launch
+
+
+def launching_row(table: EventTable, forest: Forest, links: Links) -> Ints:
+    """For each piece of GPU work, the position in the forest of what launched it (`launched_from`)."""
+    return launched_from(table, forest, links.launch)
+
+
+def launched_from(table: EventTable, forest: Forest, calls: Ints, ignored: Bools | None = None) -> Ints:
+    """For each of these rows, launch calls or NONE, the position in the forest of the operator or annotation around it.
+
+    If nothing is around the launch call, the position of the call itself. `ignored`: rows that are nothing of the kind.
+    """
+    position = forest.position_of(len(table))
+    at = np.where(calls == NONE, NONE, position[calls])
+    if not len(forest.rows):
+        return at
+    is_operator = table.of_kind(Kind.CPU_OP, Kind.ANNOTATION)
+    if ignored is not None:
+        is_operator &= ~ignored
+    operator = forest.nearest(at, is_operator[forest.rows])
+    return np.where(operator == NONE, at, operator)

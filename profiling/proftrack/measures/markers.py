@@ -72,12 +72,12 @@ _ALLOWED: dict[Role, tuple[Kind, ...]] = {
 """The kinds of rows whose names give them a role."""
 
 
-def _roles(table: EventTable) -> npt.NDArray[np.int8] | None:
-    """The role of each row; None if no row has more than a region's."""
+def _roles(table: EventTable, regions_alone: bool) -> npt.NDArray[np.int8] | None:
+    """The role of each row; None if no row has more than a region's, unless `regions_alone` are enough."""
     of_name = np.fromiter(map(_role, table.names), dtype=np.int8, count=len(table.names))
     nodes_alone = not (of_name == Role.BACKWARD).any()  # as torch before 1.8 recorded them
     nodes = (table.sequence != NONE) & (table.forward_thread > 0) if nodes_alone else np.zeros(0, dtype=bool)
-    if not is_strong(of_name).any() and not nodes.any():
+    if not regions_alone and not is_strong(of_name).any() and not nodes.any():
         return None
     allowed = np.zeros((len(Role), len(Kind)), dtype=bool)
     for role, kinds in _ALLOWED.items():
@@ -87,7 +87,7 @@ def _roles(table: EventTable) -> npt.NDArray[np.int8] | None:
     roles = np.where(allowed[roles, table.kind] & table.valid, roles, np.int8(Role.NOTHING))
     if nodes_alone:
         roles[nodes & table.valid & table.of_kind(Kind.CPU_OP)] = Role.BACKWARD
-    return roles if is_strong(roles).any() else None
+    return roles if regions_alone or is_strong(roles).any() else None
 
 
 def _role(name: str) -> Role:
@@ -114,12 +114,12 @@ class Marks(NamedTuple):
     """Position of the innermost BACKWARD at or above, or NONE."""
 
 
-def find_marks(table: EventTable, forest: Forest) -> Marks | None:
-    """The markers of a trace; None if it has only regions, or none at all. `forest`: the nested host rows.
+def find_marks(table: EventTable, forest: Forest, *, regions_alone: bool = False) -> Marks | None:
+    """The markers of a trace; None if it has only regions, unless they are enough. `forest`: the nested host rows.
 
     Where stacks were recorded, and modules not by capture, the modules' Python rows are nested among the host rows.
     """
-    roles = _roles(table)
+    roles = _roles(table, regions_alone)
     if roles is None:
         return None
     from_stacks = (roles == Role.MODULE) & table.of_kind(Kind.PYTHON)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,12 +12,15 @@ from msgspec import structs
 
 from proftrack.measures import idle, limits, quality, tables, work
 from proftrack.measures import sites as launch_sites
+from proftrack.measures.captures import THIS_TRACE, Captures, captures_in
 from proftrack.measures.collectives import collectives
 from proftrack.measures.compiling import compiling_steps
 from proftrack.measures.counted import Counted, counted
+from proftrack.measures.graphs import replays
 from proftrack.measures.intervals import Intervals, intersection, union
 from proftrack.measures.loading import Loading, loading
 from proftrack.measures.modules import modules
+from proftrack.measures.origins import Origins, origins
 from proftrack.measures.owners import find_owners
 from proftrack.measures.single import Single, single
 from proftrack.measures.typical import Outlier, find_outliers, step_times, without_outliers
@@ -23,6 +28,7 @@ from proftrack.measures.unseen import without_unseen_queue
 from proftrack.measures.view import View, view
 from proftrack.measures.waits import Wait, delays_until, waiting_calls, waits
 from proftrack.measures.window import Windows, busy, find_windows
+from proftrack.measures.work_owners import work_owners
 from proftrack.record.ceilings import Ceilings
 from proftrack.record.figures import (
     CpuWork,
@@ -95,9 +101,11 @@ class Measures:
     whole_us: dict[str, float] = field(default_factory=dict)
     """Time of each operator with all that it calls, on the GPU; on the CPU if there is no GPU work."""
     launched_us: dict[str, float] = field(default_factory=dict)
-    """Time of kernels that the host launched without an operator, by name."""
+    """Time of kernels that the host launched, or captured, without an operator, by name."""
     replayed_us: float = 0.0
-    """Time of kernels that CUDA graphs launched."""
+    """Time of kernels that CUDA graphs launched whose captures are not known, so that they have no operators."""
+    named_us: float = 0.0
+    """Time of those whose captures are known; their operators are in `sites`, `kernels`, `work` and `whole_us`."""
     cpu: CpuWork | None = None
     """Only for a trace without GPU work, and only with ceilings."""
     other_us: dict[str, float] = field(default_factory=dict)
@@ -106,6 +114,7 @@ class Measures:
     collectives: list[Collective] = field(default_factory=list)
     modules: list[Module] = field(default_factory=list)
     graphs: list[Graph] = field(default_factory=list)
+    """The CUDA graphs that the trace replays, the largest first."""
 
     @property
     def steps(self) -> int:
@@ -166,9 +175,13 @@ class Measures:
         return None if total_us is None else round(total_us / self.window.typical_steps, 3)
 
 
-def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
-    """All figures of one trace; with `ceilings`, also each kernel's limit and distance from its roofline."""
+def measure(table: EventTable, ceilings: Ceilings | None = None, captured: Sequence[Captures] = ()) -> Measures:
+    """All figures of one trace; with `ceilings`, also each kernel's limit and distance from its roofline.
+
+    `captured`: traces that hold the captures of the graphs that this one replays (`recorded_captures`), besides itself.
+    """
     seen = view(table)
+    replayed = replays(table, seen.links, [captures_in(THIS_TRACE, table, seen.forest, seen.links), *captured])
     windows = find_windows(table, seen.links, seen.steps, seen.owned, seen.on_device)
     placed = windows is not None and _placed(seen, windows)
     outliers: list[Outlier] = []
@@ -177,16 +190,16 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         windows = without_outliers(seen, windows, outliers)
     elif windows is not None and placed:
         windows = without_unseen_queue(seen, windows)
-    owner = tables.launching_row(table, seen.forest, seen.links)
-    operators = work.operator_costs(table, seen.forest)
-    operators = work.without_sparse(table, seen.links.gpu, owner, operators)
-    costs = work.gpu_costs(table, seen.links.gpu, owner, operators, ceilings)
-    classes = limits.classes_of(seen, owner, costs)
+    found = origins(seen, replayed.matches)
+    operators = work.without_sparse(table, seen.links.gpu, found.owner, work.operator_costs(found))
+    costs = work.gpu_costs(table, seen.links.gpu, found.owner, operators, ceilings)
+    classes = limits.classes_of(seen, found, costs)
     gpu = _gpu_part(seen, windows, classes, outliers)
-    shapes = len(table.signatures) > 0 and len(seen.forest.rows) > 0
-    owned = work.Owned(seen.links.gpu, owner, operators, costs)
-    outside = work.outside_operators(table, seen.forest, seen.links)
-    typical, owners = launch_sites.typical_work(seen, windows if placed else None), find_owners(table, seen.forest)
+    shapes = len(found.signatures) > 0 and len(seen.forest.rows) > 0
+    owned = work.Owned(seen.links.gpu, found.owner, operators, costs)
+    outside = work.outside_operators(table, seen.links, found)
+    typical = launch_sites.typical_work(seen, windows if placed else None)
+    owners = work_owners(seen, found, find_owners(table, seen.forest))
     own = (seen.owned.step != NONE) & ~np.isin(seen.owned.step, [outlier.step for outlier in outliers])
     return Measures(
         window=_window(seen, windows),
@@ -195,10 +208,10 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         per_step=_with_outliers(
             tables.per_step(table, seen.forest, seen.links, seen.steps, seen.owned), seen, windows, outliers
         ),
-        ops=tables.operators(table, seen.forest, seen.links, owner),
+        ops=tables.operators(table, seen.forest, seen.links, found.host),
         kernels=tables.gpu_work(table, seen.links, classes, costs),
-        sites=launch_sites.sites(seen, owner, typical, owners),
-        modules=modules(seen, owners, owner, typical, [outlier.step for outlier in outliers]),
+        sites=launch_sites.sites(seen, found, typical, owners),
+        modules=modules(seen, found, owners, typical, [outlier.step for outlier in outliers]),
         regions=tables.regions(table, seen.links),
         launch=tables.launch_figures(table, seen.links, seen.owned),
         devices=tables.devices(table, seen.links, seen.owned, windows.low, windows.high) if windows else [],
@@ -213,10 +226,12 @@ def measure(table: EventTable, ceilings: Ceilings | None = None) -> Measures:
         other_us=_others(table),
         collectives=collectives(seen),
         compiling_us=_compiling(seen, outliers),
-        work=work.trace_work(table, seen.forest, owned, own) if shapes else None,
-        whole_us=tables.whole_times(table, seen.forest, seen.links, owner),
+        work=work.trace_work(table, found, owned, own) if shapes else None,
+        whole_us=_whole_times(seen, found),
         launched_us=outside.launched_us,
         replayed_us=outside.replayed_us,
+        named_us=outside.named_us,
+        graphs=replayed.graphs,
         cpu=work.cpu_work(work.cpu_calls(table, seen.forest, operators), ceilings)
         if ceilings and not len(seen.links.gpu)
         else None,
@@ -286,6 +301,22 @@ def _compiling(seen: View, outliers: list[Outlier]) -> float:
     time = compiling_steps(seen.table, seen.steps, seen.forest)
     time[[outlier.step for outlier in outliers]] = 0
     return int(time.sum()) / 1000
+
+
+def _whole_times(seen: View, found: Origins) -> dict[str, float]:
+    """Time of each operator with all that it calls, also where it was captured: on the GPU; on the CPU without one."""
+    table, forest, gpu = seen.table, seen.forest, seen.links.gpu
+    if not len(gpu):
+        return tables.whole_times(table, forest, table.dur[forest.rows])
+    sums = Counter(tables.whole_times(table, forest, tables.time_below(forest, found.host, table.dur[gpu])))
+    for part in found.captured:
+        inside = part.source.forest
+        sums.update(
+            tables.whole_times(
+                part.source.table, inside, tables.time_below(inside, part.owner, table.dur[gpu[part.work]])
+            )
+        )
+    return dict(sums)
 
 
 def _others(table: EventTable) -> dict[str, float]:

@@ -10,10 +10,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from proftrack.measures.origins import Origins
 from proftrack.measures.owners import Owners
 from proftrack.measures.sites import TypicalWork
 from proftrack.measures.tables import kind_of_work
 from proftrack.measures.view import View
+from proftrack.measures.work_owners import WorkOwners
 from proftrack.record.modules import MOST_PIECES, PASSES, Module, OwnedWork
 from proftrack.trace.categories import is_step
 from proftrack.trace.codes import grouped
@@ -31,9 +33,9 @@ class _Pieces(NamedTuple):
     part: npt.NDArray[np.int8]
     ns: npt.NDArray[np.float64]
     operator: Ints
-    """Name of what launched it, as a code of the table, or NONE."""
+    """Name of what launched it, as a code of `Origins`, or NONE."""
     kernel: Ints
-    """Name of the work on the GPU, or NONE."""
+    """Name of the work on the GPU, likewise."""
     kind: npt.NDArray[np.int8]
     """Kind of its row."""
     step: Ints
@@ -41,18 +43,17 @@ class _Pieces(NamedTuple):
 
 
 def modules(
-    view: View, owners: Owners | None, owner: Ints, work: TypicalWork | None, outliers: Collection[int]
+    view: View, found: Origins, owners: WorkOwners | None, work: TypicalWork | None, outliers: Collection[int]
 ) -> list[Module]:
     """Exclusive times by owner, largest first.
 
-    `owner`: for each piece of GPU work, the position in the forest of the row that launched it, or NONE. `outliers`:
-    the steps to leave out. Without GPU work the times are self CPU times.
+    `outliers`: the steps to leave out. Without GPU work the times are self CPU times.
     """
     if owners is None:
         return []
-    on_host = _on_host(view, owners, outliers)
+    on_host = _on_host(view, found, owners.host, outliers)
     if work is not None:
-        pieces = _on_device(view, owners, owner, work)
+        pieces = _on_device(view, found, owners, work)
     elif not len(view.links.gpu):
         pieces = on_host
     else:
@@ -61,8 +62,9 @@ def modules(
     times = _by_owner(pieces.code * len(PASSES) + pieces.part, pieces.ns, count * len(PASSES)).reshape(count, -1)
     communication, copies = _of_kinds(table, pieces)
     host = _by_owner(on_host.code, on_host.ns, count)
-    calls = np.bincount(owners.code[owners.calls[_in_steps(view, owners.calls, outliers)]], minlength=count)
-    largest = _largest(table, pieces)
+    called = owners.host.calls[_in_steps(view, owners.host.calls, outliers)]
+    calls = np.bincount(owners.host.code[called], minlength=count) + owners.captured_calls(outliers)
+    largest = _largest(found, pieces)
     typical = _typical(pieces, count, len(view.steps), outliers, on_host=work is None)
     columns = zip(
         owners.named,
@@ -98,26 +100,22 @@ def _by_owner(code: npt.NDArray[np.integer], ns: npt.NDArray[np.float64], count:
     return np.round(np.bincount(code, weights=ns, minlength=count) / 1000, 9)
 
 
-def _on_device(view: View, owners: Owners, owner: Ints, work: TypicalWork) -> _Pieces:
-    table, links = view.table, view.links
-    launch, gpu, by = links.launch[work.at], links.gpu[work.at], owner[work.at]
-    launcher = np.where(by == NONE, NONE, view.forest.rows[by] if len(view.forest.rows) else NONE)
-    operator = np.where(launcher == NONE, NONE, table.name[launcher])
-    code, part = owners.of_launches(launch), owners.parts_of_launches(launch)
-    names = (operator.astype(np.int64), table.name[gpu].astype(np.int64))
+def _on_device(view: View, found: Origins, owners: WorkOwners, work: TypicalWork) -> _Pieces:
+    table, gpu = view.table, view.links.gpu[work.at]
+    code, part = owners.code[work.at], owners.part[work.at]
+    names = (found.name[work.at], table.name[gpu].astype(np.int64))
     return _Pieces(code, part, work.ns, *names, table.kind[gpu], view.on_device.step[work.at])
 
 
-def _on_host(view: View, owners: Owners, outliers: Collection[int]) -> _Pieces:
+def _on_host(view: View, found: Origins, owners: Owners, outliers: Collection[int]) -> _Pieces:
     """The host rows that begin within the typical steps, with their self times."""
     table, forest = view.table, view.forest
     at = np.flatnonzero(_in_steps(view, forest.rows, outliers))
     rows = forest.rows[at]
     nothing = np.full(len(rows), NONE, dtype=np.int64)
     time = forest.self_ns[at].astype(np.float64)
-    names = table.name[rows].astype(np.int64)
     step = view.steps.containing(table.ts[rows]) if len(view.steps) else nothing
-    return _Pieces(owners.code[rows], owners.part[rows], time, names, nothing, table.kind[rows], step)
+    return _Pieces(owners.code[rows], owners.part[rows], time, found.row_name[at], nothing, table.kind[rows], step)
 
 
 def _in_steps(view: View, rows: Ints, outliers: Collection[int]) -> Bools:
@@ -154,15 +152,14 @@ def _typical(
     within = pieces.step != NONE
     cell = pieces.code[within].astype(np.int64) * steps + pieces.step[within]
     times = _by_owner(cell, pieces.ns[within], count * steps).reshape(count, steps)[:, typical]
-    middle, least = np.median(times, axis=1), times.min(axis=1)
     if on_host:
-        time, deviation = least, middle - least
-    else:
-        time, deviation = middle, _NORMAL * np.median(np.abs(times - middle[:, None]), axis=1)
-    return list(zip(np.round(time, 9).tolist(), np.round(deviation, 9).tolist(), strict=True))
+        return [(us, None) for us in times.min(axis=1).tolist()]
+    middle = np.median(times, axis=1)
+    deviation = _NORMAL * np.median(np.abs(times - middle[:, None]), axis=1)
+    return list(zip(np.round(middle, 9).tolist(), np.round(deviation, 9).tolist(), strict=True))
 
 
-def _largest(table: EventTable, pieces: _Pieces) -> dict[int, list[OwnedWork]]:
+def _largest(found: Origins, pieces: _Pieces) -> dict[int, list[OwnedWork]]:
     """Of each owner the largest pieces by operator, kernel and pass."""
     columns = (pieces.code, pieces.part, pieces.operator, pieces.kernel)
     first, group = grouped(columns)
@@ -175,11 +172,11 @@ def _largest(table: EventTable, pieces: _Pieces) -> dict[int, list[OwnedWork]]:
     out: dict[int, list[OwnedWork]] = defaultdict(list)
     for one, number, us in zip(first[order].tolist(), calls[order].tolist(), time[order].tolist(), strict=True):
         code, part, operator, kernel = (int(column[one]) for column in columns)
-        name = table.names[operator] if operator != NONE else ""
+        name = found.names[operator] if operator != NONE else ""
         out[code].append(
             OwnedWork(
                 operator="" if is_step(name) else name,
-                kernel=table.names[kernel] if kernel != NONE else "",
+                kernel=found.names[kernel] if kernel != NONE else "",
                 part=PASSES[part],
                 calls=number,
                 busy_us=us,

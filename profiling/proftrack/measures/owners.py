@@ -68,13 +68,13 @@ class Owners(NamedTuple):
         return np.where(launch == NONE, np.int8(_part("other")), self.part[launch])
 
 
-def find_owners(table: EventTable, forest: Forest) -> Owners | None:
+def find_owners(table: EventTable, forest: Forest, *, regions_alone: bool = False) -> Owners | None:
     """The owner and the pass of each host row; None if no row marks a module, a backward pass, an optimizer or a
-    compiled region.
+    compiled region, unless regions are enough.
 
     `forest`: the nested host rows. Nothing is asked of steps or of GPU work: a launch has the owner of its row.
     """
-    marks = find_marks(table, forest)
+    marks = find_marks(table, forest, regions_alone=regions_alone)
     if marks is None:
         return None
     named, owner = _named(table, marks)

@@ -10,14 +10,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proftrack.measures.owners import Owners
+from proftrack.measures.origins import Origins
 from proftrack.measures.tables import kind_of_work
 from proftrack.measures.view import View
 from proftrack.measures.window import Windows
+from proftrack.measures.work_owners import WorkOwners
 from proftrack.record.figures import Site
 from proftrack.trace.categories import STEP, Kind, is_step
 from proftrack.trace.codes import grouped
-from proftrack.trace.table import NONE, Codes, EventTable, Ints
+from proftrack.trace.table import NONE, Codes, Ints
 
 MOST = 1000
 """Rows kept; the others, the smallest, are merged by kernel, without an operator."""
@@ -62,19 +63,15 @@ def typical_work(view: View, windows: Windows | None) -> TypicalWork | None:
     return TypicalWork(at, shared_time(start, np.maximum(end, start)))
 
 
-def sites(view: View, owner: Ints, work: TypicalWork | None, owners: Owners | None = None) -> list[Site]:
-    """The typical steps' GPU work by launching operator, input shapes and name, most busy time first.
-
-    `owner`: for each piece of GPU work, the position in the forest of the row that launched it, or NONE.
-    """
+def sites(view: View, found: Origins, work: TypicalWork | None, owners: WorkOwners | None = None) -> list[Site]:
+    """The typical steps' GPU work by launching operator, input shapes and name, most busy time first."""
     table, links = view.table, view.links
     if work is None:
         return []
-    at = work.at
-    launcher = np.where(owner[at] == NONE, NONE, view.forest.rows[owner[at]] if len(view.forest.rows) else NONE)
+    at, operator = work.at, found.name[work.at]
     columns = (
-        np.where(launcher == NONE, NONE, _operator_names(table)[table.name[launcher]]),
-        np.where(launcher == NONE, NONE, table.signature[launcher]),
+        np.where(operator == NONE, NONE, _operator_names(found.names)[operator]),
+        found.signature[at],
         table.name[links.gpu[at]],
         table.kind[links.gpu[at]],
     )
@@ -82,15 +79,15 @@ def sites(view: View, owner: Ints, work: TypicalWork | None, owners: Owners | No
     calls = np.bincount(group, minlength=len(first)).tolist()
     time = np.bincount(group, weights=work.ns, minlength=len(first)).tolist()
     codes = np.stack([column[first] for column in columns], axis=1).tolist()
-    modules = _modules(owners, owners.of_launches(links.launch[at]), group, work.ns, len(first)) if owners else None
+    modules = _modules(owners, owners.code[at], group, work.ns, len(first)) if owners else None
     # Signatures may differ in parts that are not shown: types, concrete values.
     return merged(
-        _site(table, *values, modules[i] if modules else [])
+        _site(found, *values, modules[i] if modules else [])
         for i, values in enumerate(zip(codes, calls, time, strict=True))
     )
 
 
-def _modules(owners: Owners, code: Codes, group: Ints, ns: npt.NDArray[np.float64], groups: int) -> list[list[str]]:
+def _modules(owners: WorkOwners, code: Codes, group: Ints, ns: npt.NDArray[np.float64], groups: int) -> list[list[str]]:
     """The paths of each group's owners that are known, most time first; at most MOST_MODULES."""
     first, pair = grouped((group, code))
     time = np.bincount(pair, weights=ns, minlength=len(first))
@@ -102,19 +99,19 @@ def _modules(owners: Owners, code: Codes, group: Ints, ns: npt.NDArray[np.float6
     return out
 
 
-def _operator_names(table: EventTable) -> Ints:
+def _operator_names(names: list[str]) -> Ints:
     """Each name's code, with one code for all steps, so that work launched directly by steps is one row."""
-    codes = np.arange(len(table.names), dtype=np.int64)
-    steps = np.array([is_step(name) for name in table.names], dtype=bool)
+    codes = np.arange(len(names), dtype=np.int64)
+    steps = np.array([is_step(name) for name in names], dtype=bool)
     if steps.any():
         codes[steps] = codes[steps][0]
     return codes
 
 
-def _site(table: EventTable, code: list[int], calls: int, busy_ns: float, modules: list[str]) -> Site:
+def _site(found: Origins, code: list[int], calls: int, busy_ns: float, modules: list[str]) -> Site:
     operator, signature, name, kind = code
-    kernel = table.names[name]
-    origin = _origin(table, operator, signature)
+    kernel = found.names[name]
+    origin = _origin(found, operator, signature)
     return Site(
         operator=origin.operator,
         shapes=origin.shapes,
@@ -126,33 +123,32 @@ def _site(table: EventTable, code: list[int], calls: int, busy_ns: float, module
     )
 
 
-def _origin(table: EventTable, operator: int, signature: int) -> Origin:
-    shapes = table.signatures[signature][0].decode("utf-8", "replace") if signature != NONE else ""
-    return Origin(_operator(table, operator), "".join(shapes.split())[:_SHAPES_LIMIT])  # without the file's whitespace
+def _origin(found: Origins, operator: int, signature: int) -> Origin:
+    shapes = found.signatures[signature][0].decode("utf-8", "replace") if signature != NONE else ""
+    return Origin(_operator(found, operator), "".join(shapes.split())[:_SHAPES_LIMIT])  # without the file's whitespace
 
 
-def _operator(table: EventTable, code: int) -> str:
+def _operator(found: Origins, code: int) -> str:
     if code == NONE:
         return ""
-    name = table.names[code]
+    name = found.names[code]
     return STEP if is_step(name) else name
 
 
-def launched(view: View, owner: Ints, kernels: Collection[str]) -> list[dict[str, list[Launched]]]:
+def launched(view: View, found: Origins, kernels: Collection[str]) -> list[dict[str, list[Launched]]]:
     """For each recorded step, its launches of these kernels, by kernel, in the order of launching.
 
-    `owner` as in `sites`. A graph's kernels have one launch: they count in the order in which they ran.
+    A graph's kernels have one launch: they count in the order in which they ran.
     """
     table, links, owned = view.table, view.links, view.owned
     wanted = table.named(lambda name: name in kernels)[links.gpu] & (table.kind[links.gpu] == Kind.KERNEL)
     rows = np.flatnonzero(wanted & (owned.step != NONE))
     rows = rows[np.lexsort((owned.start[rows], table.ts[links.launch[rows]]))]
     out: list[dict[str, list[Launched]]] = [defaultdict(list) for _ in range(len(view.steps))]
+    operators, signatures = found.name, found.signature
     for row in rows.tolist():
-        launcher = int(view.forest.rows[owner[row]]) if owner[row] != NONE else NONE
-        operator, signature = (NONE, NONE) if launcher == NONE else (table.name[launcher], table.signature[launcher])
         kernel, blocks = links.gpu[row], int(table.blocks[links.gpu[row]])
-        origin = _origin(table, int(operator), int(signature))
+        origin = _origin(found, int(operators[row]), int(signatures[row]))
         launch = Launched(origin, None if blocks == NONE else blocks, int(table.dur[kernel]) / 1000)
         out[owned.step[row]][table.names[table.name[kernel]]].append(launch)
     return out

@@ -35,7 +35,7 @@ def _sums(group: npt.NDArray[np.integer], values: Ints, count: int) -> Ints:
 def operators(table: EventTable, forest: Forest, links: Links, owner: Ints) -> list[Op]:
     """All host rows by name and category, largest self CUDA time first, then largest self CPU time.
 
-    `owner`: from `launching_row`.
+    `owner`: from `links.launching_row`.
     """
     gpu_ns = np.zeros(len(forest.rows), dtype=np.int64)
     np.add.at(gpu_ns, owner[owner != NONE], table.dur[links.gpu][owner != NONE])
@@ -68,20 +68,14 @@ def operators(table: EventTable, forest: Forest, links: Links, owner: Ints) -> l
     return sorted(ops, key=lambda op: (-op.self_cuda_time_us, -op.self_cpu_time_us, op.name))
 
 
-def whole_times(table: EventTable, forest: Forest, links: Links, owner: Ints) -> dict[str, float]:
-    """Microseconds of each operator with all that it calls: of its GPU work or, without any GPU work, on the CPU.
+def whole_times(table: EventTable, forest: Forest, time: Ints) -> dict[str, float]:
+    """Microseconds of each operator, from the `time` of each row of the forest with all that it calls.
 
-    An operator that calls itself counts once, so that no time counts twice for one name. `owner`: from `launching_row`.
+    An operator that calls itself counts once, so that no time counts twice for one name.
     """
     rows = forest.rows
     if not len(rows):
         return {}
-    if len(links.gpu):
-        own = np.zeros(len(rows), dtype=np.int64)
-        np.add.at(own, owner[owner != NONE], table.dur[links.gpu][owner != NONE])
-        time = forest.subtree_sums(own)
-    else:
-        time = table.dur[rows]
     parent = forest.nearest(forest.parent, ~table.of_kind(Kind.MODULE)[rows])
     nested = (parent != NONE) & (table.name[rows[np.maximum(parent, 0)]] == table.name[rows])
     outer = table.of_kind(Kind.CPU_OP)[rows] & ~nested
@@ -90,18 +84,11 @@ def whole_times(table: EventTable, forest: Forest, links: Links, owner: Ints) ->
     return {table.names[name]: ns / 1000 for name, ns in zip(unique.tolist(), sums.tolist(), strict=True)}
 
 
-def launching_row(table: EventTable, forest: Forest, links: Links) -> Ints:
-    """For each piece of GPU work, the position in the forest of the operator or annotation that launched it.
-
-    If nothing is around the launch call, the position of the call itself.
-    """
-    position = forest.position_of(len(table))
-    at = np.where(links.launch == NONE, NONE, position[links.launch])
-    if not len(forest.rows):
-        return at
-    is_operator = table.of_kind(Kind.CPU_OP, Kind.ANNOTATION)[forest.rows]
-    operator = forest.nearest(at, is_operator)
-    return np.where(operator == NONE, at, operator)
+def time_below(forest: Forest, owner: Ints, time: Ints) -> Ints:
+    """For each row of the forest, the `time` of the GPU work that it or what it calls launched (`owner`)."""
+    own = np.zeros(len(forest.rows), dtype=np.int64)
+    np.add.at(own, owner[owner != NONE], time[owner != NONE])
+    return forest.subtree_sums(own) if len(own) else own
 
 
 def gpu_work(table: EventTable, links: Links, limit: dict[Limit, Bools], costs: GpuCosts) -> list[Kernel]:

@@ -14,6 +14,7 @@ from proftrack.measures.intervals import union
 from proftrack.measures.kernels import kind_of_kernel
 from proftrack.measures.links import Links
 from proftrack.measures.nesting import Forest
+from proftrack.measures.origins import Origins
 from proftrack.record.ceilings import PARALLEL, Ceilings
 from proftrack.record.figures import CpuCalls, CpuTrace, CpuWork, Limit, TraceWork
 from proftrack.trace.categories import Kind
@@ -24,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class OperatorCosts(NamedTuple):
-    """Costs of the rows of a forest; all columns are parallel to `forest.rows`."""
+    """Costs of operators; all columns are parallel to the rows of `Origins`."""
 
     known: Bools
     flops: Floats
@@ -34,16 +35,18 @@ class OperatorCosts(NamedTuple):
     dtypes: list[str]
 
 
-def operator_costs(table: EventTable, forest: Forest) -> OperatorCosts:
+def operator_costs(found: Origins) -> OperatorCosts:
     """Cost of each known operator with recorded shapes, computed once per name and signature."""
-    rows = forest.rows
-    shaped = (table.signature[rows] != NONE) & (table.kind[rows] == Kind.CPU_OP)
-    codes = table.name[rows].astype(np.int64) * max(len(table.signatures), 1) + np.maximum(table.signature[rows], 0)
+    count, on_gpu = max(len(found.signatures), 1), len(found.owner) > 0
+    shaped = (found.row_signature != NONE) & found.row_is_operator
+    codes = found.row_name * count + np.maximum(found.row_signature, 0)
     unique, group = np.unique(codes[shaped], return_inverse=True)
-    costs = [_cost(table, code) for code in unique.tolist()]
+    costs = [
+        _cost(found.names[code // count], found.signatures[code % count], on_gpu=on_gpu) for code in unique.tolist()
+    ]
     dtypes = sorted({c.dtype for c in costs if c is not None}) or ["other"]
-    known, flops, size = np.zeros(len(rows), dtype=bool), np.zeros(len(rows)), np.zeros(len(rows))
-    dtype = np.zeros(len(rows), dtype=np.int16)
+    known, flops, size = np.zeros(len(codes), dtype=bool), np.zeros(len(codes)), np.zeros(len(codes))
+    dtype = np.zeros(len(codes), dtype=np.int16)
     if costs:
         known[shaped] = np.array([c is not None for c in costs])[group]
         flops[shaped] = np.array([c.flops if c else 0 for c in costs], dtype=np.float64)[group]
@@ -52,10 +55,9 @@ def operator_costs(table: EventTable, forest: Forest) -> OperatorCosts:
     return OperatorCosts(known, flops, size, dtype, dtypes)
 
 
-def _cost(table: EventTable, code: int) -> Cost | None:
-    name, signature = divmod(code, max(len(table.signatures), 1))
-    cost = cost_of(table.names[name], *table.signatures[signature])
-    if cost is not None and cost.dtype == "float32" and table.names[name] in _MAY_USE_TF32 and table.gpu_work.any():
+def _cost(name: str, signature: tuple[bytes, bytes, bytes], *, on_gpu: bool) -> Cost | None:
+    cost = cost_of(name, *signature)
+    if cost is not None and cost.dtype == "float32" and name in _MAY_USE_TF32 and on_gpu:
         return cost._replace(dtype="tfloat32")
     return cost
 
@@ -94,7 +96,7 @@ def without_sparse(table: EventTable, gpu: Ints, owner: Ints, costs: OperatorCos
 
 
 def gpu_costs(table: EventTable, gpu: Ints, owner: Ints, costs: OperatorCosts, ceilings: Ceilings | None) -> GpuCosts:
-    """Costs of kernels, from the operators at `owner` (positions in the forest, NONE without an operator).
+    """Costs of kernels, from the operators at `owner` (as in `Origins`, NONE without an operator).
 
     Copies and sets that an operator launches alongside its kernels get no share of its cost.
     """
@@ -126,12 +128,12 @@ class Owned(NamedTuple):
     gpu: Ints
     """Rows of GPU work in the event table."""
     owner: Ints
-    """Positions in the forest of the operators that launched it, NONE without an operator."""
+    """Their rows in `Origins`, NONE without an operator."""
     operators: OperatorCosts
     costs: GpuCosts
 
 
-def trace_work(table: EventTable, forest: Forest, owned: Owned, own: Bools) -> TraceWork:
+def trace_work(table: EventTable, found: Origins, owned: Owned, own: Bools) -> TraceWork:
     """FLOPs of the steps' `own` GPU work, and the part of all GPU work that could not be counted."""
     gpu, owner, operators, costs = owned
     flops: dict[str, float] = {}
@@ -140,10 +142,10 @@ def trace_work(table: EventTable, forest: Forest, owned: Owned, own: Bools) -> T
         if (total := float(costs.flops[mine].sum())) > 0:
             flops[dtype] = total
     missing = ~costs.known & (table.kind[gpu] == Kind.KERNEL)
-    rows = np.where(owner == NONE, gpu, forest.rows[np.maximum(owner, 0)])[missing]
-    unique, group = np.unique(table.name[rows], return_inverse=True)
+    name = np.where(owner == NONE, table.name[gpu], found.name)[missing]
+    unique, group = np.unique(name, return_inverse=True)
     uncounted_ns = np.bincount(group, weights=table.dur[gpu[missing]], minlength=len(unique))
-    largest = [table.names[unique[i]] for i in np.argsort(-uncounted_ns)[:5].tolist()]
+    largest = [found.names[unique[i]] for i in np.argsort(-uncounted_ns)[:5].tolist()]
     return TraceWork(flops_by_dtype=flops, uncounted_us=float(uncounted_ns.sum()) / 1000, uncounted=largest)
 
 
@@ -151,33 +153,26 @@ class Outside(NamedTuple):
     """Kernels that no operator launched: no dispatch counter saw them as they ran."""
 
     launched_us: dict[str, float]
-    """Time of those that the host launched one by one (Triton, extensions that bypass torch), by name."""
+    """Time of those that were launched one by one (Triton, extensions that bypass torch), by name."""
     replayed_us: float
-    """Time of those that CUDA graphs launched."""
+    """Time of those that CUDA graphs launched, if their captures are not known."""
+    named_us: float
+    """Time of all kernels that CUDA graphs launched whose captures are known."""
 
 
-def outside_operators(table: EventTable, forest: Forest, links: Links) -> Outside:
+def outside_operators(table: EventTable, links: Links, found: Origins) -> Outside:
     """The kernels launched by no operator. Collectives have none around them, and no work to count."""
     kernel = (table.kind[links.gpu] == Kind.KERNEL) & (links.launch != NONE)
-    by_graph = np.isin(links.launch, links.calls[links.graph_calls])
-    inside = np.zeros(len(links.gpu), dtype=bool)
-    if len(forest.rows):
-        is_operator = (table.of_kind(Kind.CPU_OP) & table.named(_is_operator))[forest.rows]
-        at = np.where(links.launch == NONE, NONE, forest.position_of(len(table))[links.launch])
-        inside = forest.nearest(at, is_operator) != NONE
-    rows = links.gpu[kernel & ~by_graph & ~inside]
+    by_graph, named = np.isin(links.launch, links.calls[links.graph_calls]), found.by_capture
+    rows = links.gpu[kernel & (~by_graph | named) & ~found.dispatched]
     names, group = distinct(table.name[rows].astype(np.int64), len(table.names))
     total = np.bincount(group, weights=table.dur[rows], minlength=len(names)) / 1000
     launched = {table.names[name]: us for name, us in zip(names.tolist(), total.tolist(), strict=True)}
     return Outside(
         {name: us for name, us in launched.items() if kind_of_kernel(name) != "communication"},
-        float(table.dur[links.gpu[kernel & by_graph]].sum()) / 1000,
+        float(table.dur[links.gpu[kernel & by_graph & ~named]].sum()) / 1000,
+        float(table.dur[links.gpu[kernel & by_graph & named]].sum()) / 1000,
     )
-
-
-def _is_operator(name: str) -> bool:
-    """Whether a row of an operator's category is one: autograd's nodes and compiled regions are named differently."""
-    return "::" in name and not name.startswith("autograd::")
 
 
 OFF_RIDGE = 2.0
@@ -189,7 +184,7 @@ NEAR_ROOFLINE = 1.5
 
 
 def cpu_calls(table: EventTable, forest: Forest, costs: OperatorCosts) -> CpuTrace:
-    """The operators of a trace by name and input shapes."""
+    """The operators of a trace by name and input shapes. `costs` begin with those of the forest's rows."""
     at = np.flatnonzero(table.kind[forest.rows] == Kind.CPU_OP)
     rows = forest.rows[at]
     codes = table.name[rows].astype(np.int64) * (len(table.signatures) + 1) + table.signature[rows] + 1

@@ -74,8 +74,8 @@ class Module(Struct, frozen=True, kw_only=True):
     """Its time in one typical step, on which a single long call has no effect: the median of GPU time; of self CPU time
     the least, since other programs can only add to it. None if there are fewer than two steps."""
     deviation_us: float | None = None
-    """How far from that the steps are: 1.4826 times the median absolute deviation, of normal times their standard
-    deviation; of self CPU time, the median less the least."""
+    """How far the steps are from that median: 1.4826 times the median absolute deviation, which of normal times is
+    their standard deviation. None of self CPU time."""
     largest: list[OwnedWork] = []
     """Its largest pieces of GPU work, largest first; see MOST_PIECES."""
 

@@ -21,6 +21,7 @@ from proftrack.compare.subjects import Subject
 from proftrack.errors import NotFoundError, TraceError, UsageError
 from proftrack.files import no_such_file
 from proftrack.git import resolve_commit
+from proftrack.names import is_captured
 from proftrack.record import Record
 from proftrack.store import keys
 from proftrack.store.fields import unfit_for_viewers
@@ -256,7 +257,8 @@ def _subject_at(reference: str, kind: Kind, step_time_us: float | None = None) -
     return Named(subject=Subject(record=record, label=reference))
 
 
-def _of_cycle(traces: list[Path], cycle: int | None, reference: str) -> Path:
+def _of_cycle(files: list[Path], cycle: int | None, reference: str) -> Path:
+    traces = [file for file in files if not is_captured(file.name)]
     if not traces:
         raise UsageError(f"{reference}: holds no trace", _FORMS)
     number = 1 if cycle is None else cycle

@@ -99,6 +99,8 @@ CAPTURED = "proftrack: graph capture"
 """The region in which capture captures a graph once more, under the profiler, to learn the names of its work."""
 CAPTURED_REPLAY = "proftrack: graph replay"
 """The region in which it then replays that graph."""
+ONE_BRANCH = "proftrack: one branch"
+"""An empty region at the end of that of a capture whose work is known to be a chain, whatever streams it used."""
 
 STEP = "ProfilerStep"
 """What torch.profiler calls its steps, before their number: `ProfilerStep#3`, and `ProfilerStep*` in its tables."""

@@ -33,6 +33,14 @@ class Numbering(dict[Any, int]):
         return texts.codes([str(key) for key in self]), list(texts)
 
 
+def positions(keys: Sequence[Any], known: list[Any]) -> Codes:
+    """The position of each key in `known`, which has each of its own once; keys that it lacks are added to it."""
+    numbers = Numbering({key: number for number, key in enumerate(known)})
+    codes = numbers.codes(keys)
+    known += list(numbers)[len(known) :]
+    return codes
+
+
 def distinct(keys: Ints, bound: int) -> tuple[Ints, Ints]:
     """The distinct `keys` in order, all in 0 .. bound - 1, and each key's position among them."""
     if bound > SPARSE * len(keys) + 1024:

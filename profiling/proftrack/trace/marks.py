@@ -14,11 +14,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import Raw, Struct, field
-from msgspec.structs import astuple
 
-from proftrack.trace.codes import Numbering, grouped
+from proftrack.trace.codes import Numbering, grouped, positions
 from proftrack.trace.table import NONE, Bools, CounterRows, FlowRows, Ints, MemoryRows
-from proftrack.trace.values import ABSENT, INVALID, Column, int64, size_of
+from proftrack.trace.values import ABSENT, INVALID, Column, devices, int64, size_of
 
 MEMORY = "[memory]"
 """Name of the instants that torch writes for each allocation and each release."""
@@ -92,15 +91,17 @@ class Marks:
         self._categories = Numbering()
         self._batches: list[Batch] = []
 
-    def columns(self, rows: Sequence[Any], times: Times, given: Callable[[], list[Raw]]) -> Batch:
-        """The marks among the rows of a batch, whose arguments are `given`. Raises what `times` raises."""
-        flows = [row for row in rows if row.ph in _FLOWS]
-        others = [(i, row) for i, row in enumerate(rows) if row.ph == "C" or (row.ph == "i" and row.name == MEMORY)]
-        if not others:
-            return Batch(flows=self._flows(flows, times) if flows else None)
-        args = given()
-        memory = [(row, args[i]) for i, row in others if row.ph == "i"]
-        counters = [(row, args[i]) for i, row in others if row.ph == "C"]
+    def columns(self, events: Sequence[Any], times: Times, given: Callable[[], list[Raw]]) -> Batch:
+        """The marks among the events of a batch, whose arguments are `given`. Raises what `times` raises."""
+        others = [event for event in events if event.ph != "X"]
+        flows = [event for event in others if event.ph in _FLOWS]
+        if len(flows) < len(others) and any(map(_has_arguments, others)):
+            args = given()
+            pairs = [(event, args[i]) for i, event in enumerate(events) if _has_arguments(event)]
+            memory = [pair for pair in pairs if pair[0].ph != "C"]
+            counters = [pair for pair in pairs if pair[0].ph == "C"]
+        else:
+            memory, counters = [], []
         return Batch(
             memory=self._memory(memory, times) if memory else None,
             counters=self._counters(counters, times) if counters else None,
@@ -112,13 +113,12 @@ class Marks:
         self._batches.append(batch)
 
     def _flows(self, rows: list[Any], times: Times) -> Columns:
-        phases, categories, _, pids, tids, starts, _, _, ids = zip(*map(astuple, rows), strict=True)
         return {
-            "ts": times(starts),
-            "id": int64(ids),
-            "category": self._categories.codes(categories),
-            "is_end": np.array([phase != "s" for phase in phases], dtype=bool),
-            "thread": self._threads.codes(list(zip(pids, tids, strict=True))),
+            "ts": times([row.ts for row in rows]),
+            "id": int64([row.id for row in rows]),
+            "category": self._categories.codes([row.cat for row in rows]),
+            "is_end": np.array([row.ph != "s" for row in rows], dtype=bool),
+            "thread": self._threads.codes([(row.pid, row.tid) for row in rows]),
         }
 
     def _memory(self, rows: list[tuple[Any, Raw]], times: Times) -> Columns:
@@ -126,11 +126,11 @@ class Marks:
         return {
             "ts": times([row.ts for row, _ in rows]),
             "address": int64([each.address for each in given]),
-            "bytes": int64([each.bytes for each in given]),
+            "bytes": np.array([_change(each.bytes) for each in given], dtype=np.int64),
             "allocated": np.array([size_of(each.allocated) for each in given], dtype=np.int64),
             "reserved": np.array([size_of(each.reserved) for each in given], dtype=np.int64),
-            "device_type": np.array([size_of(each.device_type) for each in given], dtype=np.int64),
-            "device": np.array([size_of(each.device) for each in given], dtype=np.int64),
+            "device_type": devices([each.device_type for each in given]),
+            "device": devices([each.device for each in given]),
             "thread": self._threads.codes([(row.pid, row.tid) for row, _ in rows]),
             "ev_idx": int64([each.ev_idx for each in given]),
         }
@@ -154,9 +154,7 @@ class Marks:
 
         `once`: the file was written twice, so rows that are equal are the same one.
         """
-        numbers = Numbering({thread: number for number, thread in enumerate(threads)})
-        thread_of = numbers.codes([(str(pid), str(tid)) for pid, tid in self._threads])
-        threads += list(numbers)[len(threads) :]
+        thread_of = positions([(str(pid), str(tid)) for pid, tid in self._threads], threads)
         joined = []
         for parts in zip(*self._batches, strict=True) if self._batches else ((), (), ()):
             columns = _joined([part for part in parts if part is not None])
@@ -165,7 +163,7 @@ class Marks:
                 rows = _first_of_equal(columns) if once else slice(None)
                 columns = {name: values[rows] for name, values in columns.items()}
                 columns["ts"], columns["valid"] = clock.relative(columns["ts"])
-            joined.append(columns)
+            joined.append(columns if columns and len(columns["ts"]) else None)
         self._batches.clear()
         memory, counters, flows = joined
         return (
@@ -175,8 +173,12 @@ class Marks:
         )
 
 
+def _has_arguments(event: Any) -> bool:
+    return bool(event.ph == "C" or (event.ph == "i" and event.name == MEMORY))
+
+
 def _joined(parts: list[Columns]) -> dict[str, Any]:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
+    return {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])} if parts else {}
 
 
 def _first_of_equal(columns: Columns) -> Ints:
@@ -192,6 +194,13 @@ def _decoded(decode: Callable[[Any], Any], args: Raw | bytes, otherwise: Any) ->
         return decode(args)
     except msgspec.MsgspecError:
         return otherwise
+
+
+def _change(value: Any) -> int:
+    """Bytes allocated, or freed if negative; 0 for anything that is no size."""
+    is_freed = value.startswith("-") if isinstance(value, str) else isinstance(value, (int, float)) and value < 0
+    size = size_of((value[1:] if isinstance(value, str) else -value) if is_freed else value)
+    return 0 if size == NONE else -size if is_freed else size
 
 
 def _series(args: Raw) -> dict[str, Any]:

@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from proftrack.errors import TraceError
 from proftrack.trace.categories import Kind
-from proftrack.trace.codes import grouped, paired
-from proftrack.trace.table import NONE, Codes, EventTable, Ints, LaunchConfig, Notes, TraceMeta
+from proftrack.trace.codes import distinct, grouped, paired, positions
+from proftrack.trace.marks import MEMORY
+from proftrack.trace.table import (
+    NONE,
+    Bools,
+    Codes,
+    CounterRows,
+    EventTable,
+    FlowRows,
+    Ints,
+    LaunchConfig,
+    MemoryRows,
+    Notes,
+    TraceMeta,
+)
 
 MAX_BYTES = 8 << 30
 ROWS_ALWAYS = 1_000_000
 MAX_ROWS_PER_BYTE = 20
 COLUMNS = {
     "cycle": "index of the active window (one trace file each)",
-    "ts_ns": "start, nanoseconds after the first event of its file",
-    "dur_ns": "duration",
+    "phase": "X: an event that takes time; i: memory instant; C: counter; s, f: beginning and end of a flow",
+    "ts_ns": "start, nanoseconds after the first X of its file; null if it is no X and its time is impossible",
+    "dur_ns": "duration of an X, else null",
     "valid": "false if the file's times are impossible",
-    "name": "operator, annotation, call or kernel",
-    "category": "the file's own word",
-    "kind": "what that is: cpu_op, annotation, runtime, driver, kernel, memcpy, memset, ...",
+    "name": "operator, annotation, call, kernel or counter; of a flow its category",
+    "category": "the file's own word; null for memory and counters",
+    "kind": "what that is: cpu_op, annotation, runtime, driver, kernel, memcpy, memset, ...; memory, counter, flow",
     "pid": "process, as text",
     "tid": "thread, as text",
-    "device": "of GPU work, else null",
+    "device": "of GPU work, and of memory on a GPU, else null",
     "stream": "of GPU work, as text, else null",
     "correlation": "joins a call with the GPU work it caused, else null",
     "external_id": "torch's number of the operator, else null",
@@ -38,10 +54,33 @@ COLUMNS = {
     "input_dims": "an operator's input shapes as JSON, else null",
     "sequence": "autograd's sequence number of an operator, else null",
     "forward_thread": "torch's number of the thread of a backward operator's forward operator, else null",
+    "flow": "number that both ends of a flow have, else null",
+    "address": "of the memory that was allocated or freed, else null",
+    "memory_bytes": "allocated, negative if freed, else null",
+    "allocated_bytes": "allocated on the device afterwards, else null",
+    "reserved_bytes": "kept by the allocator afterwards, else null",
+    "device_type": "of memory: torch's number, 0 for a CPU and 1 for CUDA, else null",
+    "series": "which of a counter's values, else null",
+    "value": "of a counter; null if it is no number",
 }
-"""Columns of events.parquet."""
-_ADDED = ("block_threads", "registers", "shared_bytes", "sequence", "forward_thread")
+"""Columns of events.parquet. Rows that take time come first in each cycle; `where phase = 'X'` selects them."""
+_ADDED = frozenset(
+    (
+        *("block_threads", "registers", "shared_bytes", "sequence", "forward_thread", "phase", "flow", "address"),
+        *("memory_bytes", "allocated_bytes", "reserved_bytes", "device_type", "series", "value"),
+    )
+)
 """Columns that the first version did not write."""
+_OF_MEMORY = {
+    "memory_bytes": "bytes",
+    "allocated_bytes": "allocated",
+    "reserved_bytes": "reserved",
+    "device": "device",
+    "device_type": "device_type",
+    "address": "address",
+    "ev_idx": "ev_idx",
+}
+"""Columns of memory rows, and the fields of MemoryRows."""
 
 
 def write_events(tables: list[EventTable], path: Path) -> None:
@@ -52,46 +91,118 @@ def write_events(tables: list[EventTable], path: Path) -> None:
 
 
 def to_arrow(tables: list[EventTable]) -> Any:
-    """The tables of all cycles as one pyarrow.Table with the columns of COLUMNS."""
+    """All rows of all cycles as one pyarrow.Table with the columns of COLUMNS."""
     import pyarrow as pa
 
-    return pa.concat_tables([_arrow(pa, cycle, table) for cycle, table in enumerate(tables)]).unify_dictionaries()
+    whole = _joined(pa, ([_complete(pa, table), *_marks(pa, table)] for table in tables))
+    types = {"series": pa.dictionary(pa.int32(), pa.string()), "value": pa.float64()}
+    for name in COLUMNS:
+        if name not in whole.column_names:  # no table has such rows
+            whole = whole.append_column(name, pa.nulls(len(whole), types.get(name, pa.int64())))
+    return whole.select(list(COLUMNS))
 
 
-def _arrow(pa: Any, cycle: int, table: EventTable) -> Any:
-    def coded(codes: Any, values: list[str | None]) -> Any:
-        # Several codes can stand for one text (a process has many threads), and pandas refuses such a dictionary.
-        numbers = {text: number for number, text in enumerate(dict.fromkeys(map(_text, values)))}
-        distinct = np.array([numbers[_text(value)] for value in values] or [0], dtype=np.int32)
-        known = pa.array(distinct[np.where(codes == NONE, 0, codes)], mask=codes == NONE, type=pa.int32())
-        return pa.DictionaryArray.from_arrays(known, pa.array(list(numbers), type=pa.string()))
+def complete_to_arrow(tables: list[EventTable]) -> Any:
+    """The complete events of all cycles, with those of the columns of COLUMNS that they can have."""
+    import pyarrow as pa
 
-    def optional(values: Any) -> Any:
-        return pa.array(values, mask=values == NONE)
+    return _joined(pa, ([_complete(pa, table)] for table in tables))
 
-    return pa.table(
-        {
-            "cycle": pa.array(np.full(len(table), cycle, dtype=np.int32)),
-            "ts_ns": table.ts,
-            "dur_ns": table.dur,
-            "valid": table.valid,
-            "name": coded(table.name, list(table.names)),
-            "category": coded(table.category, list(table.categories)),
-            "kind": coded(table.kind.astype(np.int32), [k.name.lower() for k in Kind]),
-            "pid": coded(table.thread, [pid for pid, _ in table.threads]),
-            "tid": coded(table.thread, [tid for _, tid in table.threads]),
-            "device": optional(table.device),
-            "stream": coded(table.lane, [stream for _, stream in table.lanes]),
-            "correlation": optional(table.correlation),
-            "external_id": optional(table.external_id),
-            "ev_idx": optional(table.ev_idx),
-            **{name: optional(values) for name, values in _configs_of(table).items()},
-            "bytes": optional(table.size),
-            "input_dims": coded(table.signature, [dims.decode("utf-8", "replace") for dims, _, _ in table.signatures]),
-            "sequence": optional(table.sequence),
-            "forward_thread": optional(table.forward_thread),
+
+def _joined(pa: Any, cycles: Iterable[list[dict[str, Any]]]) -> Any:
+    """The parts of each cycle as one table; null where a part does not have a column."""
+    numbered = [
+        pa.table({"cycle": pa.array(np.full(len(part["ts_ns"]), cycle, dtype=np.int32)), **part})
+        for cycle, parts in enumerate(cycles)
+        for part in parts
+    ]
+    return pa.concat_tables(numbered, promote_options="default").unify_dictionaries()
+
+
+def _complete(pa: Any, table: EventTable) -> dict[str, Any]:
+    dims = [dims.decode("utf-8", "replace") for dims, _, _ in table.signatures]
+    return {
+        "phase": _constant(pa, "X", len(table)),
+        "ts_ns": pa.array(table.ts),
+        "dur_ns": pa.array(table.dur),
+        "valid": pa.array(table.valid),
+        "name": _coded(pa, table.name, table.names),
+        "category": _coded(pa, table.category, table.categories),
+        "kind": _coded(pa, table.kind.astype(np.int32), [k.name.lower() for k in Kind]),
+        **_threads(pa, table.thread, table),
+        "device": _optional(pa, table.device),
+        "stream": _coded(pa, table.lane, [stream for _, stream in table.lanes]),
+        "correlation": _optional(pa, table.correlation),
+        "external_id": _optional(pa, table.external_id),
+        "ev_idx": _optional(pa, table.ev_idx),
+        **{name: _optional(pa, values) for name, values in _configs_of(table).items()},
+        "bytes": _optional(pa, table.size),
+        "input_dims": _coded(pa, table.signature, dims),
+        "sequence": _optional(pa, table.sequence),
+        "forward_thread": _optional(pa, table.forward_thread),
+    }
+
+
+def _marks(pa: Any, table: EventTable) -> Iterator[dict[str, Any]]:
+    """The columns of memory instants, counters and flows; the other columns are null."""
+    if (memory := table.memory) is not None:
+        yield {
+            **_mark(pa, table, memory, "memory"),
+            "phase": _constant(pa, "i", len(memory)),
+            "name": _constant(pa, MEMORY, len(memory)),
+            **{name: _optional(pa, getattr(memory, field)) for name, field in _OF_MEMORY.items()},
+            "device": _optional(pa, memory.device.astype(np.int32)),
+            "memory_bytes": pa.array(memory.bytes),
         }
-    )
+    if (counters := table.counters) is not None:
+        yield {
+            **_mark(pa, table, counters, "counter"),
+            "phase": _constant(pa, "C", len(counters)),
+            "name": _coded(pa, counters.name, counters.names),
+            "series": _coded(pa, counters.series, counters.names),
+            "value": pa.array(counters.value, mask=np.isnan(counters.value)),
+        }
+    if (flows := table.flows) is not None:
+        category = _coded(pa, flows.category, flows.categories)
+        yield {
+            **_mark(pa, table, flows, "flow"),
+            "phase": _coded(pa, flows.is_end.astype(np.int32), ["s", "f"]),
+            "name": category,
+            "category": category,
+            "flow": _optional(pa, flows.id),
+        }
+
+
+def _mark(pa: Any, table: EventTable, rows: MemoryRows | CounterRows | FlowRows, kind: str) -> dict[str, Any]:
+    return {
+        "ts_ns": pa.array(rows.ts, mask=~rows.valid),
+        "valid": pa.array(rows.valid),
+        "kind": _constant(pa, kind, len(rows)),
+        **_threads(pa, rows.thread, table),
+    }
+
+
+def _threads(pa: Any, thread: Codes, table: EventTable) -> dict[str, Any]:
+    return {
+        "pid": _coded(pa, thread, [pid for pid, _ in table.threads]),
+        "tid": _coded(pa, thread, [tid for _, tid in table.threads]),
+    }
+
+
+def _coded(pa: Any, codes: Codes, values: Sequence[str | None]) -> Any:
+    # Several codes can stand for one text (a process has many threads), and pandas refuses such a dictionary.
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(map(_text, values)))}
+    distinct = np.array([numbers[_text(value)] for value in values] or [0], dtype=np.int32)
+    known = pa.array(distinct[np.where(codes == NONE, 0, codes)], mask=codes == NONE, type=pa.int32())
+    return pa.DictionaryArray.from_arrays(known, pa.array(list(numbers), type=pa.string()))
+
+
+def _constant(pa: Any, text: str, rows: int) -> Any:
+    return _coded(pa, np.zeros(rows, dtype=np.int32), [text])
+
+
+def _optional(pa: Any, values: Any) -> Any:
+    return pa.array(values, mask=values == NONE)
 
 
 def _configs_of(table: EventTable) -> dict[str, Any]:
@@ -127,8 +238,7 @@ def read_events(path: Path) -> list[EventTable]:
             f"{path}: not an events.parquet of proftrack: it has no column {missing[0]}", "name the trace itself"
         )
     cycle = whole["cycle"].to_numpy()
-    whole = whole.combine_chunks()
-    return [_table(whole.filter(pa.array(cycle == number))) for number in np.unique(cycle).tolist()]
+    return [_table(_Rows(whole, cycle == number)) for number in np.unique(cycle).tolist()]
 
 
 def _refuse_bomb(path: Path, meta: Any) -> None:
@@ -142,50 +252,97 @@ def _refuse_bomb(path: Path, meta: Any) -> None:
         )
 
 
-def _table(rows: Any) -> EventTable:
-    def column(name: str, dtype: Any = np.int64) -> Any:
-        if name in _ADDED and name not in rows.column_names:
-            return np.full(len(rows), NONE, dtype=dtype)
-        return rows[name].fill_null(NONE).to_numpy().astype(dtype)
+class _Rows:
+    """Some rows of the file; columns are copied one at a time."""
 
-    def coded(name: str) -> tuple[Any, list[str]]:
-        values = rows[name].combine_chunks().dictionary_encode()
+    def __init__(self, file: Any, mask: Bools) -> None:
+        self._file = file
+        self._mask = mask
+
+    def of(self, *phases: str) -> _Rows:
+        """Those of these phases. A file without that column has only complete events."""
+        if "phase" not in self._file.column_names:
+            return _Rows(self._file, self._mask & ("X" in phases))
+        codes, words = _Rows(self._file, np.ones_like(self._mask)).coded("phase")
+        wanted = np.array([word in phases for word in words], dtype=bool)
+        return _Rows(self._file, self._mask & wanted[codes])
+
+    def __len__(self) -> int:
+        return int(self._mask.sum())
+
+    def column(self, name: str) -> Any:
+        """A column as arrow has it."""
+        values = self._file[name]
+        return (values if self._mask.all() else values.filter(self._mask)).combine_chunks()
+
+    def ints(self, name: str, dtype: Any = np.int64) -> Any:
+        """A column with NONE for null; all of it NONE if the file does not have it."""
+        if name not in self._file.column_names:
+            return np.full(len(self), NONE, dtype=dtype)
+        return self.column(name).fill_null(NONE).to_numpy(zero_copy_only=False).astype(dtype)
+
+    def floats(self, name: str) -> npt.NDArray[np.float64]:
+        """A column with NaN for null."""
+        return np.asarray(self.column(name).fill_null(np.nan).to_numpy(zero_copy_only=False), dtype=np.float64)
+
+    def bools(self, name: str) -> Bools:
+        """A column without nulls."""
+        return np.asarray(self.column(name).to_numpy(zero_copy_only=False), dtype=bool)
+
+    def coded(self, name: str) -> tuple[Codes, list[str]]:
+        """A column of texts as codes, NONE for null, and the texts that these rows have."""
+        values = self.column(name).dictionary_encode()
         codes = values.indices.fill_null(NONE).to_numpy(zero_copy_only=False).astype(np.int32)
-        return codes, values.dictionary.to_pylist()
+        used, position = distinct(codes[codes != NONE].astype(np.int64), len(values.dictionary))
+        codes[codes != NONE] = position
+        return codes, values.dictionary.take(used).to_pylist()
 
-    name, names = coded("name")
-    category, categories = coded("category")
-    word, words = coded("kind")
-    signature, shapes = coded("input_dims")
-    (pid, pids), (tid, tids) = coded("pid"), coded("tid")
-    thread, threads = paired(pid, tid)
-    device = column("device", np.int32)
-    stream, streams = coded("stream")
+    def threads(self, known: list[tuple[str, str]]) -> Codes:
+        """Each row's thread as an index into `known`, to which those that it lacks are added."""
+        (pid, pids), (tid, tids) = self.coded("pid"), self.coded("tid")
+        thread, pairs = paired(pid, tid)
+        return positions([(_decoded(pids, p), _decoded(tids, t)) for p, t in pairs], known)[thread]
+
+
+def _table(rows: _Rows) -> EventTable:
+    complete = rows.of("X")
+    name, names = complete.coded("name")
+    category, categories = complete.coded("category")
+    word, words = complete.coded("kind")
+    signature, shapes = complete.coded("input_dims")
+    threads: list[tuple[str, str]] = []
+    thread = complete.threads(threads)
+    device = complete.ints("device", np.int32)
+    stream, streams = complete.coded("stream")
     lane, lanes = paired(device, stream)
-    config, configs = _configs([column(field) for field in LaunchConfig._fields])
-    kinds = np.array([Kind[each.upper()] for each in words] or [Kind.OTHER], dtype=np.int8)
+    config, configs = _configs([complete.ints(field) for field in LaunchConfig._fields])
+    kinds = np.array([Kind.__members__.get(each.upper(), Kind.OTHER) for each in words] or [Kind.OTHER], dtype=np.int8)
     return EventTable(
-        ts=column("ts_ns"),
-        dur=column("dur_ns"),
-        valid=rows["valid"].to_numpy().astype(bool),
+        ts=complete.ints("ts_ns"),
+        dur=complete.ints("dur_ns"),
+        valid=complete.bools("valid"),
         name=name,
         kind=kinds[word],
         category=category,
         thread=thread,
         device=device,
         lane=np.where(stream == NONE, NONE, lane).astype(np.int32),
-        correlation=column("correlation"),
-        external_id=column("external_id"),
-        ev_idx=column("ev_idx"),
+        correlation=complete.ints("correlation"),
+        external_id=complete.ints("external_id"),
+        ev_idx=complete.ints("ev_idx"),
         config=config,
-        size=column("bytes"),
+        size=complete.ints("bytes"),
         signature=signature,
         meeting=np.full(len(signature), NONE, dtype=np.int32),
-        sequence=column("sequence"),
-        forward_thread=column("forward_thread"),
+        sequence=complete.ints("sequence"),
+        forward_thread=complete.ints("forward_thread"),
+        launches=np.full(len(signature), NONE, dtype=np.int32),
         names=names,
         categories=categories,
-        threads=[(_decoded(pids, p), _decoded(tids, t)) for p, t in threads],
+        memory=_memory(rows.of("i"), threads),
+        counters=_counters(rows.of("C"), threads),
+        flows=_flows(rows.of("s", "f"), threads),
+        threads=threads,
         lanes=[(d, _decoded(streams, s)) for d, s in lanes],
         configs=configs,
         signatures=[(dims.encode(), b"", b"") for dims in shapes],
@@ -193,6 +350,44 @@ def _table(rows: Any) -> EventTable:
         meta=TraceMeta(),
         notes=Notes(),
         origin_ns=0,
+    )
+
+
+def _memory(rows: _Rows, threads: list[tuple[str, str]]) -> MemoryRows | None:
+    if not len(rows):
+        return None
+    fields = {field: rows.ints(name) for name, field in _OF_MEMORY.items()}
+    return MemoryRows(ts=rows.ints("ts_ns"), valid=rows.bools("valid"), thread=rows.threads(threads), **fields)
+
+
+def _counters(rows: _Rows, threads: list[tuple[str, str]]) -> CounterRows | None:
+    if not len(rows):
+        return None
+    (name, names), (series, keys) = rows.coded("name"), rows.coded("series")
+    return CounterRows(
+        ts=rows.ints("ts_ns"),
+        valid=rows.bools("valid"),
+        name=name,
+        series=positions(keys, names)[series],
+        value=rows.floats("value"),
+        thread=rows.threads(threads),
+        names=names,
+    )
+
+
+def _flows(rows: _Rows, threads: list[tuple[str, str]]) -> FlowRows | None:
+    if not len(rows):
+        return None
+    category, categories = rows.coded("category")
+    phase, phases = rows.coded("phase")
+    return FlowRows(
+        ts=rows.ints("ts_ns"),
+        valid=rows.bools("valid"),
+        id=rows.ints("flow"),
+        category=category,
+        is_end=np.array([word == "f" for word in phases], dtype=bool)[phase],
+        thread=rows.threads(threads),
+        categories=categories,
     )
 
 

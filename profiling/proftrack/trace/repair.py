@@ -222,7 +222,7 @@ def _row(event: dict[str, Any]) -> ExactRow:
         ts=_as_time(event.get("ts")),
         dur=_as_time(event.get("dur")),
         args=_args(args) if isinstance(args, dict) else None,
-        id=event.get("id", NONE),
+        id=_as_argument(event.get("id", NONE)),
     )
 
 
@@ -231,9 +231,13 @@ def _args(values: dict[str, Any]) -> Args:
     for name, value in known.items():
         if getattr(_NO_ARGS, name) is ABSENT:
             known[name] = Raw(json.dumps(value, default=float).encode())
-        elif isinstance(value, Decimal):
-            known[name] = float(value)
+        else:
+            known[name] = _as_argument(value)
     return Args(**known)
+
+
+def _as_argument(value: Any) -> Any:
+    return float(value) if isinstance(value, Decimal) else value  # a Decimal as an int may have a billion digits
 
 
 def _as_text(value: Any) -> str:

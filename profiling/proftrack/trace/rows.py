@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import Raw, Struct, field
-from msgspec.structs import astuple
 
 from proftrack.trace import legacy
-from proftrack.trace.categories import GPU_KINDS, MODULE, Kind, kind_of
+from proftrack.trace.categories import CALL_KINDS, GPU_KINDS, MODULE, Kind, kind_of
 from proftrack.trace.codes import Numbering, paired
 from proftrack.trace.duplicates import duplicates
 from proftrack.trace.marks import Clock, Marks
@@ -24,6 +23,7 @@ from proftrack.trace.values import (
     INVALID,
     LIMIT,
     Column,
+    devices,
     exact_times,
     int64,
     ns_of_floats,
@@ -57,12 +57,17 @@ class Args(Struct, gc=False):
     group_sequence: Any = field(default=None, name="Seq")
     sequence: Any = field(default=NONE, name="Sequence number")
     forward_thread: Any = field(default=NONE, name="Fwd thread id")
+    kernel: Any = None
+
+
+Phase = Literal["", "X", "s", "t", "f", "i", "C", "M", "B", "E", "I", "b", "n", "e", "S", "T", "F", "P", "N", "O", "D"]
+"""Of a known set the decoder need not make a text for each event. A batch with another one is read as ExactRow."""
 
 
 class Row(Struct, gc=False):
     """An event with times that fit a float64 without loss."""
 
-    ph: str = ""
+    ph: Phase = ""
     cat: str = ""
     name: str = ""
     pid: int | str | None = None
@@ -152,10 +157,10 @@ class TableBuilder:
             self._operators_on_gpu += sum(r.ph == "s" and r.cat.startswith("cpu_to_") for r in decoded)
 
     def _add_complete(self, rows: Sequence[Any], times: Callable[[Column], Ints]) -> None:
-        fields = zip(*map(astuple, rows), strict=True)
-        _, categories, names, pids, tids, starts, durations, given, _ = fields
-        ts, dur = times(starts), times(durations)
-        args = [a or _NO_ARGS for a in given]
+        categories, names = [r.cat for r in rows], [r.name for r in rows]
+        pids, tids = [r.pid for r in rows], [r.tid for r in rows]
+        ts, dur = times([r.ts for r in rows]), times([r.dur for r in rows])
+        args = [r.args or _NO_ARGS for r in rows]
         category = self._categories.codes(categories)
         self._kind_of_category += [kind_of(c) for c in list(self._categories)[len(self._kind_of_category) :]]
         kind = np.array(self._kind_of_category, dtype=np.int8)[category]
@@ -173,15 +178,15 @@ class TableBuilder:
             **self._gpu_columns(pids, tids, args, np.flatnonzero(_IS_GPU_WORK[kind])),
             signature=self._signature_codes(args, kind),
             meeting=self._meeting_codes(args),
-            sequence=int64([a.sequence for a in args]),
-            forward_thread=int64([a.forward_thread for a in args]),
+            **self._autograd_columns(args),
+            launches=self._launched_codes(args, kind),
         )
 
     def _gpu_columns(self, pids: Column, tids: Column, args: list[Args], gpu: Ints) -> dict[str, Any]:
         """Device, stream, configuration and bytes of GPU work. Old traces give the device as pid, the stream as tid."""
         work = [(i, args[i]) for i in gpu.tolist()]
         given: dict[str, Any] = {
-            "device": _devices([pids[i] if a.device is None else a.device for i, a in work]),
+            "device": devices([pids[i] if a.device is None else a.device for i, a in work]),
             "stream": self._stream_codes([tids[i] if a.stream is None else a.stream for i, a in work]),
             "config": self._config_codes([(bytes(a.grid), bytes(a.block), a.registers, a.shared) for _, a in work]),
             "size": [NONE if a.bytes is None else size_of(a.bytes) for _, a in work],
@@ -191,6 +196,13 @@ class TableBuilder:
             columns[name] = np.full(len(args), NONE, dtype=np.int64 if name == "size" else np.int32)
             columns[name][gpu] = values
         return columns
+
+    def _autograd_columns(self, args: list[Args]) -> dict[str, Ints]:
+        """Sequence number and forward thread, which torch writes together; inference has neither."""
+        sequence = [a.sequence for a in args]
+        if sequence.count(NONE) == len(sequence):
+            return {"sequence": _nothing(len(args)), "forward_thread": _nothing(len(args))}
+        return {"sequence": int64(sequence), "forward_thread": int64([a.forward_thread for a in args])}
 
     def _stream_codes(self, streams: list[Any]) -> Codes:
         try:
@@ -207,10 +219,10 @@ class TableBuilder:
             )
 
     def _signature_codes(self, args: list[Args], kind: npt.NDArray[np.int8]) -> Codes:
-        codes = np.full(len(args), NONE, dtype=np.int32)
         dims = [a.dims for a in args]
         if dims.count(ABSENT) == len(dims):  # most traces are recorded without shapes
-            return codes
+            return _nothing(len(args), np.int32)
+        codes = np.full(len(args), NONE, dtype=np.int32)
         operators = np.flatnonzero(kind == Kind.CPU_OP).tolist()
         shaped = [i for i in operators if dims[i] is not ABSENT]
         codes[shaped] = self._signatures.codes(
@@ -218,11 +230,22 @@ class TableBuilder:
         )
         return codes
 
+    def _launched_codes(self, args: list[Args], kind: npt.NDArray[np.int8]) -> Codes:
+        """The kernel that each launch call names; few files name any."""
+        kernels = [a.kernel for a in args]
+        if kernels.count(None) == len(kernels):
+            return _nothing(len(kernels), np.int32)
+        codes = np.full(len(kernels), NONE, dtype=np.int32)
+        calls = np.flatnonzero(np.isin(kind, CALL_KINDS)).tolist()
+        named = [i for i in calls if isinstance(kernels[i], str)]
+        codes[named] = self._names.codes([kernels[i] for i in named])
+        return codes
+
     def _meeting_codes(self, args: list[Args]) -> Codes:
-        codes = np.full(len(args), NONE, dtype=np.int32)
         collectives = [a.collective for a in args]
         if collectives.count(None) == len(collectives):
-            return codes
+            return _nothing(len(args), np.int32)
+        codes = np.full(len(args), NONE, dtype=np.int32)
         rows = [i for i, collective in enumerate(collectives) if collective is not None]
         codes[rows] = np.arange(len(self._meetings), len(self._meetings) + len(rows))
         self._meetings += [
@@ -291,7 +314,7 @@ class TableBuilder:
         """Give the rows of a legacy trace kinds, and its kernels a device; returns its operators on the GPU."""
         uncategorised = np.array([not category for category in self._categories], dtype=bool)[joined["category"]]
         kernels = legacy.kinds(joined["kind"], uncategorised, list(self._pids), joined["pid"], joined["name"])
-        joined["device"][kernels] = _devices(list(self._tids))[joined["tid"][kernels]]
+        joined["device"][kernels] = devices(list(self._tids))[joined["tid"][kernels]]
         joined["stream"][kernels] = self._stream_codes([None])[0]
         again = int((uncategorised & (joined["kind"] == Kind.GPU_ANNOTATION)).sum())
         return max(again, self._operators_on_gpu)
@@ -323,33 +346,24 @@ _PLAIN = (
     "meeting",
     "sequence",
     "forward_thread",
+    "launches",
 )
 _BUILT = ("ts", "dur", "pid", "tid", "stream")
-_DTYPES: dict[str, Any] = {"kind": np.int8}
+_DTYPES: dict[str, Any] = {"kind": np.int8, "launches": np.int32}
+
+
+def _nothing(rows: int, dtype: Any = np.int64) -> npt.NDArray[Any]:
+    """A column without a value, which takes no memory."""
+    return np.broadcast_to(np.array(NONE, dtype=dtype), rows)
 
 
 def _concatenate(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    if not any(part.flags.writeable for part in parts):  # all are `_nothing`
+        joined = _nothing(sum(map(len, parts)), parts[0].dtype)
+    else:
+        joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
     parts.clear()
     return joined
-
-
-def _devices(values: list[Any]) -> npt.NDArray[Any]:
-    """`_as_device` for many values; the usual case, all of them integers, in one operation."""
-    numbers = np.array(values) if set(map(type, values)) <= {int} else None
-    if numbers is None or numbers.dtype != np.int64:
-        numbers = np.array([_as_device(value) for value in values], dtype=np.int64)
-    return np.where((numbers >= 0) & (numbers < MAX_DEVICES), numbers, NONE)
-
-
-def _as_device(value: Any) -> int:
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        value = int(value[:5])
-    return value if isinstance(value, int) and 0 <= value < MAX_DEVICES else NONE
-
-
-MAX_DEVICES = 1024
-"""More GPUs than any host has."""
 
 
 BEFORE_NS = 60 * 10**9

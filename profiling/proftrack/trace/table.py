@@ -199,6 +199,9 @@ class EventTable:
     that makes no node has the number of the next one, so of several the last to start is the node's."""
     forward_thread: Ints
     """Of a backward operator, torch's own number of the thread that its forward operator ran on; else NONE or 0."""
+    launches: Codes
+    """Of a launch call, index into `names`: the kernel's name, where the call's row has it (ROCm writes it, CUDA does
+    not). Not in events.parquet."""
 
     names: list[str]
     categories: list[str]
@@ -289,5 +292,6 @@ COLUMNS = (
     "meeting",
     "sequence",
     "forward_thread",
+    "launches",
 )
 """The columns of EventTable, in the order of its fields."""

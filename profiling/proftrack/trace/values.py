@@ -21,6 +21,8 @@ INVALID = np.iinfo(np.int64).min
 """A time that is none, in nanoseconds of the file's clock."""
 LIMIT = 2**62
 """Times, sizes and counts from here on are not real."""
+MAX_DEVICES = 1024
+"""More GPUs than any host has."""
 
 
 def exact_ns(text: bytes) -> int:
@@ -103,3 +105,17 @@ def size_of(value: Any) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value[:20])
     return int(value) if isinstance(value, (int, float)) and 0 <= value < LIMIT else NONE
+
+
+def devices(values: list[Any]) -> Ints:
+    """Numbers of devices; NONE for anything that is none. The usual case, all of them integers, is one operation."""
+    numbers = np.array(values) if set(map(type, values)) <= {int} else None
+    if numbers is None or numbers.dtype != np.int64:
+        numbers = np.array([_as_device(value) for value in values], dtype=np.int64)
+    return np.where((numbers >= 0) & (numbers < MAX_DEVICES), numbers, NONE)
+
+
+def _as_device(value: Any) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value[:5])
+    return value if isinstance(value, int) and 0 <= value < MAX_DEVICES else NONE

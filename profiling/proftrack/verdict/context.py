@@ -88,15 +88,16 @@ class Context(Struct, frozen=True, kw_only=True):
     def work_of(self, measures: Measures) -> StepWork | None:
         """A step's work: as counted, else from the operators' shapes in the trace.
 
+        Of a graph whose capture was not counted, the trace may know more: if another one names all of its kernels.
         None if operators ran on several threads of a CPU: counting sees only one of them.
         """
         if measures.cpu is not None and measures.cpu.threads > 1:
             return None
-        if self.work is not None:
+        if self.work is not None and not (REPLAYED_GRAPH in self.work.uncounted_ops and _all_named(measures)):
             return self.work
         shapes, steps = measures.work, measures.window.typical_steps
         if shapes is None or not shapes.flops_by_dtype:
-            return None
+            return self.work
         flops = {dtype: total / steps for dtype, total in shapes.flops_by_dtype.items()}
         return StepWork(flops_by_dtype=flops, bytes=None, source="shapes", uncounted_ops=shapes.uncounted)
 
@@ -141,6 +142,10 @@ class Context(Struct, frozen=True, kw_only=True):
         return None if work is None or self.ceilings is None else work.roofline_time_us(self.ceilings)
 
 
+def _all_named(measures: Measures) -> bool:
+    return measures.named_us > 0 and not measures.replayed_us
+
+
 def _named_us(work: StepWork, measures: Measures) -> float:
     """GPU time of the operators that the counter names because it could not count them.
 
@@ -148,7 +153,7 @@ def _named_us(work: StepWork, measures: Measures) -> float:
     counts, for any of its kernels may be meant.
     """
     if REPLAYED_GRAPH in work.uncounted_ops:
-        return measures.replayed_us + _ops_us(work.uncounted_ops, measures)
+        return measures.replayed_us + measures.named_us + _ops_us(work.uncounted_ops, measures)
     hidden = [name for name in work.uncounted_ops if _row_name(name) not in measures.whole_us]
     us = _ops_us(work.uncounted_ops, measures)
     if not hidden or not (measures.replayed_us or measures.launched_us):

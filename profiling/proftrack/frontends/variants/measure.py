@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from proftrack.capture.result import Capture
     from proftrack.capture.timing import WarmUp
 
+_AGAIN_SHARE = 0.5
+"""Share of its budget that a variant may take to be built once more, for the names of its graphs' kernels."""
 CHECKED_STEP = 8
 """The step whose results are compared: by then every compilation mode replays what it recorded."""
 
@@ -98,10 +100,15 @@ def measure(
             timed = [_timed_steps(one, times, progress) for one, times in zip(opened, turns, strict=True)]
             with no_other_profiler(base):
                 captures = [_profiled(o, t, folder_of(o.variant), progress) for o, t in zip(opened, timed, strict=True)]
+            # Only now: nothing is timed or recorded any more.
+            captures = [_captured_again(o, c, progress) for o, c in zip(opened, captures, strict=True)]
             for one, times in zip(opened, turns, strict=True):
                 measured[one.variant.name].compilation = compilation.summed(one.first, one.later)
                 measured[one.variant.name].round_us = _samples(times, base)
     if opened:
+        for one in opened:
+            one.subject.step = _closed  # a second build needs its memory
+        captures = [_built_again(o, c, progress) for o, c in zip(opened, captures, strict=True)]
         for one, captured in zip(opened, captures, strict=True):
             _keep(one, captured, folder_of(one.variant), measured[one.variant.name])
     return [measured[variant.name] for variant in variants]
@@ -252,6 +259,38 @@ def _profiled(one: _Open, timed: TimedSteps, folder: Path, progress: Progress) -
         return result(subject, timed, recorded, one.started_ns)
     except CaptureError as error:
         return error
+
+
+def _captured_again(one: _Open, captured: Capture | CaptureError, progress: Progress) -> Capture | CaptureError:
+    """The capture of a variant that is open, with the names of its graph's kernels if the graph is ours."""
+    from proftrack.capture import graph_names
+    from proftrack.capture.step_transforms import captured_step
+
+    step = captured_step(one.subject.step)
+    if isinstance(captured, CaptureError) or step is None:
+        return captured
+    named, device = Named(progress, one.variant.name), one.subject.device
+    return graph_names.from_step(captured, step, device, captured.cycles[0].trace.parent, named)
+
+
+def _built_again(one: _Open, captured: Capture | CaptureError, progress: Progress) -> Capture | CaptureError:
+    """The capture of a variant that is closed, with the names of the kernels of graphs that it captures itself."""
+    from proftrack.capture import graph_names
+
+    if isinstance(captured, CaptureError) or one.variant.cuda_graph:
+        return captured
+    return graph_names.from_workload(
+        captured,
+        one.subject.device,
+        captured.cycles[0].trace.parent,
+        Named(progress, one.variant.name),
+        seconds_left=_AGAIN_SHARE * captured.experiment.timing.budget_seconds,
+        transform=_transform(one.variant),
+    )
+
+
+def _closed() -> None:
+    """The step of a variant that is closed."""
 
 
 def _samples(turns: RoundTimes, experiment: Experiment) -> list[float]:

@@ -62,6 +62,7 @@ def environment(record: Record) -> list[tuple[str, str]]:
     rows.append(("variables", ", ".join(f"{name}={value}" for name, value in facts.variables.items())))
     rows.append(("proftrack", record.source.proftrack_version))
     rows += [("trace", f"{f.name}: {f.bytes:,} bytes, {f.events:,} events") for f in record.source.files[:20]]
+    rows += [("graphs captured in", name) for name in dict.fromkeys(graph.capture for graph in record.graphs)]
     return [(name, plain(str(value), 1500)) for name, value in rows if value]
 
 
