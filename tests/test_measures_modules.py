@@ -99,7 +99,7 @@ def test_forward_backward_and_optimizer_of_a_model() -> None:
         ("module", "layers.0.act"): {"forward": 3, "backward": 7},
         ("module", "layers.1.lin"): {"forward": 11, "backward": 21},
         ("module", ""): {"forward": 2, "backward": 6},
-        ("none", ""): {"other": 4, "backward": 5},
+        ("none", ""): {"forward": 4, "backward": 5},
         ("optimizer", "AdamW.decay"): {"optimizer": 30},
         ("optimizer", "AdamW.group 1"): {"optimizer": 8},
         ("optimizer", "AdamW"): {"optimizer": 1.5},
@@ -155,7 +155,7 @@ def test_regions_own_what_is_outside_of_modules() -> None:
     trace.node(2, at=500, number=1)
     found = trace.measures()
     assert parts(found) == {
-        ("region", "loss"): {"other": 10, "backward": 2},
+        ("region", "loss"): {"forward": 10, "backward": 2},
         ("module", ""): {"forward": 7},
         ("none", ""): {"other": 3},
         ("region", "sync"): {"other": 9},
@@ -348,7 +348,7 @@ def test_old_traces_have_nodes_without_the_engine_around_them() -> None:
     trace.op("MmBackward", at=100, dur=20, thread=BACKWARD, Sequence_number=1, Fwd_thread_id=1)
     trace.launched(7, at=105, thread=BACKWARD)
     assert parts(trace.measures()) == {
-        ("region", "forward"): {"other": 5, "backward": 7},
+        ("region", "forward"): {"forward": 5, "backward": 7},
         ("optimizer", "SGD"): {"optimizer": 4},
     }
 

@@ -253,7 +253,11 @@ def of_node(node: Row, program: Program) -> tuple[str, str]:
 def part(row: Row, program: Program) -> str:
     mark = marker(row)
     if mark is None:
-        return "other"
+        gone_back_to = {
+            each.number for root in program.backward for each in (root, *root.below()) if each.kind == "node"
+        }
+        operators = [each for each in (row, *row.above()) if each.kind == "operator"]
+        return "forward" if any(each.number in gone_back_to for each in operators if each.number) else "other"
     if mark.kind == "node":
         return "backward"
     if mark.kind in ("optimizer", "group"):

@@ -78,12 +78,15 @@ def find_owners(table: EventTable, forest: Forest, *, regions_alone: bool = Fals
     if marks is None:
         return None
     named, owner = _named(table, marks)
-    owner, part = _resolved(table, marks, owner)
+    forward = forward_rows(table)
+    owner, part = _resolved(table, marks, owner, forward)
     code = np.full(len(table), NOBODY, dtype=np.int32)
     parts = np.full(len(table), _part("other"), dtype=np.int8)
     rows, around = marks.forest.rows, np.where(marks.inner == NONE, marks.region, marks.inner)
     code[rows] = np.where(around == NONE, NOBODY, owner[around])
     parts[rows] = np.where(around == NONE, _part("other"), part[around])
+    forwards = rows[_within(marks.forest, _positions(marks.forest, forward))]
+    parts[forwards[parts[forwards] == _part("other")]] = _part("forward")
     return Owners(named, code, parts, rows[_calls(table, marks, owner, part)])
 
 
@@ -212,12 +215,27 @@ def _name_regions(table: EventTable, marks: Marks, owner: Codes, named: list[Own
 # ---- what they own ---------------------------------------------------------------------------------------------------
 
 
-def _resolved(table: EventTable, marks: Marks, owner: Codes) -> tuple[Codes, npt.NDArray[np.int8]]:
+def _positions(forest: Forest, rows: Ints) -> Ints:
+    """Where in the forest these rows are, each once; NONE among them is left out."""
+    here = np.zeros(max(int(rows.max(initial=NONE)), int(forest.rows.max(initial=NONE))) + 1, dtype=bool)
+    here[rows[rows != NONE]] = True
+    return np.flatnonzero(here[forest.rows])
+
+
+def _within(forest: Forest, positions: Ints) -> Bools:
+    """Which positions are one of these or below one."""
+    opened = np.zeros(len(forest.rows) + 1, dtype=np.int64)
+    np.add.at(opened, positions, 1)
+    np.add.at(opened, forest.last[positions], -1)
+    return np.asarray(np.cumsum(opened[:-1]) > 0)
+
+
+def _resolved(table: EventTable, marks: Marks, owner: Codes, forward: Ints) -> tuple[Codes, npt.NDArray[np.int8]]:
     """Owner and pass of each position that marks something, nodes included."""
     role, node = marks.role, marks.node
     nodes = np.flatnonzero(role == Role.BACKWARD)
     owner = owner.copy()
-    owner[nodes] = _owners_of_nodes(table, marks, nodes, owner)
+    owner[nodes] = _owners_of_nodes(table, marks, nodes, owner, forward[marks.forest.rows[nodes]])
     again = np.flatnonzero(role == Role.RECOMPUTED)
     owner[again] = owner[node[again]]
     part = np.full(len(role), _part("other"), dtype=np.int8)
@@ -231,8 +249,10 @@ def _resolved(table: EventTable, marks: Marks, owner: Codes) -> tuple[Codes, npt
     return owner, part
 
 
-def _owners_of_nodes(table: EventTable, marks: Marks, nodes: Ints, owner: Codes) -> Codes:
+def _owners_of_nodes(table: EventTable, marks: Marks, nodes: Ints, owner: Codes, forward: Ints) -> Codes:
     """The owner of each node: that of its forward operator, else that of the node before it, else of that around it.
+
+    `forward`: the row of each node's forward operator, or NONE.
 
     If the forward operator ran in a node, too, as part of it or once more, that one tells.
     """
@@ -240,7 +260,6 @@ def _owners_of_nodes(table: EventTable, marks: Marks, nodes: Ints, owner: Codes)
     rows = forest.rows[nodes]
     index = np.full(len(forest.rows), NONE, dtype=np.int64)
     index[nodes] = np.arange(count)
-    forward = forward_rows(table)[rows]
     at = np.where(forward == NONE, NONE, forest.position_of(len(table))[forward])
     at = np.where((at != NONE) & (table.ts[forward] < table.ts[rows]), at, NONE)
     known = at != NONE
