@@ -3,9 +3,9 @@
     python benchmarks/module_marks_cost.py [--device auto] [--pairs 12] [--case small ...]
 
 Training steps of experiments/llm.py, small ones that the host holds back and large ones. Prints for each: the ratio of
-the recorded steps' times and the time per marked call; the same ratio for steps without a profiler after the marks were
-taken away, over such steps before they were put on; the time to put them on and to take them away; and the sizes of
-the compressed traces. Medians over the pairs.
+the recorded steps' times and the time per marked call; steps without a profiler after all marks were taken away, over
+such steps before any was put on; the size of the compressed trace; and the time to put the marks on and to take them
+away. Medians over the pairs.
 """
 
 from __future__ import annotations
@@ -50,22 +50,23 @@ def timed(step: Callable[[], Any], device: Device) -> float:
     return (time.perf_counter() - begin) / STEPS
 
 
-def recorded(step: Callable[[], Any], device: Device, trace: Path | None = None) -> float:
-    """Seconds a recorded step. Writes its compressed trace."""
+def recorded_size(step: Callable[[], Any], device: Device, trace: Path) -> int:
+    """Bytes of a compressed trace of some steps."""
+    with _recording(device) as profiler:
+        timed(step, device)
+    export(profiler.export_chrome_trace, trace)
+    return trace.stat().st_size
+
+
+def _recording(device: Device) -> Any:
     from torch.profiler import profile
 
-    with profile(activities=device.activities(), record_shapes=True) as profiler:
-        seconds = timed(step, device)
-    if trace is not None:
-        export(profiler.export_chrome_trace, trace)
-    return seconds
+    return profile(activities=device.activities(), record_shapes=True)
 
 
 def calls_of(step: Callable[[], Any], device: Device) -> int:
     """How many calls of a step are marked."""
-    from torch.profiler import profile
-
-    with marked(step), profile(activities=device.activities()) as profiler:
+    with marked(step), _recording(device) as profiler:
         step()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
@@ -77,39 +78,42 @@ def calls_of(step: Callable[[], Any], device: Device) -> int:
 def measure(name: str, bench: measurement.ReadyDevice, pairs: int) -> None:
     """Print the figures of one case."""
     case = experiment.load(str(HERE.parent / "experiments" / "llm.yaml"), CASES[name])
-    ratios, added, after, on, off = [], [], [], [], []
+    ratios, added, on, off = [], [], [], []
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         stack.enter_context(profiling.quiet())
         subject = stack.enter_context(measurement.opened(workload.load(case), case, bench, Silent()))
         step, device = subject.step, bench.device
         calls = calls_of(step, device)
-        for _ in range(3):
-            recorded(step, device)
-        for pair in range(pairs):
-            times: dict[bool, float] = {}
-            before = statistics.median(timed(step, device) for _ in range(5))
-            for with_marks in (bool(pair % 2), not pair % 2):
-                trace = folder / f"{with_marks}.json.gz" if pair == 0 else None
-                if not with_marks:
-                    times[False] = recorded(step, device, trace)
-                    continue
-                marks = marked(step)
-                begin = time.perf_counter()
-                marks.__enter__()
-                on.append(time.perf_counter() - begin)
-                times[True] = recorded(step, device, trace)
-                begin = time.perf_counter()
-                marks.__exit__(None, None, None)
-                off.append(time.perf_counter() - begin)
-            after.append(statistics.median(timed(step, device) for _ in range(5)) / before)
-            ratios.append(times[True] / times[False])
-            added.append((times[True] - times[False]) / calls * 1e6)
-        larger = (folder / "True.json.gz").stat().st_size / (folder / "False.json.gz").stat().st_size
+        before = statistics.median(timed(step, device) for _ in range(pairs))
+        with _recording(device):  # one session: to start and stop it takes longer than the steps
+            timed(step, device)
+            for pair in range(pairs):
+                times: dict[bool, float] = {}
+                for with_marks in (bool(pair % 2), not pair % 2):
+                    if not with_marks:
+                        times[False] = timed(step, device)
+                        continue
+                    marks = marked(step)
+                    begin = time.perf_counter()
+                    marks.__enter__()
+                    on.append(time.perf_counter() - begin)
+                    step()
+                    times[True] = timed(step, device)
+                    begin = time.perf_counter()
+                    marks.__exit__(None, None, None)
+                    off.append(time.perf_counter() - begin)
+                    step()
+                ratios.append(times[True] / times[False])
+                added.append((times[True] - times[False]) / calls * 1e6)
+        after = statistics.median(timed(step, device) for _ in range(pairs)) / before
+        plain = recorded_size(step, device, folder / "plain.json.gz")
+        with marked(step):
+            larger = recorded_size(step, device, folder / "marked.json.gz") / plain
     print(
         f"{name}: {calls} calls a step; recorded step with marks over without {statistics.median(ratios):.3f} "
         f"({statistics.median(added):.1f} us a call, {pairs} pairs); not recorded, after over before "
-        f"{statistics.median(after):.3f}; trace {larger:.3f} times as large; "
+        f"{after:.3f}; trace {larger:.3f} times as large; "
         f"put on in {statistics.median(on):.2f} s, taken away in {statistics.median(off):.2f} s",
         flush=True,
     )
