@@ -32,6 +32,7 @@ def test_trees_have_all_time_once() -> None:
         (by_torch(), 45, 65),  # one Net_0 is no block, one Embed_0 is a leaf, two Layer_* are blocks
         ([module("", "Linear", 7)], 7, 7),
         ([Module(kind="none", other_us=3.0)], 0, 3),
+        ([Module(path=name, kind="region", other_us=2.0) for name in ("gloo:all_reduce", "clip")], 2, 4),
     ],
 )
 def test_what_is_owned_at_the_depth_of_a_block(modules: list[Module], owned: float, of: float) -> None:

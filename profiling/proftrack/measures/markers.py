@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from proftrack.measures.autograd import EVALUATE
 from proftrack.measures.nesting import Forest, nest
+from proftrack.record.modules import COLLECTIVES
 from proftrack.trace.categories import MODULE, PARAMETER_GROUP, STEP, Kind, is_step
 from proftrack.trace.table import NONE, Bools, EventTable, Ints
 
@@ -46,7 +47,6 @@ class Role(IntEnum):
 
 PART_OF_OPTIMIZER = re.compile(r"^Optimizer\.(?:step|zero_grad)#(.+)\.(?:step|zero_grad)$", re.DOTALL)
 COMPILED_REGION = re.compile(r"^(?:Torch-Compiled Region(?:: *(\S+))?|CompiledFunction)$")
-_COLLECTIVES = ("nccl:", "rccl:", "gloo:", "mpi:", "ucc:", "xccl:", "hccl:", "c10d:")
 _PATTERNS = (
     (Role.MODULE, re.compile(re.escape(MODULE))),
     (Role.BACKWARD, re.compile(re.escape(EVALUATE))),
@@ -55,10 +55,10 @@ _PATTERNS = (
     (Role.COMPILED, COMPILED_REGION),
     # Regions that are no program's: the profiler's steps, capture's own, Inductor's inside of compiled ones.
     (Role.NOTHING, re.compile(rf"{STEP}|proftrack: |## Call CompiledFxGraph")),
-    (Role.COLLECTIVE, re.compile("|".join(_COLLECTIVES))),
+    (Role.COLLECTIVE, re.compile("|".join(COLLECTIVES))),
 )
 """The roles of names; every other name is a region's, if its row is one."""
-_BEGINNINGS = (MODULE, EVALUATE, "Optimizer.", "Torch-", "Compiled", STEP, "proftrack: ", "## Call", *_COLLECTIVES)
+_BEGINNINGS = (MODULE, EVALUATE, "Optimizer.", "Torch-", "Compiled", STEP, "proftrack: ", "## Call", *COLLECTIVES)
 """How all names begin that one of these patterns may match."""
 _ALLOWED: dict[Role, tuple[Kind, ...]] = {
     Role.MODULE: (Kind.MODULE,),

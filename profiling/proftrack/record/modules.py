@@ -90,6 +90,9 @@ class Module(Struct, frozen=True, kw_only=True):
         return float(getattr(self, f"{part}_us"))
 
 
+COLLECTIVES = ("nccl:", "rccl:", "gloo:", "mpi:", "ucc:", "xccl:", "hccl:", "c10d:")
+"""How the names of the regions begin that torch puts around collectives."""
+
 MOST_PIECES = 5
 """How many pieces of GPU work a row lists."""
 DEEPEST = 60
@@ -207,14 +210,18 @@ def owned_share(modules: Sequence[Module]) -> float | None:
     """The share of all time, 0 to 1, that has an owner at the depth of a block or deeper. None if there is no time.
 
     Such owners are a block (see `is_block`) and whatever is below it, a module without modules below it, a compiled
-    region, and an optimizer. What a module above the blocks does itself has none, nor has what belongs to a region or
-    to nothing.
+    region, an optimizer, and a collective that runs on a thread of its own. What a module above the blocks does itself
+    has none, nor has what belongs to another region or to nothing.
     """
     total = sum(module.busy_us for module in modules)
     if not total:
         return None
-    owned = sum(module.busy_us for module in modules if module.kind == "optimizer") + _owned_us(tree(modules), False)
-    return min(owned / total, 1.0)
+    outside = sum(module.busy_us for module in modules if module.kind == "optimizer" or _is_collective(module))
+    return min((outside + _owned_us(tree(modules), False)) / total, 1.0)
+
+
+def _is_collective(module: Module) -> bool:
+    return module.kind == "region" and module.path.startswith(COLLECTIVES)
 
 
 def _owned_us(node: Node, within: bool) -> float:
