@@ -635,7 +635,10 @@ def write(folder: Path, text: str) -> str:
         ("metrics: {step_time_us: {max: 1}}\nbranch: 7", "must be a branch's name"),
         ("metrics: !!python/object/apply:os.system [ls]", "not valid YAML"),
         ("modules: {layers.*.mlp: {max_increase_pct: five}}", "max_increase_pct=five is not allowed"),
-        ("modules: {layers.*.mlp: {required: false}}", "modules.layers.*.mlp sets no limit"),
+        (
+            "modules: {layers.*.mlp: {required: false}}",
+            "sets no limit; use one of max_increase_pct, max_decrease_pct, max_increase, max_decrease, max, min",
+        ),
         ("modules: {layers.*.mlp: {exact: true}}", "no two times are equal"),
         ("modules: {layers.*.mlp: 5}", "it must be limits such as"),
         ("modules: {}", "metrics is missing"),

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from calls import show
 from module_rows import llama, module, record
+from msgspec.structs import replace
 from run_folders import make_record, write_folder
 from traces import TraceBuilder
 
@@ -103,14 +104,14 @@ def test_owners_without_modules_are_told_as_such() -> None:
     """Of a trace without marks or stacks, optimizers and the backward pass are known."""
     rows = [module("SGD", kind="optimizer", optimizer_us=30), Module(kind="none", backward_us=60.0)]
     bare = record([*rows, module("zero", kind="region")])
-    table = [" ".join(line) for line in lines_of(terminal.text(run.overview(bare)), "Owners (the trace tells of no")]
+    table = [" ".join(line) for line in lines_of(terminal.text(run.overview(bare)), "Owners (the trace has no")]
     assert [line.split("  ")[0] for line in table[1:]] == [
         "no owner 66.7 % 20.0 us 20.0 us -",
         "SGD 33.3 % 10.0 us - 10.0 us optimizer",
     ]
     assert "GPU time by owner: `no owner` 66.7 % and `SGD` 33.3 %." in note(bare)
     page = html.render(full.report(bare, None))
-    assert "The trace tells of no modules (<code>proftrack run</code>" in page
+    assert "The trace has no modules: record it with <code>proftrack run</code>" in page
     assert "depth of a block" not in page
 
 
@@ -176,13 +177,13 @@ def graph(named: bool, problem: str = "", capture: str = "") -> Graph:
     [
         (
             [graph(True, capture="a.json"), graph(True, capture="a.json")],
-            "The work of 2 of 2 replayed CUDA graphs is named by the capture in `a.json`.",
+            "The work of 2 replayed CUDA graphs is named by the capture in `a.json`.",
         ),
-        ([graph(True)], "The work of 1 of 1 replayed CUDA graph is named."),
+        ([graph(True)], "The work of 1 replayed CUDA graph is named."),
         (
-            [graph(True, capture="a.json"), graph(False, "it has two branches."), graph(False, "it has two branches.")],
+            [graph(True, capture="a.json"), graph(False, "It has two branches."), graph(False, "It has two branches.")],
             "The work of 1 of 3 replayed CUDA graphs is named by the capture in `a.json`. "
-            "That of 2 has no operators: it has two branches.",
+            "That of 2 has no operators. It has two branches.",
         ),
         ([graph(False)], "The work of 1 replayed CUDA graph has no operators."),
     ],
@@ -386,7 +387,41 @@ def test_a_run_folder_and_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[
     trace = TraceBuilder().step(1, at=0, dur=100).write(tmp_path / "t.json")
     code, _, error = show(capsys, "analyze", trace, "--module", "Net")
     assert (code, error.count("\n")) == (2, 1)
-    assert "--module Net: this trace tells of no modules" in error
+    assert "--module Net: the trace has no modules; record it with `proftrack run`" in error
+    code, _, error = show(capsys, "analyze", folder, "--module", "Net", "--captured-in", trace)
+    assert (code, error.count("\n"), "was analyzed before, so that no trace is read" in error) == (2, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("marked", "said"),
+    [
+        ({"modules": True}, "no module was called in the recorded steps; call the model"),
+        (
+            {"modules": False},
+            "modules were not marked (profiler.modules is false); measure again with `--modules true`",
+        ),
+        ({}, "the trace has no modules; record it with"),
+    ],
+)
+def test_why_a_run_has_no_modules(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], marked: dict[str, bool], said: str
+) -> None:
+    """Who has recorded with proftrack is not told to do so."""
+    bare = record([])
+    assert bare.run is not None
+    records.save(replace(bare, run=replace(bare.run, profiler=marked)), tmp_path / "r.json")
+    code, _, error = show(capsys, "analyze", tmp_path / "r.json", "--module", "Net")
+    assert (code, error.count("\n")) == (2, 1)
+    assert f"--module Net: {said}" in error
+
+
+def test_a_narrow_table_keeps_the_end_of_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which tells projections of one attention apart."""
+    monkeypatch.setenv("COLUMNS", "60")
+    paths = [f"encoder.transformer.layer.self_attention.{part}_proj" for part in "qkvo"]
+    made = record([module(path, "Linear", 9, 9) for path in paths])
+    shown = [line[0] for line in lines_of(terminal.text(run.overview(made)), "Modules (") if "Linear" in line]
+    assert [(name[:3], name[-6:]) for name in shown] == [("...", f"{part}_proj") for part in "qkvo"]
 
 
 def test_a_module_shares_stdout_with_nothing(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,6 +90,11 @@ def command(
     if module is not None and (record := _saved(traces)) is not None:
         if json_to is not None or log_it:
             raise UsageError(f"{traces[0]}: analyzed before, so it is not written again", "drop --json and --log")
+        if captured_in:
+            raise UsageError(
+                f"--captured-in {captured_in[0]}: {traces[0]} was analyzed before, so that no trace is read",
+                "name its trace, or drop --captured-in",
+            )
         _show_module([(None, record)], module)
         return
     files = trace_files.find(traces)
@@ -242,14 +247,13 @@ def _unknown_module(records: list[Record], name: str) -> UsageError:
     import difflib
 
     from proftrack.record.owners import forest, walk
+    from proftrack.report.pages.modules import without_modules
     from proftrack.text import plain
 
     nodes = [node for record in records for node in walk(forest(record.modules))]
     if not nodes:
-        return UsageError(
-            f"--module {name}: this trace tells of no modules",
-            "record it with `proftrack run`, `proftrack.profile()` or with_stack=True",
-        )
+        why, remedy = without_modules(records[0])
+        return UsageError(f"--module {name}: {why}", remedy)
     known = dict.fromkeys(word for node in nodes for word in (node.path, node.name, node.class_name) if word)
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or list(known)[:3]
     return UsageError(

@@ -101,10 +101,11 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Raises UsageError if nothing is limited, by a limit without a bound, or by one that no time can keep."""
         if not self.metrics and not self.modules:
             raise UsageError("metrics is missing", "add `metrics: {step_time_us: {max_increase_pct: 5}}`")
-        for section, limits in (("metrics", self.metrics), ("modules", self.modules)):
+        sections = (("metrics", self.metrics, (*BOUNDS, "exact")), ("modules", self.modules, BOUNDS))
+        for section, limits, bounds in sections:
             for name, limit in limits.items():
                 if limit.limits_nothing:
-                    raise UsageError(f"{section}.{name} sets no limit", f"use one of {', '.join((*BOUNDS, 'exact'))}")
+                    raise UsageError(f"{section}.{name} sets no limit", f"use one of {', '.join(bounds)}")
         exact = next((path for path, limit in self.modules.items() if limit.exact), None)
         if exact is not None:
             raise UsageError(f"modules.{exact}: exact: no two times are equal", f"use one of {', '.join(BOUNDS)}")

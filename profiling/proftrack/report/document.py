@@ -77,6 +77,8 @@ class Column(Struct, frozen=True, kw_only=True):
     hint: str = ""
     width: int = 0
     """Minimum width in a terminal."""
+    keeps_end: bool = False
+    """Whether the end of a name tells most, as that of a path does: a terminal cuts the beginning."""
 
 
 class Cell(Struct, frozen=True, kw_only=True):

@@ -298,7 +298,12 @@ def _line(out: Console, cells: Sequence[str], style: str) -> None:
 
 
 def _column(column: Column, texts: Sequence[str], width: int) -> list[str]:
-    cut = _cut_distinctly(texts, width) if column.kind == "code" else [_cut(cell, width) for cell in texts]
+    if column.keeps_end:
+        cut = [_cut_start(name, width) for name in texts]
+    elif column.kind == "code":
+        cut = _cut_distinctly(texts, width)
+    else:
+        cut = [_cut(cell, width) for cell in texts]
     return [_aligned(column, cell, width) for cell in cut]
 
 
@@ -317,6 +322,11 @@ def _cut_distinctly(names: Sequence[str], room: int) -> list[str]:
         name_cut if cut.count(name_cut) == 1 else _cut_end(brief(name, len(name)), room)
         for name, name_cut in zip(names, cut, strict=True)
     ]
+
+
+def _cut_start(name: str, room: int) -> str:
+    name = plain(name, _SENTENCE)
+    return name if len(name) <= room else f"...{name[3 - room :]}"
 
 
 def _cut_end(name: str, room: int) -> str:

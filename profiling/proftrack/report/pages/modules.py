@@ -66,12 +66,25 @@ def section(record: Record) -> Section | None:
 
 def _owned(record: Record) -> str:
     if not _known(record):
-        return "The trace tells of no modules (`proftrack run`, `proftrack.profile()` and with_stack=True record them)."
+        why, remedy = without_modules(record)
+        return f"{_capital(why)}: {remedy}."
     return f"{percent(owned_share(record.modules))} of {what(record)} has an owner at the depth of a block or deeper."
 
 
 def _known(record: Record) -> bool:
     return any(module.kind in ("module", "compiled") for module in record.modules)
+
+
+def without_modules(record: Record) -> tuple[str, str]:
+    """Why a record has no modules, and what to do to see them."""
+    marked = record.run.profiler.get("modules") if record.run is not None else None
+    if marked:
+        problem = "no module was called in the recorded steps"
+        return problem, "call the model, not its `forward`, or put `record_function` around its parts"
+    if marked is not None:
+        return "modules were not marked (profiler.modules is false)", "measure again with `--modules true`"
+    remedy = "record it with `proftrack run` or `proftrack.profile()`, or with torch.profiler's with_stack=True"
+    return "the trace has no modules", remedy
 
 
 def _alone(node: Node) -> Group:
@@ -101,7 +114,12 @@ def _table(record: Record, groups: Sequence[Group], most: int, heading: str = ""
     steps, whole = record.steps_of_modules, sum(module.busy_us for module in record.modules) or 1.0
     more = [name for name in ("communication", "copies") if any(_sum(g, f"{name}_us") for g in groups)]
     columns = [
-        Column(label="module", kind="code", hint="* stands for a number; what is no module is named as what it is"),
+        Column(
+            label="module" if _known(record) else "owner",
+            kind="code",
+            hint="* stands for a number; what is no module is named as what it is",
+            keeps_end=True,
+        ),
         Column(label="share", hint=f"share of {what(record)}, with all modules below it"),
         Column(label=per(record).strip() or "time", hint=f"the same{per(record)}"),
         *(Column(label=part, hint=_COLUMNS[part]) for part in parts),
@@ -170,9 +188,9 @@ def block(record: Record, most: int = MOST, *, passes: bool = True) -> list[Bloc
     icicle = tiles(record)
     if icicle is None:
         return graphs(record)
-    heading = f"Modules ({_owned(record).rstrip('.')})" if _known(record) else "Owners (the trace tells of no modules)"
+    heading = f"Modules ({_owned(record).rstrip('.')})" if _known(record) else f"Owners ({without_modules(record)[0]})"
     shown = _table(record, _few(record, most), most)
-    wanted = ("module", "class", "share", "per step", "time", *_COLUMNS)
+    wanted = ("module", "owner", "class", "share", "per step", "time", *_COLUMNS)
     at = [i for i, column in enumerate(shown.columns) if column.label in wanted]
     rows_ = [[row[i] for i in at] for row in shown.cells]
     table = Table(heading, [shown.columns[i] for i in at], rows_, most=most, folded=False)
@@ -227,20 +245,19 @@ def _capital(text: str) -> str:
 def graphs(record: Record) -> list[Block]:
     """How many of the replayed CUDA graphs are named and from where, and why the others are not; in one line."""
     named = [graph for graph in record.graphs if graph.named]
+    left = [graph for graph in record.graphs if not graph.named]
     if not record.graphs:
         return []
+    count = counted(len(record.graphs), "replayed CUDA graph")
     said = []
     if named:
         captures = sorted({plain(graph.capture, _NAME) for graph in named if graph.capture})
         source = f" by the capture in {listed([code(name) for name in captures])}" if captures else ""
-        count = f"{len(named)} of {counted(len(record.graphs), 'replayed CUDA graph')}"
-        said.append(f"The work of {count} is named{source}.")
-    left = [graph for graph in record.graphs if not graph.named]
+        said.append(f"The work of {f'{len(named)} of {count}' if left else count} is named{source}.")
     if left:
-        reasons = list(dict.fromkeys(plain(graph.problem, _REASON).rstrip(".") for graph in left if graph.problem))
-        why = f": {'; '.join(reasons[:_REASONS])}" if reasons else ""
-        whose = f"That of {len(left)}" if named else f"The work of {counted(len(left), 'replayed CUDA graph')}"
-        said.append(f"{whose} has no operators{why}.")
+        said.append(f"{f'That of {len(left)}' if named else f'The work of {count}'} has no operators.")
+        reasons = dict.fromkeys(f"{plain(graph.problem, _REASON).rstrip('.')}." for graph in left if graph.problem)
+        said += list(reasons)[:_REASONS]
     return [Paragraph(" ".join(said))]
 
 
