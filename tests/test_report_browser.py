@@ -12,11 +12,13 @@ import module_rows
 import msgspec
 import pytest
 from browser import Watched, launched
+from msgspec.structs import replace
 from run_folders import COUNTERS, make_record
 from traces import TraceBuilder
 
 from proftrack.analysis.pipeline import analyze_trace
 from proftrack.record import Record
+from proftrack.report.document import Document, Table
 from proftrack.report.events import details
 from proftrack.report.html import LARGEST_BYTES, render
 from proftrack.report.pages import full
@@ -216,6 +218,19 @@ def test_tables_sort_both_ways(watch: Callable[..., Watched], reports: Callable[
 
 
 # ---- safety and looks ------------------------------------------------------------------------------------------------
+
+
+def test_a_wide_table_scrolls_on_a_phone(watch: Callable[..., Watched], tmp_path: Path) -> None:
+    """Names are not squeezed to a letter a line, as in a comparison's table of modules."""
+    cells = ["model.layers.0.mlp.down_proj", *["20.8 ms"] * 3, "backward 20.3 ms", "aten::linalg_vector_norm +3.41 ms"]
+    table = Table("", ["module", "before", "after", "change", "of it", "what changed most"], [cells], code=True)
+    shown = Table("", [*table.columns[:4], *(replace(column, kind="text") for column in table.columns[4:])], [cells])
+    (tmp_path / "page.html").write_text(render(Document("wide", [shown])), encoding="utf-8")
+    page = watch(width=390).show((tmp_path / "page.html").as_uri())
+    widths = page.locator("td.code, td.text").evaluate_all("cells => cells.map(cell => cell.offsetWidth)")
+    assert len(widths) == 3
+    assert min(widths) > 140
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
 def test_no_name_runs_or_leaves_its_place(

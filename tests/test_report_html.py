@@ -241,7 +241,12 @@ def test_a_run_folder_has_them(tmp_path: Path) -> None:
     found = analyze_trace(DATA / "mlp_train.json.gz")
     run_folder.write(found, tmp_path / "run")
     assert (tmp_path / "run" / "report.html").read_text(encoding="utf-8") == page_of(found)
-    assert {path.name for path in (tmp_path / "run" / "plots").iterdir()} == {"lanes.png", "split.png", "steps.png"}
+    assert {path.name for path in (tmp_path / "run" / "plots").iterdir()} == {
+        "lanes.png",
+        "modules.png",
+        "split.png",
+        "steps.png",
+    }
 
 
 def test_without_matplotlib_there_are_no_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -326,7 +326,7 @@ def _cut_distinctly(names: Sequence[str], room: int) -> list[str]:
 
 def _cut_start(name: str, room: int) -> str:
     name = plain(name, _SENTENCE)
-    return name if len(name) <= room else f"...{name[3 - room :]}"
+    return name if len(name) <= room else f"...{name[3 - room :].lstrip('.')}"
 
 
 def _cut_end(name: str, room: int) -> str:
