@@ -332,6 +332,11 @@ def test_a_record_without_modules(bare: Record, side: str) -> None:
         notes=[f"Modules are not compared: the {side} has none (profiler.modules, or an older version)."]
     )
     assert compare_modules(bare, bare, 0.1) == Modules()
+    rows = [Module(path="AdamW", kind="optimizer", optimizer_us=60), Module(kind="none", backward_us=900)]
+    unmarked = msgspec.structs.replace(bare, modules=rows)
+    pair = (unmarked, record) if side == "baseline" else (record, unmarked)
+    assert compare_modules(*pair, 0.1) == found  # and not: nobody's work takes 900 us longer
+    assert compare_modules(unmarked, unmarked, 0.1).rows
 
 
 # ---- noise -----------------------------------------------------------------------------------------------------------

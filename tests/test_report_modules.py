@@ -400,19 +400,20 @@ def test_a_run_folder_and_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[
             {"modules": False},
             "modules were not marked (profiler.modules is false); measure again with `--modules true`",
         ),
-        ({}, "the trace has no modules; record it with"),
+        ({}, "the trace has no modules; record it with `proftrack run`"),
     ],
 )
 def test_why_a_run_has_no_modules(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], marked: dict[str, bool], said: str
 ) -> None:
     """Who has recorded with proftrack is not told to do so."""
-    bare = record([])
+    bare = record([module("AdamW", kind="optimizer", optimizer_us=9)] if not marked.get("modules") else [])
     assert bare.run is not None
     records.save(replace(bare, run=replace(bare.run, profiler=marked)), tmp_path / "r.json")
     code, _, error = show(capsys, "analyze", tmp_path / "r.json", "--module", "Net")
     assert (code, error.count("\n")) == (2, 1)
     assert f"--module Net: {said}" in error
+    assert ("or name another owner (AdamW)" in error) == (not marked.get("modules"))
 
 
 def test_a_narrow_table_keeps_the_end_of_paths(monkeypatch: pytest.MonkeyPatch) -> None:

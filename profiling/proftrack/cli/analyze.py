@@ -41,7 +41,9 @@ def _list_flags(ctx: click.Context, _: click.Parameter, requested: bool) -> None
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the record as JSON to a file, or to stdout (-).")
 @click.option("--kernel", metavar="NAME", help="Show what launched the kernels that have NAME in their name.")
 @click.option(
-    "--module", metavar="NAME", help="Show one module, optimizer or region; also layers.*.mlp, also of a record or run."
+    "--module",
+    metavar="NAME",
+    help="Show one module, optimizer or region, or several (layers.*.mlp), of a trace, record or run.",
 )
 @click.option("--log", "log_it", is_flag=True, help="Log each record to MLflow as a run.")
 @click.option(
@@ -246,14 +248,18 @@ def _show_module(records: list[tuple[int | None, Record]], name: str) -> None:
 def _unknown_module(records: list[Record], name: str) -> UsageError:
     import difflib
 
+    from proftrack.record.modules import has_modules
     from proftrack.record.owners import forest, walk
     from proftrack.report.pages.modules import without_modules
     from proftrack.text import plain
 
     nodes = [node for record in records for node in walk(forest(record.modules))]
-    if not nodes:
+    if not any(has_modules(record.modules) for record in records):
         why, remedy = without_modules(records[0])
-        return UsageError(f"--module {name}: {why}", remedy)
+        others = ", ".join(plain(node.path, 80) for node in nodes[:3] if node.path)
+        return UsageError(
+            f"--module {name}: {why}", f"{remedy}, or name another owner ({others})" if others else remedy
+        )
     known = dict.fromkeys(word for node in nodes for word in (node.path, node.name, node.class_name) if word)
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or list(known)[:3]
     return UsageError(

@@ -30,7 +30,7 @@ import numpy as np
 from proftrack.compare.module_tree import Cost, Pair, Piece, is_numbered, join, pattern, together
 from proftrack.compare.results import ModuleChange, ModuleRow, Modules, ModuleWork
 from proftrack.record import Record
-from proftrack.record.modules import PASSES
+from proftrack.record.modules import PASSES, has_modules
 
 DEVIATIONS = 5.0
 """A change has to be this many standard deviations: some hundred modules are looked at."""
@@ -69,10 +69,13 @@ def compare_modules(before: Record, after: Record, floor: float) -> Modules:
     `floor`: how far the GPU times (or, without a GPU, step times) of two recordings of the same code can be apart, as a
     fraction.
     """
-    if not before.modules or not after.modules:
-        noun = "candidate" if before.modules else "baseline"
+    known = [has_modules(record.modules) for record in (before, after)]
+    if not any(known):  # owners of other kinds then
+        known = [bool(record.modules) for record in (before, after)]
+    if not all(known):
+        noun = "candidate" if known[0] else "baseline"
         text = f"Modules are not compared: the {noun} has none (profiler.modules, or an older version)."
-        return Modules(notes=[text] if before.modules or after.modules else [])
+        return Modules(notes=[text] if any(known) else [])
     if bool(before.times.gpu_busy_per_step_us) != bool(after.times.gpu_busy_per_step_us):
         return Modules(notes=["Modules are not compared: one side has GPU times, the other only the host's."])
     joined = join(before, after)

@@ -206,6 +206,11 @@ def is_block(node: Node, siblings: Iterable[Node]) -> bool:
     return sum(other.numbered == node.numbered for other in siblings) > 1
 
 
+def has_modules(rows: Sequence[Module]) -> bool:
+    """Whether any owner is a module or a compiled region, and not only optimizers, regions or nothing."""
+    return any(row.kind in ("module", "compiled") for row in rows)
+
+
 def owned_share(modules: Sequence[Module]) -> float | None:
     """The share of all time, 0 to 1, that has an owner at the depth of a block or deeper. None if there is no time.
 

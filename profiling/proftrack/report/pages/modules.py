@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from proftrack.record import Record
-from proftrack.record.modules import PASSES, Module, Node, Pass, owned_share
+from proftrack.record.modules import PASSES, Module, Node, Pass, has_modules, owned_share
 from proftrack.record.owners import Group, blocks, folded, forest, largest, outermost
 from proftrack.report.document import (
     Block,
@@ -65,14 +65,10 @@ def section(record: Record) -> Section | None:
 
 
 def _owned(record: Record) -> str:
-    if not _known(record):
+    if not has_modules(record.modules):
         why, remedy = without_modules(record)
         return f"{_capital(why)}: {remedy}."
     return f"{percent(owned_share(record.modules))} of {what(record)} has an owner at the depth of a block or deeper."
-
-
-def _known(record: Record) -> bool:
-    return any(module.kind in ("module", "compiled") for module in record.modules)
 
 
 def without_modules(record: Record) -> tuple[str, str]:
@@ -115,7 +111,7 @@ def _table(record: Record, groups: Sequence[Group], most: int, heading: str = ""
     more = [name for name in ("communication", "copies") if any(_sum(g, f"{name}_us") for g in groups)]
     columns = [
         Column(
-            label="module" if _known(record) else "owner",
+            label="module" if has_modules(record.modules) else "owner",
             kind="code",
             hint="* stands for a number; what is no module is named as what it is",
             keeps_end=True,
@@ -188,7 +184,11 @@ def block(record: Record, most: int = MOST, *, passes: bool = True) -> list[Bloc
     icicle = tiles(record)
     if icicle is None:
         return graphs(record)
-    heading = f"Modules ({_owned(record).rstrip('.')})" if _known(record) else f"Owners ({without_modules(record)[0]})"
+    heading = (
+        f"Modules ({_owned(record).rstrip('.')})"
+        if has_modules(record.modules)
+        else f"Owners ({without_modules(record)[0]})"
+    )
     shown = _table(record, _few(record, most), most)
     wanted = ("module", "owner", "class", "share", "per step", "time", *_COLUMNS)
     at = [i for i, column in enumerate(shown.columns) if column.label in wanted]
@@ -233,7 +233,7 @@ def lines(record: Record) -> list[Block]:
     owners = [f"{code(plain(name_of(group), _KERNEL))} {percent(group.busy_us / whole)}" for group in groups]
     passes = [f"{part.label} {percent(part.share / 100)}" for part in icicle.passes]
     by_pass = f" By pass: {listed(passes)}." if len(passes) > 1 else ""
-    owner = "module" if _known(record) else "owner"
+    owner = "module" if has_modules(record.modules) else "owner"
     said = f"{_capital(icicle.what)} by {owner}: {listed(owners)}.{by_pass}"
     return [Paragraph(said), *graphs(record)]
 
