@@ -113,6 +113,7 @@ def test_owners_without_modules_are_told_as_such() -> None:
     page = html.render(full.report(bare, None))
     assert "The trace has no modules: record it with <code>proftrack run</code>" in page
     assert "depth of a block" not in page
+    assert "the module whose forward it follows from" not in page
 
 
 def test_a_module_without_time_can_be_asked_for() -> None:

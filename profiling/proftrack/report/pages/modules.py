@@ -52,7 +52,7 @@ def section(record: Record) -> Section | None:
     roots = forest(record.modules)
     at_depth = [_alone(node) for node in blocks(roots)]
     of = "B, the GPU's busy time" if icicle.what == "GPU time" else "the self CPU time"
-    backward = any(module.backward_us for module in record.modules)
+    backward = has_modules(record.modules) and any(module.backward_us for module in record.modules)
     follows = " Backward work belongs to the module whose forward it follows from." if backward else ""
     lines: list[Block] = [
         Paragraph(f"All of {of} by owner. {_owned(record)}{follows}", "muted"),
