@@ -157,6 +157,21 @@ def test_several_models_without_one_variable_each_have_their_class() -> None:
     assert [found[id(net)] for net in nets] == ["Net_1", "Net_2", "Linear"]
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_they_are_numbered_as_the_step_holds_them_whichever_is_the_oldest(order: tuple[int, ...]) -> None:
+    made = [nn.Linear(4, 4) for _ in order]
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in made]
+    nets, used = [made[i] for i in order], [optimizers[i] for i in order]
+
+    def step() -> None:
+        for net, optimizer in zip(nets, used, strict=True):
+            net(X).sum().backward()
+            optimizer.step()
+
+    assert modules_of(step).names == [f"Linear_{number} (Linear)" for number in (1, 2, 3)]
+    assert groups_of(step).names == ["SGD 1", "SGD 2", "SGD 3"]
+
+
 def test_attributes_of_an_object_whose_method_is_the_step_are_variables() -> None:
     class Trainer:
         def __init__(self) -> None:

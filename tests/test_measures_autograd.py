@@ -170,6 +170,42 @@ def test_flows_that_lead_nowhere_say_nothing() -> None:
     assert pairs(trace.table()) == EXPECTED
 
 
+def test_a_number_without_an_operator_is_a_further_node_of_the_one_before() -> None:
+    """What changes a view in place makes a node for the view (8), for itself (9), and for the whole (10)."""
+    trace = forward(TraceBuilder(), "aten::sin", at=0, sequence=7)
+    forward(trace, "aten::mul_", at=10, sequence=8)
+    forward(trace, "aten::cos", at=20, sequence=11)
+    for at, number in ((30, 11), (40, 10), (50, 9), (60, 8), (70, 7)):
+        backward(trace, f"Backward{number}", at=at, sequence=number)
+        flow(trace, number, source=(MAIN, 0), target=(BACKWARD, at))
+    made_by = {11: "aten::cos@20", 7: "aten::sin@0"}
+    assert pairs(trace.table())[1::2] == [
+        (f"Backward{number}", made_by.get(number, "aten::mul_@10")) for number in (11, 10, 9, 8, 7)
+    ]
+
+
+@pytest.mark.parametrize(("after", "number"), [(13, 9), (None, 11), (11, 7)])
+def test_where_operators_may_not_have_been_recorded_it_is_nobodys(after: int | None, number: int) -> None:
+    """Numbers 9 to 12 are missing at once; 11 is too far behind the last; 7 is before the first."""
+    trace = forward(TraceBuilder(), "aten::mul_", at=10, sequence=8)
+    if after is not None:
+        forward(trace, "aten::cos", at=20, sequence=after)
+    backward(trace, "MulBackward0", at=30, sequence=8)
+    flow(trace, 1, source=(MAIN, 10), target=(BACKWARD, 30))
+    backward(trace, "SinBackward0", at=40, sequence=number)
+    assert pairs(trace.table())[2:] == [(f"{EVALUATE}SinBackward0", None), ("SinBackward0", None)]
+
+
+def test_a_thread_that_was_not_recorded_made_none_of_anothers_nodes() -> None:
+    """Thread 2 has the numbers of thread 1, which alone was recorded; with flows and without."""
+    trace = chain()
+    backward(trace, "SinBackward0", at=80, sequence=8, number=2)
+    unseen = [(f"{EVALUATE}SinBackward0", None), ("SinBackward0", None)]
+    assert pairs(trace.table())[-2:] == unseen
+    flow(trace, 1, source=(MAIN, 10), target=(BACKWARD, 50))
+    assert pairs(trace.table()) == [*EXPECTED, *unseen]
+
+
 def test_a_file_written_twice() -> None:
     trace = flow(chain(), 1, source=(MAIN, 10), target=(BACKWARD, 51))
     trace.events = [{**event, "args": {**event.get("args", {}), "Ev Idx": i}} for i, event in enumerate(trace.events)]

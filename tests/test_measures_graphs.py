@@ -324,6 +324,19 @@ def test_work_whose_modules_captures_disagree_about_has_none_of_them() -> None:
     assert {kind: us for kind, (_, us, _) in owned(found).items() if us} == {"module head": 8.0, "none": 16.0}
 
 
+def test_layers_of_which_not_all_are_replayed_where_they_were_captured_have_no_work() -> None:
+    """The recorded replays may be those of the second."""
+    both = of_modules("layers.0", "head").region(f"{CAPTURED} 2", at=1000, dur=400).captured(*STEP, at=1010)
+    for at, path in ((1019, "layers.1"), (1029, "head")):
+        both.row("cpu_op", f"nn.Module: {path} (Linear)", at, 10)
+    found = named(replayed(), both)
+    assert operators(found)["gemm"] == "aten::mm [[64,32],[32,16]]"
+    assert {kind: us for kind, (_, us, _) in owned(found).items() if us} == {"module head": 8.0, "none": 16.0}
+    assert not any(calls for _, _, calls in owned(found).values())
+    wider = of_modules("layers.0").captured(("aten::mm", [64, 48], [48, 16]), ADD, RELU, at=1010)
+    assert owned(named(replayed(), wider))["module layers.0"] == ("Linear", 8.0, 2)
+
+
 def test_work_captured_in_no_module_is_that_of_the_region_that_replays_it() -> None:
     main = TraceBuilder()
     for number in range(2):

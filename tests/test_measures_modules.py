@@ -328,15 +328,35 @@ def test_modules_of_recorded_stacks_are_named_by_how_they_nest() -> None:
 
 
 def test_nodes_whose_forward_was_not_recorded() -> None:
-    """They belong to the one before them, unless the number rises: then another pass began."""
+    """They are nobody's, and so is what follows them without a number."""
     trace = Program()
     trace.step(1, at=0, dur=1000)
     trace.module("a", "Linear", at=10, dur=30).runs(1, at=15, number=50)
-    trace.node(2, at=100, number=50).node(4, at=130, number=49).node(8, at=160, name="torch::autograd::AccumulateGrad")
-    trace.node(16, at=190, number=70).node(32, at=220, name="torch::autograd::AccumulateGrad")
+    trace.node(2, at=100, number=50).node(4, at=130, name="torch::autograd::AccumulateGrad")
+    trace.node(8, at=160, number=49).node(16, at=190, name="torch::autograd::AccumulateGrad")
+    trace.node(32, at=220, number=70).node(64, at=255, name="torch::autograd::AccumulateGrad")
     assert parts(trace.measures()) == {
-        ("module", "a"): {"forward": 1, "backward": 2 + 4 + 8},
-        ("none", ""): {"backward": 16 + 32},
+        ("module", "a"): {"forward": 1, "backward": 2 + 4},
+        ("none", ""): {"backward": 8 + 16 + 32 + 64},
+    }
+
+
+def test_a_node_has_the_number_of_the_row_within_that_is_the_node() -> None:
+    """Torch gives the engine's row the number of the first row within it, which may be that of a tensor's hook."""
+    trace = Program()
+    trace.step(1, at=0, dur=1000)
+    trace.module("a", "Linear", at=10, dur=30).runs(1, at=15, number=50)
+    trace.module("b", "Linear", at=50, dur=30).runs(2, at=55, number=51)
+    trace.node(4, at=100, number=51)
+    for at, hook in ((130, {}), (200, {"Sequence_number": 52, "Fwd_thread_id": 0})):
+        trace.op(EVALUATE + "MmBackward0", at=at, dur=40, thread=BACKWARD, **hook)
+        trace.op("aten::clone", at=at + 1, dur=6, thread=BACKWARD, **hook).launched(8, at=at + 2, thread=BACKWARD)
+        trace.op("MmBackward0", at=at + 10, dur=20, thread=BACKWARD, Sequence_number=50, Fwd_thread_id=1)
+        trace.launched(16, at=at + 12, thread=BACKWARD)
+    trace.node(32, at=250, name="torch::autograd::AccumulateGrad")
+    assert parts(trace.measures()) == {
+        ("module", "a"): {"forward": 1, "backward": 2 * (8 + 16) + 32},
+        ("module", "b"): {"forward": 2, "backward": 4},
     }
 
 

@@ -238,14 +238,11 @@ def owner(row: Row, program: Program) -> tuple[str, str]:
 def of_node(node: Row, program: Program) -> tuple[str, str]:
     if node.number in program.operators:
         return owner(program.operators[node.number], program)
-    before, number = node.before, node.number
-    while before is not None:
-        if before.number is not None and number is not None and number > before.number:
-            break
-        number = number if before.number is None else before.number if number is None else number
-        if before.number in program.operators:
-            return of_node(before, program)
+    before = node.before if node.number is None else None
+    while before is not None and before.number is None:
         before = before.before
+    if before is not None:
+        return of_node(before, program)
     around = next((each for each in node.above() if each.kind == "node"), None)
     return of_node(around, program) if around is not None else ("none", "")
 

@@ -66,6 +66,8 @@ class Captures:
         """How many captures have begun."""
         self.replayed = 0
         """How many of the graphs were replayed."""
+        self.has_run = False
+        """Whether a whole step has run. Before that, graphs may be missing that are equal to those that are there."""
         self._device, self._experiment = device, experiment
         self._session: Session | None = None
         self._open = contextlib.ExitStack()
@@ -255,6 +257,7 @@ def _run_again(
             before = captures.captured, captures.replayed
             step()
             device.synchronize()
+            captures.has_run = True
             quiet = quiet + 1 if before == (captures.captured, captures.replayed) else 0
             if captures.replayed and quiet >= (_QUIET_STEPS if captures.is_waiting else 1):
                 break
@@ -274,7 +277,7 @@ def _named(
                 run(captures)
             except (Exception, SystemExit) as error:
                 failure = f"{type(error).__name__}: {first_line(error)}"
-            if captures.replayed:
+            if captures.replayed and (captures.has_run or not failure):
                 captures.write(target)
     except Exception as error:  # the profiler
         failure = failure or first_line(error)

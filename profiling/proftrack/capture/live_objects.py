@@ -26,7 +26,7 @@ _CONTAINERS = (list, tuple, dict, set, frozenset, deque, types.CellType, types.M
 
 @dataclass
 class Program:
-    """Living objects, oldest first."""
+    """Living objects, in no order that means anything: collections of garbage reorder them."""
 
     modules: list[Any] = field(default_factory=list)
     optimizers: list[Any] = field(default_factory=list)
@@ -36,7 +36,8 @@ class Program:
 
 @dataclass
 class Reach:
-    """What is reached from an object, by id. The objects are kept alive, so that an id stays theirs."""
+    """What is reached from an object, by id, in an order that is the same in each process. The objects are kept alive,
+    so that an id stays theirs."""
 
     modules: dict[int, Any] = field(default_factory=dict)
     direct: set[int] = field(default_factory=set)
@@ -132,7 +133,8 @@ def _referred(each: Any, kind: str, is_start: bool) -> Iterator[tuple[str, Any]]
         yield "", getattr(type(each), "forward", None)
         yield from (("", value) for value in each.__dict__.values())
     else:
-        yield from (("", value) for value in gc.get_referents(each) if gc.is_tracked(value))
+        values = each if type(each) in (list, tuple) else gc.get_referents(each)  # those of a list are from its end
+        yield from (("", value) for value in values if gc.is_tracked(value))
         if kind == "other" and is_start and callable(each):
             yield "", type(each).__call__
             if type(each).__dictoffset__:
@@ -149,11 +151,11 @@ def _referred_by_function(function: Any) -> Iterator[tuple[str, Any]]:
     yield from (("", value) for value in (function.__kwdefaults__ or {}).values())
     yield from (("", value) for value in function.__dict__.values())
     names = set(_names_in(function.__code__))
-    for name in names & function.__globals__.keys():
+    for name in sorted(names & function.__globals__.keys()):
         value = function.__globals__[name]
         yield name, value
         if type(value) is types.ModuleType:
-            yield from ((other, vars(value)[other]) for other in names & vars(value).keys())
+            yield from ((other, vars(value)[other]) for other in sorted(names & vars(value).keys()))
 
 
 def _names_in(code: types.CodeType) -> Iterator[str]:

@@ -130,7 +130,15 @@ def _living(reached: Reach) -> Program:
     known = {id(each) for each in living.modules}
     living.modules += [each for key, each in reached.modules.items() if key not in known]  # gc.freeze hides them
     living.modules = [each for each in living.modules if not compat.is_made_by_compiler(each)]
+    living.modules = _in_order(living.modules, reached.modules)
+    living.optimizers = _in_order(living.optimizers, reached.optimizers)
     return living
+
+
+def _in_order(living: list[Any], reached: dict[int, Any]) -> list[Any]:
+    """The objects as the step reaches them, then the others: the numbers of equal ones must not differ by run."""
+    place = {key: number for number, key in enumerate(reached)}
+    return sorted(living, key=lambda each: place.get(id(each), len(place)))
 
 
 _CALLED_BY_TORCH: tuple[Callable[..., Any], ...] = (

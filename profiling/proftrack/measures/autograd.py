@@ -20,6 +20,9 @@ from proftrack.trace.table import NONE, Bools, Codes, EventTable, Ints
 EVALUATE = "autograd::engine::evaluate_function: "
 """How the names of the rows begin that autograd's engine puts around each node of the backward pass."""
 _FLOW = "fwdbwd"
+_MOST_NODES = 3
+"""Nodes that one operator makes at most: one that changes a view in place makes the view's again, its own, and one that
+puts the changed part into the whole."""
 _Columns = tuple[Ints | Codes, ...]
 
 
@@ -63,8 +66,11 @@ def forward_rows(table: EventTable) -> Ints:
     numbers, code = np.unique(table.forward_thread[backward], return_inverse=True)
     thread = np.array([threads.get(number, NONE) for number in numbers.tolist()], dtype=np.int64)[code]
     sequence = table.sequence[backward]
-    by_thread = _find(*_same_codes((thread, sequence), (table.thread[forward], table.sequence[forward])))
-    position = np.where(thread == NONE, _find_only(sequence, table.sequence[forward]), by_thread)
+    by_thread = _find_maker(thread, sequence, table.thread[forward], table.sequence[forward])
+    # A number alone tells nothing if the thread that it is of may not have been recorded.
+    unseen = len(threads) > 0 or (numbers > 0).sum() > len(np.unique(table.thread[forward]))
+    alone = np.where(unseen & (table.forward_thread[backward] > 0), NONE, _find_only(sequence, table.sequence[forward]))
+    position = np.where(thread == NONE, alone, by_thread)
     found[backward] = np.where(position == NONE, NONE, forward[position])
     return found
 
@@ -85,6 +91,24 @@ def _same_codes(wanted: _Columns, among: _Columns) -> tuple[Ints, Ints]:
     both = [np.unique(np.concatenate(pair), return_inverse=True)[1] for pair in zip(wanted, among, strict=True)]
     code = grouped(both)[1]
     return code[: len(wanted[0])], code[len(wanted[0]) :]
+
+
+def _find_maker(thread: Ints, number: Ints, threads: Codes, numbers: Ints) -> Ints:
+    """The position of the operator that made each node (`thread`, `number`), or NONE.
+
+    `threads` and `numbers`: those of the operators, ordered, each once. A number without an operator is a further node
+    of the operator before it, unless so many are missing that operators may not have been recorded.
+    """
+    values, rank = np.unique(np.concatenate([number, numbers]), return_inverse=True)
+    wanted = thread * len(values) + rank[: len(number)]
+    among = threads.astype(np.int64) * len(values) + rank[len(number) :]
+    at = np.searchsorted(among, wanted, side="right") - 1
+    after = np.minimum(at + 1, len(numbers) - 1)
+    here = (at >= 0) & (threads[at] == thread)
+    follows = (at + 1 < len(numbers)) & (threads[after] == thread)
+    last = np.where(follows, numbers[after] - 1, number)
+    near = np.maximum(number, last) - numbers[at] < _MOST_NODES
+    return np.where(here & ((numbers[at] == number) | near), at, NONE)
 
 
 def _find(wanted: Ints, among: Ints) -> Ints:

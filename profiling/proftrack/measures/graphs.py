@@ -33,7 +33,8 @@ class Match(NamedTuple):
     work: Ints
     """Positions in `links.gpu`: a row for each replay, its work in order."""
     captures: list[tuple[Captures, Capture]]
-    """Those that have its sequence. They agree in operators and shapes; the first stands for them."""
+    """Those that have its sequence, and those that may have it. They agree in operators and shapes; the first stands
+    for all."""
 
 
 class Replays(NamedTuple):
@@ -143,7 +144,26 @@ def _named(table: EventTable, graph: _Replayed, captured: Iterable[Captures]) ->
     if forked is not None:
         where = _where(forked)
         return f"Its capture{where} has branches (one stream waits for another): they run in an order of their own."
-    return _disagreement(equal) or Match(graph.work, equal)
+    return _disagreement(equal) or Match(graph.work, [*equal, *_not_replayed(graph, captured, equal[0])])
+
+
+def _not_replayed(
+    graph: _Replayed, captured: list[Captures], equal: tuple[Captures, Capture]
+) -> list[tuple[Captures, Capture]]:
+    """Captures whose kernels nothing tells, but with the operators and shapes of this one: the graph may be theirs.
+
+    So it is with layers that are captured one by one, of which not all are replayed where they were captured.
+    """
+    numbers = Numbering()
+    operators = _operators(*equal, numbers)
+    return [
+        (source, capture)
+        for source in captured
+        for capture in source.graphs
+        if same_shape(capture.shape, graph.sequence)
+        and source.kernels(capture) is None
+        and np.array_equal(_operators(source, capture, numbers), operators)
+    ]
 
 
 def _seen_from(table: EventTable, source: Captures, sequence: Sequence) -> Sequence:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from proftrack.measures.autograd import forward_rows
+from proftrack.measures.autograd import EVALUATE, forward_rows
 from proftrack.measures.markers import COMPILED_REGION, PART_OF_OPTIMIZER, Marks, Role, find_marks
 from proftrack.measures.nesting import Forest
 from proftrack.record.modules import PASSES, OwnerKind, Pass
@@ -235,7 +235,7 @@ def _resolved(table: EventTable, marks: Marks, owner: Codes, forward: Ints) -> t
     role, node = marks.role, marks.node
     nodes = np.flatnonzero(role == Role.BACKWARD)
     owner = owner.copy()
-    owner[nodes] = _owners_of_nodes(table, marks, nodes, owner, forward[marks.forest.rows[nodes]])
+    owner[nodes] = _owners_of_nodes(table, marks, nodes, owner, forward)
     again = np.flatnonzero(role == Role.RECOMPUTED)
     owner[again] = owner[node[again]]
     part = np.full(len(role), _part("other"), dtype=np.int8)
@@ -250,9 +250,8 @@ def _resolved(table: EventTable, marks: Marks, owner: Codes, forward: Ints) -> t
 
 
 def _owners_of_nodes(table: EventTable, marks: Marks, nodes: Ints, owner: Codes, forward: Ints) -> Codes:
-    """The owner of each node: that of its forward operator, else that of the node before it, else of that around it.
-
-    `forward`: the row of each node's forward operator, or NONE.
+    """The owner of each node: that of its forward operator; if it has no number, that of the node before it; else that
+    of the node around it.
 
     If the forward operator ran in a node, too, as part of it or once more, that one tells.
     """
@@ -260,6 +259,8 @@ def _owners_of_nodes(table: EventTable, marks: Marks, nodes: Ints, owner: Codes,
     rows = forest.rows[nodes]
     index = np.full(len(forest.rows), NONE, dtype=np.int64)
     index[nodes] = np.arange(count)
+    evaluated = _evaluated(table, forest)[nodes]
+    forward = forward[evaluated]
     at = np.where(forward == NONE, NONE, forest.position_of(len(table))[forward])
     at = np.where((at != NONE) & (table.ts[forward] < table.ts[rows]), at, NONE)
     known = at != NONE
@@ -271,7 +272,7 @@ def _owners_of_nodes(table: EventTable, marks: Marks, nodes: Ints, owner: Codes,
     found = np.where(known & ~nested & (holder != NONE), owner[holder], NOBODY)
     around = forest.nearest(forest.parent[nodes], marks.role == Role.BACKWARD)
     around = np.where(around == NONE, NONE, index[around])
-    before = _before(table, forest, nodes, around, known)
+    before = _before(table, nodes, rows, around, table.sequence[evaluated] != NONE)
     inherits = np.where(before == NONE, around, before)
     inherits = np.where(known, np.where(nested, index[marks.node[at]], NONE), inherits)
     # Each leads to one that began earlier; what leads to none is its own end, and each round doubles the distance.
@@ -281,32 +282,33 @@ def _owners_of_nodes(table: EventTable, marks: Marks, nodes: Ints, owner: Codes,
     return found[end].astype(np.int32)
 
 
-def _before(table: EventTable, forest: Forest, nodes: Ints, around: Ints, known: Bools) -> Ints:
-    """For each node the last one before it that is `known`, on the same thread and within the same node; or NONE.
+def _evaluated(table: EventTable, forest: Forest) -> Ints:
+    """For each position its row; for one that evaluates a node, the row within that is the node and has its number.
 
-    A number higher than the one before begins another backward pass: autograd's numbers fall during each.
+    Torch gives the outer row the number of the first row within, which may be a hook's.
     """
-    rows = forest.rows[nodes]
+    code_of = {name: code for code, name in enumerate(table.names)}
+    inside = [code_of.get(name[len(EVALUATE) :], NONE) if name.startswith(EVALUATE) else NONE for name in table.names]
+    name = table.name[forest.rows]
+    child = np.flatnonzero(forest.parent != NONE)
+    child = child[np.array(inside, dtype=np.int64)[name[forest.parent[child]]] == name[child]]
+    rows: Ints = forest.rows.copy()
+    rows[forest.parent[child]] = forest.rows[child]
+    return rows
+
+
+def _before(table: EventTable, nodes: Ints, rows: Ints, around: Ints, numbered: Bools) -> Ints:
+    """For each node without a number the last one before it that has one, on the same thread and within the same node;
+    or NONE."""
     order = np.lexsort((nodes, around, table.thread[rows]))
-    thread, outer, number = table.thread[rows][order], around[order], table.sequence[rows][order]
+    thread, outer, leads = table.thread[rows][order], around[order], numbered[order]
     starts = np.ones(len(order), dtype=bool)
     starts[1:] = (thread[1:] != thread[:-1]) | (outer[1:] != outer[:-1])
     first = np.maximum.accumulate(np.where(starts, np.arange(len(order)), 0))
-    numbered = _last(number != NONE, first, before=True)
-    rises = (number != NONE) & (numbered != NONE) & (number > number[numbered])
-    leads = known[order] | rises
-    last = _last(leads, first, before=False)
+    last = np.maximum.accumulate(np.where(leads, np.arange(len(order)), NONE))
     out = np.full(len(order), NONE, dtype=np.int64)
-    out[order] = np.where((last == NONE) | ~known[order][last] | leads, NONE, order[last])
+    out[order] = np.where((last < first) | leads, NONE, order[last])
     return out
-
-
-def _last(flag: Bools, first: Ints, *, before: bool) -> Ints:
-    """For each place the last one with the flag, not before its group's `first`; NONE if there is none."""
-    last = np.maximum.accumulate(np.where(flag, np.arange(len(flag)), NONE))
-    if before:
-        last = np.concatenate([[NONE], last[:-1]])
-    return np.where(last >= first, last, np.int64(NONE))
 
 
 def _calls(table: EventTable, marks: Marks, owner: Codes, part: npt.NDArray[np.int8]) -> Ints:
