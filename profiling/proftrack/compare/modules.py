@@ -168,14 +168,14 @@ class Search:
             node
             for like, nodes in named.items()
             for node in nodes
-            if not node.on_both or not self._may_be_noise([n for n in nodes if n.on_both], there[like], top.before_us)
+            if _is_certain(node) or not self._may_be_noise([n for n in nodes if n.on_both], there[like], top.before_us)
         ]
 
     def _within(self, node: Pair) -> list[Pair]:
         """The changes within a node, each as deep as it is."""
         if not self._holds_change(node):
             return []
-        if not node.on_both or _is_rebuilt(node):
+        if _is_certain(node):
             return [node]
         found, shared = self._shared(node)
         own = self._itself(node)
@@ -294,6 +294,11 @@ class Search:
 def _like(node: Pair) -> tuple[str, str]:
     """What nodes share whose paths differ only by numbers."""
     return node.kind, pattern(node.path)
+
+
+def _is_certain(node: Pair) -> bool:
+    """Whether it is new, gone or made of other modules, which is no noise however long it takes."""
+    return not node.on_both or _is_rebuilt(node)
 
 
 def _is_rebuilt(node: Pair) -> bool:
