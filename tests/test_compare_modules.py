@@ -420,12 +420,20 @@ def test_a_module_comes_first_only_if_it_is_the_reason(idle_us: float, module_us
 
 
 @pytest.mark.parametrize("side", ["baseline", "candidate"])
-def test_a_record_without_modules(bare: Record, side: str) -> None:
+@pytest.mark.parametrize("optimizer", [False, True])
+def test_a_record_without_modules(bare: Record, side: str, optimizer: bool) -> None:
+    """Without marks, an optimizer is still an owner, and all that the modules took is nobody's."""
     record = with_modules(bare, plain(4))
-    found = compare_modules(*((bare, record) if side == "baseline" else (record, bare)), 0.1)
+    rows = [
+        Module(path="AdamW", kind="optimizer", optimizer_us=STEPS * 300),
+        Module(kind="none", other_us=STEPS * 900),
+    ]
+    other = msgspec.structs.replace(bare, modules=rows) if optimizer else bare
+    found = compare_modules(*((other, record) if side == "baseline" else (record, other)), 0.1)
     assert found == Modules(
         notes=[f"Modules are not compared: the {side} has none (profiler.modules, or an older version)."]
     )
+    assert compare_modules(other, other, 0.1).notes == []
     assert compare_modules(bare, bare, 0.1) == Modules()
 
 

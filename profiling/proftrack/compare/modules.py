@@ -69,10 +69,14 @@ def compare_modules(before: Record, after: Record, floor: float) -> Modules:
     `floor`: how far the GPU times (or, without a GPU, step times) of two recordings of the same code can be apart, as a
     fraction.
     """
-    if not before.modules or not after.modules:
-        noun = "candidate" if before.modules else "baseline"
+    if not before.modules and not after.modules:
+        return Modules()
+    # Optimizers and regions are owners without marks, too; but then what modules took is work of nothing.
+    marked = _has_modules(before)
+    if not before.modules or not after.modules or marked != _has_modules(after):
+        noun = "candidate" if marked or not after.modules else "baseline"
         text = f"Modules are not compared: the {noun} has none (profiler.modules, or an older version)."
-        return Modules(notes=[text] if before.modules or after.modules else [])
+        return Modules(notes=[text])
     if bool(before.times.gpu_busy_per_step_us) != bool(after.times.gpu_busy_per_step_us):
         return Modules(notes=["Modules are not compared: one side has GPU times, the other only the host's."])
     joined = join(before, after)
@@ -85,6 +89,10 @@ def compare_modules(before: Record, after: Record, floor: float) -> Modules:
     changes = [_change(node) for node in found]
     rows = [_row(node, noise) for node in joined.top.walk() if node is not joined.top]
     return Modules(changes=changes, rows=rows, notes=joined.notes)
+
+
+def _has_modules(record: Record) -> bool:
+    return any(row.kind in ("module", "compiled") for row in record.modules)
 
 
 class Noise:
