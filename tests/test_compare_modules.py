@@ -353,8 +353,15 @@ def test_a_compiled_region_is_called_what_its_path_says(bare: Record) -> None:
 def test_another_model_is_said_though_its_time_is_the_same(bare: Record) -> None:
     old = with_modules(bare, {"": (1, 1), **plain(4, "bert.")})
     other = {"": (1, 1), "h.0.mix": (90, 110), "h.1.mix": (90, 110), "wte": (150, 200), "out": (120, 180)}
-    (change,) = changes(old, with_modules(bare, other), floor=0.5)
-    assert (change.path, change.status) == ("", "rebuilt")
+    slow = Module(path="AdamW", kind="optimizer", optimizer_us=STEPS * 300)
+    fast = msgspec.structs.replace(slow, optimizer_us=STEPS * 100)
+    new = with_modules(bare, other)
+    before, after = (
+        msgspec.structs.replace(record, modules=[*record.modules, row]) for record, row in ((old, fast), (new, slow))
+    )
+    first, second = changes(before, after, floor=0.5)
+    assert (first.path, first.status) == ("", "rebuilt")
+    assert (second.path, second.status) == ("AdamW", "slower")
 
 
 def test_three_passes_are_a_list() -> None:

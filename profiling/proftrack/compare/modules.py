@@ -84,7 +84,7 @@ def compare_modules(before: Record, after: Record, floor: float) -> Modules:
     noise = Noise(joined.top, floor)
     found = sorted(
         Search(joined.top, noise, LEAST_PART if on_gpu else LEAST_PART_OF_CPU).found,
-        key=lambda node: (-abs(noise.change_us(node)), node.path),
+        key=lambda node: (-(node.largest_us if _is_rebuilt(node) else abs(noise.change_us(node))), node.path),
     )
     changes = [_change(node) for node in found]
     rows = [_row(node, noise) for node in joined.top.walk() if node is not joined.top]
