@@ -13,8 +13,9 @@ import pytest
 from programs import ADD, MM, record_of
 
 from proftrack.compare import Comparison, Subject, compare
+from proftrack.compare.headline import Findings, headline, where
 from proftrack.compare.modules import compare_modules
-from proftrack.compare.results import ModuleChange, Modules
+from proftrack.compare.results import Floor, ModuleChange, Modules, Row, TimeChange
 from proftrack.record import Record
 from proftrack.record.modules import Module, OwnedWork
 from proftrack.report import html, markdown, terminal
@@ -324,13 +325,122 @@ def test_compiled_on_both_sides_is_compared(bare: Record) -> None:
     assert named(compiled_model(bare), compiled_model(bare)) == []
 
 
+def compiled_layers(bare: Record, number: str, us: float = 500) -> Record:
+    """Four layers, each compiled by itself; the second takes `us`."""
+    rows = [
+        Module(path=f"layers.{i}.compiled {number}", kind="compiled", forward_us=STEPS * (us if i == 1 else 500))
+        for i in range(4)
+    ]
+    return msgspec.structs.replace(bare, modules=[Module(path="head", forward_us=STEPS * 90), *rows])
+
+
+@pytest.mark.parametrize("number", ["1/0", "1/1", "2/0"])
+def test_a_compiled_region_with_another_number_is_the_same(bare: Record, number: str) -> None:
+    """Numbers depend on what else was compiled before."""
+    found = compare_modules(compiled_layers(bare, "1/0"), compiled_layers(bare, number), 0.1)
+    assert found.changes == []
+    assert all(row.before_us == row.after_us for row in found.rows)
+    slow = compiled_layers(bare, number, 700)
+    assert named(compiled_layers(bare, "1/0"), slow) == [f"layers.1.compiled {number}"]
+
+
+def test_a_compiled_region_is_called_what_its_path_says(bare: Record) -> None:
+    rows = [Module(path="compiled 0/0", kind="compiled", forward_us=STEPS * us) for us in (500, 900)]
+    before, after = (msgspec.structs.replace(bare, modules=[row]) for row in rows)
+    assert ": compiled 0/0 takes 400 us longer" in against(before, after).headline
+
+
+def test_another_model_is_said_though_its_time_is_the_same(bare: Record) -> None:
+    old = with_modules(bare, {"": (1, 1), **plain(4, "bert.")})
+    other = {"": (1, 1), "h.0.mix": (90, 110), "h.1.mix": (90, 110), "wte": (150, 200), "out": (120, 180)}
+    slow = Module(path="AdamW", kind="optimizer", optimizer_us=STEPS * 300)
+    fast = msgspec.structs.replace(slow, optimizer_us=STEPS * 100)
+    new = with_modules(bare, other)
+    before, after = (
+        msgspec.structs.replace(record, modules=[*record.modules, row]) for record, row in ((old, fast), (new, slow))
+    )
+    first, second = changes(before, after, floor=0.5)
+    assert (first.path, first.status) == ("", "rebuilt")
+    assert (second.path, second.status) == ("AdamW", "slower")
+
+
+def test_three_passes_are_a_list() -> None:
+    change = ModuleChange(
+        path="layers.0",
+        kind="module",
+        class_name="",
+        status="slower",
+        before_us=10,
+        after_us=310,
+        parts={"forward": 100, "backward": 130, "recompute": 70},
+    )
+    assert (
+        where(change)
+        == "layers.0 takes 300 us longer, of it 130 us in backward, 100 us in forward and 70 us in recompute"
+    )
+
+
+@pytest.mark.parametrize(
+    ("idle_us", "module_us", "order"),
+    [
+        (900, 40, ["launch time"]),
+        (900, 300, ["launch time", "head"]),
+        (500, 400, ["head", "launch time"]),
+        (60, 900, ["head", "launch time"]),
+    ],
+)
+def test_a_module_comes_first_only_if_it_is_the_reason(idle_us: float, module_us: float, order: list[str]) -> None:
+    """Of a step that takes 1 ms longer, 5 ms in all, launches take `idle_us`, a module `module_us` more."""
+    findings = Findings(
+        time=TimeChange(
+            metric="step_time_us",
+            before_us=4000,
+            after_us=5000,
+            ratio=1.25,
+            interval=None,
+            within=None,
+            floor=Floor(fraction=0.05, source="given"),
+            word="regressed",
+            reason="",
+        ),
+        rows=[Row(part="idle", name="dispatch", status="more", before_us=100, after_us=100 + idle_us)],
+        counts=[],
+        counters=[],
+        host=[],
+        modules=[
+            ModuleChange(
+                path="head",
+                kind="module",
+                class_name="",
+                status="slower",
+                before_us=500,
+                after_us=500 + module_us,
+                parts={},
+            )
+        ],
+        tried=[],
+        profiled=False,
+        same_data=False,
+    )
+    causes = headline(findings).partition("): ")[2].split("; ")
+    assert [cause.split(" grew")[0].split(" takes")[0] for cause in causes] == order
+
+
 @pytest.mark.parametrize("side", ["baseline", "candidate"])
-def test_a_record_without_modules(bare: Record, side: str) -> None:
+@pytest.mark.parametrize("optimizer", [False, True])
+def test_a_record_without_modules(bare: Record, side: str, optimizer: bool) -> None:
+    """Without marks, an optimizer is still an owner, and all that the modules took is nobody's."""
     record = with_modules(bare, plain(4))
-    found = compare_modules(*((bare, record) if side == "baseline" else (record, bare)), 0.1)
+    rows = [
+        Module(path="AdamW", kind="optimizer", optimizer_us=STEPS * 300),
+        Module(kind="none", other_us=STEPS * 900),
+    ]
+    other = msgspec.structs.replace(bare, modules=rows) if optimizer else bare
+    found = compare_modules(*((other, record) if side == "baseline" else (record, other)), 0.1)
     assert found == Modules(
         notes=[f"Modules are not compared: the {side} has none (profiler.modules, or an older version)."]
     )
+    assert compare_modules(other, other, 0.1).notes == []
     assert compare_modules(bare, bare, 0.1) == Modules()
     rows = [Module(path="AdamW", kind="optimizer", optimizer_us=60), Module(kind="none", backward_us=900)]
     unmarked = msgspec.structs.replace(bare, modules=rows)

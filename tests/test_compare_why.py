@@ -248,10 +248,11 @@ def test_operators_on_the_host_that_came_and_went() -> None:
     assert {(row.name, row.status) for row in found.host} == {("aten::add", "gone"), ("aten::relu", "added")}
 
 
-def test_calls_of_modules_are_part_of_their_steps() -> None:
+@pytest.mark.parametrize("mark", ["nn.Module: fc (Linear)", "proftrack: parameter group decay"])
+def test_marks_are_part_of_their_steps(mark: str) -> None:
     """Only one of the traces has them: nothing on the host was added, and the step's own time stays what it was."""
     plain, marked = (TraceBuilder().step(2, at=0, dur=100) for _ in range(2))
-    marked.op("nn.Module: fc (Linear)", at=10, dur=60)
+    marked.op(mark, at=10, dur=60)
     for builder in (plain, marked):
         builder.op("aten::mm", at=20, dur=20)
     before, after = _analyzed(plain), _analyzed(marked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -84,6 +85,19 @@ def test_what_the_run_holds(client: MlflowClient, run_folder: Writer) -> None:
     # What the UI and load_table find tables by.
     table = client.load_table(run.experiment_id, "tables/kernels.json", [run.run_id])
     assert table.to_dict("list") == {"name": ["aten::mm"], "calls": [3]}
+    assert [each["path"] for each in json.loads(data.tags["mlflow.loggedArtifacts"])] == [
+        "tables/ops.json",
+        "tables/kernels.json",
+    ]
+
+
+def test_the_table_of_modules_is_a_table_if_there_is_one(client: MlflowClient, run_folder: Writer) -> None:
+    folder = run_folder()
+    (folder / "tables" / "modules.json").write_text(json.dumps({"columns": ["path"], "data": [["layers.0"]]}))
+    with session.keep(session.opening("matmul_add", "x")) as run:
+        upload.log_folder(run, folder)
+    table = client.load_table(run.experiment_id, "tables/modules.json", [run.run_id])
+    assert table.to_dict("list") == {"path": ["layers.0"]}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from proftrack.compare.results import Count, Counted, Different, HostRow, ModuleChange, Row, TimeChange
 from proftrack.compare.why import LAUNCHES, WAITS, reads_back
-from proftrack.text import changes, counted, number, percent, short_name, short_time
+from proftrack.text import changes, counted, listed, number, percent, short_name, short_time
 
 _CAUSES = {
     "input": "waiting for data",
@@ -28,6 +28,8 @@ _CAUSES = {
 NEGLIGIBLE = 0.01
 """A part below this share of the step time is not a cause."""
 SUBSTANTIAL = 0.1
+FAR_MORE = 2.0
+"""A cause with more than this times the change of a module comes before it."""
 LEAST_PASS = 0.1
 """A pass with less of a module's change is not named."""
 MOVED = 0.1
@@ -95,13 +97,19 @@ def _chosen(findings: Findings) -> list[str]:
         found = [c for c in found if c.certain]
     pushing = [c for c in found if c.us * time.change_us > 0 and abs(c.us) >= least]
     ordered = sorted(pushing, key=lambda c: -abs(c.us)) + [c for c in found if c.certain and c not in pushing]
-    return [*_module(findings, clear=clear), *(c.text for c in ordered)][:2]
+    texts = [c.text for c in ordered]
+    if module := _module(findings, least if clear else 0.0):
+        # The module's own kernels are causes, too: it comes after those only that are far more than it.
+        larger = [c for c in ordered if clear and abs(c.us) > FAR_MORE * abs(module.change_us)]
+        texts.insert(len(larger), where(module))
+    return texts[:2]
 
 
-def _module(findings: Findings, *, clear: bool) -> list[str]:
-    """Where the change is: the module that changed most in the direction of the step, if that is clear."""
-    pushing = [m for m in findings.modules if not clear or m.change_us * findings.time.change_us > 0]
-    return [where(pushing[0])] if pushing else []
+def _module(findings: Findings, least: float) -> ModuleChange | None:
+    """Where the change is: the module that changed most; unless `least` is 0, by so much and as the step did."""
+    change = findings.time.change_us
+    pushing = [m for m in findings.modules if not least or (m.change_us * change > 0 and abs(m.change_us) >= least)]
+    return pushing[0] if pushing else None
 
 
 def where(module: ModuleChange) -> str:
@@ -115,7 +123,7 @@ def where(module: ModuleChange) -> str:
     takes = f"{'take' if module.members > 1 else 'takes'} {us} {longer}"
     rebuilt = f"{_be(module)} made of other modules and " if module.status == "rebuilt" else ""
     shares = [f"{short_time(us)} in {part}" for part, us in parts(module)]
-    of_it = f", of it {' and '.join(shares)}" if shares else ""
+    of_it = f", of it {listed(shares)}" if shares else ""
     return f"{named(module)} {rebuilt}{takes}{of_it}{by}"
 
 
@@ -126,7 +134,7 @@ def _be(module: ModuleChange) -> str:
 def named(module: ModuleChange) -> str:
     """The path, or what stands for it."""
     path = module.path or ("work of no module" if module.kind == "none" else "the outermost module")
-    kind = {"optimizer": "optimizer ", "region": "region ", "compiled": "compiled region "}.get(module.kind, "")
+    kind = {"optimizer": "optimizer ", "region": "region "}.get(module.kind, "")
     many = f" ({module.members} modules)" if module.members > 1 else ""
     itself = " itself" if module.itself else ""
     return f"{kind}{path}{many}{itself}"

@@ -280,8 +280,9 @@ class _Side:
         return self.children.setdefault((group, name), _Side(name, path, group))
 
     @property
-    def class_name(self) -> str:
-        return self.own.class_name if self.own is not None else ""
+    def sort(self) -> str:
+        """What it keeps when it is renamed: its class; of a compiled region that it is one, whatever its number."""
+        return "compiled" if self.kind == "compiled" else self.own.class_name if self.own is not None else ""
 
 
 def _split(kind: OwnerKind, path: str) -> Sequence[str]:
@@ -291,7 +292,7 @@ def _split(kind: OwnerKind, path: str) -> Sequence[str]:
 
 
 def _children(old: _Side | None, new: _Side | None) -> list[Pair]:
-    """The children of both, paired by name; then by class, where one name is gone and another came."""
+    """The children of both, paired by name; then by sort, where one name is gone and another came."""
     before, after = (dict(side.children) if side is not None else {} for side in (old, new))
     pairs = [(before.pop(key, None), child) for key, child in after.items()]
     for index, (mine, other) in enumerate(pairs):
@@ -303,9 +304,9 @@ def _children(old: _Side | None, new: _Side | None) -> list[Pair]:
 def _renamed(
     new: _Side, gone: dict[tuple[str, str], _Side], pairs: Sequence[tuple[_Side | None, _Side | None]]
 ) -> tuple[str, str] | None:
-    """The child that this one was before: the only one of its class that is gone, if it is the only one that came."""
-    alike = [key for key, child in gone.items() if new.class_name and child.class_name == new.class_name]
-    came = [b for a, b in pairs if a is None and b is not None and b.class_name == new.class_name]
+    """The child that this one was before: the only one of its sort that is gone, if it is the only one that came."""
+    alike = [key for key, child in gone.items() if new.sort and child.sort == new.sort]
+    came = [b for a, b in pairs if a is None and b is not None and b.sort == new.sort]
     return alike[0] if len(alike) == len(came) == 1 else None
 
 

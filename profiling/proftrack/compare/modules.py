@@ -83,7 +83,7 @@ def compare_modules(before: Record, after: Record, floor: float) -> Modules:
     noise = Noise(joined.top, floor)
     found = sorted(
         Search(joined.top, noise, LEAST_PART if on_gpu else LEAST_PART_OF_CPU).found,
-        key=lambda node: (-abs(noise.change_us(node)), node.path),
+        key=lambda node: (-(node.largest_us if _is_rebuilt(node) else abs(noise.change_us(node))), node.path),
     )
     changes = [_change(node) for node in found]
     rows = [_row(node, noise) for node in joined.top.walk() if node is not joined.top]
@@ -171,14 +171,14 @@ class Search:
             node
             for like, nodes in named.items()
             for node in nodes
-            if not node.on_both or not self._may_be_noise([n for n in nodes if n.on_both], there[like], top.before_us)
+            if _is_certain(node) or not self._may_be_noise([n for n in nodes if n.on_both], there[like], top.before_us)
         ]
 
     def _within(self, node: Pair) -> list[Pair]:
         """The changes within a node, each as deep as it is."""
         if not self._holds_change(node):
             return []
-        if not node.on_both or _is_rebuilt(node):
+        if _is_certain(node):
             return [node]
         found, shared = self._shared(node)
         own = self._itself(node)
@@ -297,6 +297,11 @@ class Search:
 def _like(node: Pair) -> tuple[str, str]:
     """What nodes share whose paths differ only by numbers."""
     return node.kind, pattern(node.path)
+
+
+def _is_certain(node: Pair) -> bool:
+    """Whether it is new, gone or made of other modules, which is no noise however long it takes."""
+    return not node.on_both or _is_rebuilt(node)
 
 
 def _is_rebuilt(node: Pair) -> bool:

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from proftrack.record import Record
 from proftrack.record.figures import Site
-from proftrack.trace.categories import is_module, is_step
+from proftrack.trace.categories import is_mark, is_step
 
 PROFILER = "B above T: kernels ran slower under the profiler"
 STEP = "Python outside of operators"
@@ -90,7 +90,7 @@ def _shares(parts: Iterable[tuple[str, float]], whole: float) -> list[tuple[str,
 def _host_parts(record: Record, step_time_us: float) -> list[Part]:
     """T by the operators' self CPU time; the rows of the steps themselves, which are numbered, make one part.
 
-    So does what Python did in a module: only some traces have modules.
+    So does what Python did in a module or a parameter group: only some traces have such marks.
     """
     steps = max(record.window.steps, 1)
     time: dict[str, float] = defaultdict(float)
@@ -98,10 +98,10 @@ def _host_parts(record: Record, step_time_us: float) -> list[Part]:
     for op in record.ops:
         name = host_name(op.name)
         time[name] += op.self_cpu_time_us
-        calls[name] += 0 if is_module(op.name) else op.calls / steps
+        calls[name] += 0 if is_mark(op.name) else op.calls / steps
     return [Part(part="host", name=name, us=us, calls=calls[name]) for name, us in _shares(time.items(), step_time_us)]
 
 
 def host_name(name: str) -> str:
-    """A host row's name without the number of its step; calls of modules count as part of their step."""
-    return STEP if is_step(name) or is_module(name) else name
+    """A host row's name without the number of its step; marks count as part of their step."""
+    return STEP if is_step(name) or is_mark(name) else name

@@ -12,7 +12,7 @@ from proftrack.compare.parts import host_name
 from proftrack.compare.results import Count, Counted, HostRow
 from proftrack.record import Record
 from proftrack.record.counters import LEAST_USE
-from proftrack.trace.categories import is_allocator_call, is_module, is_wait
+from proftrack.trace.categories import is_allocator_call, is_mark, is_wait
 
 LAUNCHES, KERNELS, WAITS, ALLOCATIONS = "launches", "kernels", "waits for the GPU", "device allocator calls"
 MOST_HOST_ROWS = 40
@@ -102,7 +102,7 @@ def _host(record: Record) -> dict[str, tuple[float, float]]:
     for op in record.ops:
         name = host_name(op.name)
         calls, time = figures[name]
-        more = 0 if is_module(op.name) else op.calls
+        more = 0 if is_mark(op.name) else op.calls
         figures[name] = (calls + more, time + op.self_cpu_time_us)
     return {name: (calls / steps, time / steps) for name, (calls, time) in figures.items() if calls >= steps}
 

@@ -152,11 +152,15 @@ def _typical(
     within = pieces.step != NONE
     cell = pieces.code[within].astype(np.int64) * steps + pieces.step[within]
     times = _by_owner(cell, pieces.ns[within], count * steps).reshape(count, steps)[:, typical]
-    if on_host:
-        return [(us, None) for us in times.min(axis=1).tolist()]
     middle = np.median(times, axis=1)
-    deviation = _NORMAL * np.median(np.abs(times - middle[:, None]), axis=1)
-    return list(zip(np.round(middle, 9).tolist(), np.round(deviation, 9).tolist(), strict=True))
+    if on_host:
+        # Where other programs disturb every step, the least is as uncertain as the steps are apart.
+        chosen = times.min(axis=1)
+        deviation = middle - chosen
+    else:
+        chosen = middle
+        deviation = _NORMAL * np.median(np.abs(times - middle[:, None]), axis=1)
+    return list(zip(np.round(chosen, 9).tolist(), np.round(deviation, 9).tolist(), strict=True))
 
 
 def _largest(found: Origins, pieces: _Pieces) -> dict[int, list[OwnedWork]]:

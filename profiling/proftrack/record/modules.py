@@ -76,7 +76,7 @@ class Module(Struct, frozen=True, kw_only=True):
     the least, since other programs can only add to it. None if there are fewer than two steps."""
     deviation_us: float | None = None
     """How far the steps are from that median: 1.4826 times the median absolute deviation, which of normal times is
-    their standard deviation. None of self CPU time."""
+    their standard deviation. Of self CPU time, how far their median is above the least."""
     largest: list[OwnedWork] = []
     """Its largest pieces of GPU work, largest first; see MOST_PIECES."""
 

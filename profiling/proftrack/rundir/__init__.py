@@ -21,7 +21,7 @@
 `proftrack.recorder` writes them.
 """
 
-from proftrack.rundir.layout import RECORD, TABLES
+from proftrack.rundir.layout import MODULES, RECORD, TABLES
 from proftrack.rundir.logged import Logged, logged, note_logged
 from proftrack.rundir.read import artifacts, find, holds_measurements, identity, load, read_bounded
 from proftrack.rundir.spool import (
@@ -37,6 +37,7 @@ from proftrack.rundir.spool import (
 
 __all__ = [
     "LEAST_FREE_BYTES",
+    "MODULES",
     "RECORD",
     "SPOOL_VARIABLE",
     "TABLES",

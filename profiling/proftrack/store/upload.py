@@ -56,7 +56,7 @@ def log_folder(session: Session, folder: Path) -> Record:
                 f"{session.store.public}: {missing[0]} of run {session.run_id} arrived incomplete, twice",
                 "check the server's log and the free space where it keeps artifacts, then run: proftrack sync",
             )
-        _log_figures(session, record)
+        _log_figures(session, record, files)
     columns.prepare(session.store, session.client, session.experiment_id, record)
     session.complete()
     return record
@@ -87,7 +87,7 @@ def _artifact_folder(relative: Path) -> str | None:
     return None if relative.parent == Path() else relative.parent.as_posix()
 
 
-def _log_figures(session: Session, record: Record) -> None:
+def _log_figures(session: Session, record: Record, files: list[Path]) -> None:
     from mlflow.entities import Metric, Param
 
     client, run_id = session.client, session.run_id
@@ -102,7 +102,7 @@ def _log_figures(session: Session, record: Record) -> None:
     if record.source.left_out:
         tags[keys.LEFT_OUT_TAG] = ", ".join(record.source.left_out)
     set_tags(client, run_id, tags)
-    client.set_tag(run_id, keys.TABLES_TAG, _tables(run))
+    client.set_tag(run_id, keys.TABLES_TAG, _tables(run, files))
     client.set_tag(run_id, keys.NOTE_TAG, note(record))
     provisional = session.named is not None and run.info.run_name == session.named
     if provisional or (session.is_project and compat.is_generated(run.info.run_name)):
@@ -118,11 +118,11 @@ def _source_tags(session: Session, run: Run, record: Record) -> dict[str, str]:
     return {name: value for name, value in tags.items() if same and name == keys.SOURCE_DIRTY_TAG}
 
 
-def _tables(run: Run) -> str:
+def _tables(run: Run, files: list[Path]) -> str:
     """The tag in which MLflow's log_table lists which artifacts are tables; the caller's own tables stay listed."""
     try:
         listed = list(json.loads(run.data.tags.get(keys.TABLES_TAG, "[]")))
     except (ValueError, TypeError):
         listed = []
-    ours = [{"path": path, "type": "table"} for path in rundir.TABLES]
+    ours = [{"path": path, "type": "table"} for path in (*rundir.TABLES, rundir.MODULES) if Path(path) in files]
     return json.dumps([*listed, *(table for table in ours if table not in listed)])

@@ -106,6 +106,11 @@ STEP = "ProfilerStep"
 """What torch.profiler calls its steps, before their number: `ProfilerStep#3`, and `ProfilerStep*` in its tables."""
 
 
+def is_mark(name: str) -> bool:
+    """Whether a row only marks whose work is in it: a module's call, or a parameter group's in its optimizer."""
+    return is_module(name) or name.startswith(PARAMETER_GROUP)
+
+
 def is_step(name: str) -> bool:
     """Whether a row of this name is one of the profiler's steps."""
     return name.startswith(STEP)
