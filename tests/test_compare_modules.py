@@ -283,6 +283,14 @@ def test_paths_are_joined_without_a_prefix(bare: Record, before: str, after: str
     assert found.notes[0].startswith("Modules are joined without `")
 
 
+def test_a_path_of_thousands_of_parts_is_compared(bare: Record) -> None:
+    deep = ".".join("a" * 5000)
+    before, after = plain(4) | {deep: (10, 10)}, plain(4) | {f"{deep}.b": (10, 10)}
+    found = compare_modules(with_modules(bare, before), with_modules(bare, after), 0.1)
+    assert found.changes == []
+    assert {row.path for row in found.rows} >= {"layers.3.mlp", "embed", "head"}
+
+
 def test_a_slow_layer_is_found_behind_a_prefix(bare: Record) -> None:
     times = plain(6, "model.")
     times["model.layers.2.mlp"] = (100, 140)

@@ -480,6 +480,30 @@ def test_modules_that_forbid_hooks_are_left_out() -> None:
     assert hooks_on(net[0], net[1]) == 0
 
 
+class Wrapping(torch.optim.SGD):
+    """Of an optimizer's class, but no optimizer itself: it was never initialised."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+
+
+def test_what_only_wraps_an_optimizer_is_left_alone() -> None:
+    net = nn.Linear(4, 4)
+    inner = torch.optim.SGD([{"params": [net.weight]}, {"params": [net.bias]}], lr=0.1)
+    wrapping = Wrapping(inner)
+
+    def step() -> None:
+        net(torch.ones(2, 4)).sum().backward()
+        wrapping.inner.step()
+
+    with marked():
+        assert hooks_on(net)
+        assert "_init_group" in inner.__dict__
+    assert not hooks_on(net)
+    assert "_init_group" not in inner.__dict__
+    assert groups_of(step).names == ["0", "1"]
+
+
 def test_a_failing_step_leaves_no_hook() -> None:
     net = Net()
     optimizer = torch.optim.AdamW([{"params": each.parameters()} for each in net.layers])

@@ -264,8 +264,11 @@ def around_compiled_call(module: Any, wrap: Callable[[Callable[..., Any]], Calla
 
 
 def works_by_groups(optimizer: Any) -> bool:
-    """Whether `before_each_group` has an effect: not for LBFGS, SparseAdam, and many that are not torch's."""
-    return hasattr(type(optimizer), "_init_group")
+    """Whether `before_each_group` has an effect: not for LBFGS, SparseAdam, and many that are not torch's.
+
+    Nor for what only wraps an optimizer, and so has no groups of its own: some are of its class, but never initialised.
+    """
+    return hasattr(type(optimizer), "_init_group") and "param_groups" in optimizer.__dict__
 
 
 @contextlib.contextmanager
@@ -283,11 +286,11 @@ def before_each_group(optimizer: Any, call: Callable[[Any], None], ended: Callab
         call(group)
         return init(group, *args, **kwargs)
 
+    handle = optimizer.register_step_post_hook(lambda *_: ended())
     attributes = optimizer.__dict__
     before = attributes.get("_init_group")
-    attributes["_init_group"] = after_call
-    handle = optimizer.register_step_post_hook(lambda *_: ended())
     try:
+        attributes["_init_group"] = after_call
         yield
     finally:
         handle.remove()

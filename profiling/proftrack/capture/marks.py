@@ -182,17 +182,13 @@ class _Marks:
 
     def _hook(self, each: Named) -> None:
         before, after = _Before(each, self._opened), _After(each, self._opened)
-        handles: list[Any] = []
-        try:
-            handles.append(each.module.register_forward_pre_hook(before, prepend=True))
-            handles.append(each.module.register_forward_hook(after, always_call=True))
-        except Exception:  # some modules forbid hooks: those of torch.jit
-            for handle in handles:
-                handle.remove()
-            return
-        self._hooks.update(handle.id for handle in handles)
-        for handle in handles:
-            self._undo.callback(handle.remove)
+        with contextlib.suppress(Exception):  # some modules forbid hooks of either kind: those of torch.jit
+            self._keep(each.module.register_forward_hook(after, always_call=True))
+            self._keep(each.module.register_forward_pre_hook(before, prepend=True))
+
+    def _keep(self, handle: Any) -> None:
+        self._undo.callback(handle.remove)
+        self._hooks.add(handle.id)
 
     def _surround(self, each: Named) -> None:
         """Mark a module whose call is compiled as a whole, by `module.compile()`."""

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Literal
 
 from proftrack.record import Record
-from proftrack.record.modules import MOST_PIECES, PASSES, Module, OwnedWork, OwnerKind, Pass
+from proftrack.record.modules import MOST_PIECES, PASSES, Module, OwnedWork, OwnerKind, Pass, names_of
 from proftrack.text import listed, percent
 
 _JOINED = 0.9
@@ -201,11 +201,7 @@ def _piece(work: OwnedWork) -> Piece:
 
 def _paths(costs: _Costs) -> dict[tuple[str, ...], float]:
     """Paths of modules as their names, with their time."""
-    return {_names(path): cost.us for (kind, path), cost in costs.items() if kind in ("module", "compiled")}
-
-
-def _names(path: str) -> tuple[str, ...]:
-    return tuple(path.split(".")) if path else ()
+    return {tuple(names_of(path)): cost.us for (kind, path), cost in costs.items() if kind in ("module", "compiled")}
 
 
 def _prefixes(old: dict[tuple[str, ...], float], new: dict[tuple[str, ...], float]) -> tuple[str, str] | None:
@@ -288,7 +284,7 @@ class _Side:
 def _split(kind: OwnerKind, path: str) -> Sequence[str]:
     if kind == "region":
         return [path]  # its name, in which a dot is only a dot
-    return _names(path)
+    return names_of(path)
 
 
 def _children(old: _Side | None, new: _Side | None) -> list[Pair]:

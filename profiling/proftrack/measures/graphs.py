@@ -62,24 +62,29 @@ def replays(table: EventTable, links: Links, captured: Iterable[Captures]) -> Re
     """
     if not links.graph_calls.any():
         return Replays([], [])
+    captured = list(captured)
     found = sorted(_replayed(table, links), key=lambda each: -_total(table, links, each))
     graphs, matches = [], []
-    for graph in found:
+    for number, graph in enumerate(found):
         named = graph.branches or _named(table, graph, captured)
-        match = None if isinstance(named, str) else named
+        match, problem = (None, named) if isinstance(named, str) else (named, "")
         if match is not None:
             matches.append(match)
+        if number >= MOST:  # not listed: to say why one has no names takes time for each capture
+            continue
+        if match is None:
+            problem = problem or _why_not(table, graph, captured)
         graphs.append(
             Graph(
                 kernels=graph.work.shape[1],
                 replays=graph.work.shape[0],
                 total_us=_total(table, links, graph) / 1000,
                 named=match is not None,
-                problem=named if isinstance(named, str) else "",
+                problem=problem,
                 capture=match.captures[0][0].name if match is not None else "",
             )
         )
-    return Replays(graphs[:MOST], matches)
+    return Replays(graphs, matches)
 
 
 def _total(table: EventTable, links: Links, graph: _Replayed) -> int:
@@ -129,9 +134,8 @@ def _graph(table: EventTable, links: Links, work: Ints) -> _Replayed:
 # ---- which capture ---------------------------------------------------------------------------------------------------
 
 
-def _named(table: EventTable, graph: _Replayed, captured: Iterable[Captures]) -> Match | str:
-    """The captures that name the graph's work, or why none does."""
-    captured = list(captured)
+def _named(table: EventTable, graph: _Replayed, captured: list[Captures]) -> Match | str:
+    """The captures that name the graph's work; why those of the same work do not; or empty if there are none."""
     equal = [
         (source, capture)
         for source in captured
@@ -139,7 +143,7 @@ def _named(table: EventTable, graph: _Replayed, captured: Iterable[Captures]) ->
         for capture in source.running(_seen_from(table, source, graph.sequence))
     ]
     if not equal:
-        return _why_not(table, graph, captured)
+        return ""
     forked = next((source for source, capture in equal if capture.forks), None)
     if forked is not None:
         where = _where(forked)

@@ -146,21 +146,29 @@ def _typical(
     pieces: _Pieces, count: int, steps: int, outliers: Collection[int], *, on_host: bool
 ) -> list[tuple[float | None, float | None]]:
     """Each owner's time in a typical step, and how far the steps are from it."""
-    typical = np.setdiff1d(np.arange(steps), list(outliers))
-    if len(typical) < 2:
+    steps_at = np.setdiff1d(np.arange(steps), list(outliers))
+    if len(steps_at) < 2:
         return [(None, None)] * count
-    within = pieces.step != NONE
-    cell = pieces.code[within].astype(np.int64) * steps + pieces.step[within]
-    times = _by_owner(cell, pieces.ns[within], count * steps).reshape(count, steps)[:, typical]
+    place = np.full(steps + 1, NONE, dtype=np.int64)  # NONE is the last
+    place[steps_at] = np.arange(len(steps_at))
+    step = place[pieces.step]
+    # An owner without work in most steps has none in the typical one. So the table of all others is no larger than
+    # the pieces, however many steps and owners there are: a region may have another name in each step.
+    often = 2 * np.bincount(pieces.code[step != NONE], minlength=count) >= len(steps_at)
+    within = (step != NONE) & often[pieces.code]
+    shape = int(often.sum()), len(steps_at)
+    cell = (np.cumsum(often) - 1)[pieces.code[within]] * len(steps_at) + step[within]
+    times = _by_owner(cell, pieces.ns[within], shape[0] * shape[1]).reshape(shape)
+    typical, deviation = np.zeros(count), np.zeros(count)
     middle = np.median(times, axis=1)
     if on_host:
         # Where other programs disturb every step, the least is as uncertain as the steps are apart.
-        chosen = times.min(axis=1)
-        deviation = middle - chosen
+        typical[often] = times.min(axis=1)
+        deviation[often] = middle - typical[often]
     else:
-        chosen = middle
-        deviation = _NORMAL * np.median(np.abs(times - middle[:, None]), axis=1)
-    return list(zip(np.round(chosen, 9).tolist(), np.round(deviation, 9).tolist(), strict=True))
+        typical[often] = middle
+        deviation[often] = _NORMAL * np.median(np.abs(times - middle[:, None]), axis=1)
+    return list(zip(np.round(typical, 9).tolist(), np.round(deviation, 9).tolist(), strict=True))
 
 
 def _largest(found: Origins, pieces: _Pieces) -> dict[int, list[OwnedWork]]:
@@ -212,17 +220,16 @@ def bounded(rows: Iterable[Module]) -> list[Module]:
     and what has nothing above it, to the row of kind "none".
     """
     kept: dict[tuple[str, str], Module] = {(row.kind, row.path): row for row in rows}
-    for depth in sorted({_depth(row) for row in kept.values()}, reverse=True):
-        excess = len(kept) - MOST
-        if excess <= 0:
-            break
-        smallest = sorted((row for row in kept.values() if _depth(row) == depth), key=lambda row: row.busy_us)
-        for row in [row for row in smallest if row.kind != "none"][: excess + 1]:
-            above = _above(row, kept)
-            kept[above.kind, above.path] = msgspec.structs.replace(_sum([above, row]), calls=above.calls)
+    while (excess := len(kept) - MOST) > 0 and (deepest := max(map(_depth, kept.values()))) > 0:
+        smallest = sorted((row for row in kept.values() if _depth(row) == deepest), key=lambda row: row.busy_us)
+        taken: dict[tuple[str, str], list[Module]] = defaultdict(list)
+        for row in smallest[:excess]:
             del kept[row.kind, row.path]
-            if len(kept) <= MOST:
-                break
+            above = _above(row, kept)
+            taken[above.kind, above.path].append(row)
+        for key, below in taken.items():
+            above = kept.get(key, Module(kind="none"))
+            kept[key] = msgspec.structs.replace(_sum([above, *below]), calls=above.calls)
     return sorted(kept.values(), key=lambda row: (-row.busy_us, -row.host_us, row.kind, row.path))
 
 

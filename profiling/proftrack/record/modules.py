@@ -185,6 +185,11 @@ class Node:
         return next((node for node in self.walk() if node.path == path), None)
 
 
+def names_of(path: str) -> list[str]:
+    """The parts of a path, each a level of the tree; the last of many has all the rest (DEEPEST)."""
+    return path.split(".", DEEPEST) if path else []
+
+
 def tree(modules: Sequence[Module]) -> Node:
     """The tree of the rows of kind `module` and `compiled`, by path; the top has the empty path."""
     top = Node("", "")
@@ -192,7 +197,7 @@ def tree(modules: Sequence[Module]) -> Node:
         if module.kind not in ("module", "compiled"):
             continue
         node, path = top, ""
-        for name in module.path.split(".", DEEPEST) if module.path else ():
+        for name in names_of(module.path):
             path = f"{path}.{name}" if path else name
             node = node.children.setdefault(name, Node(name, path))
         node.own = module
