@@ -334,6 +334,14 @@ def test_a_record_without_modules(bare: Record, side: str) -> None:
     assert compare_modules(bare, bare, 0.1) == Modules()
 
 
+def test_times_of_gpu_and_host_are_not_compared(bare: Record) -> None:
+    record = with_modules(bare, plain(4))
+    on_host = msgspec.structs.replace(record, times=msgspec.structs.replace(record.times, gpu_busy_per_step_us=None))
+    for both in ((record, on_host), (on_host, record)):
+        found = compare_modules(*both, 0.1)
+        assert found == Modules(notes=["Modules are not compared: one side has GPU times, the other only the host's."])
+
+
 # ---- noise -----------------------------------------------------------------------------------------------------------
 
 

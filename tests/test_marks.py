@@ -722,6 +722,28 @@ def test_optimizers_of_one_class_are_told_apart() -> None:
     assert groups_of(without_variables).names == ["SGD 1, group first", "SGD 1, group 1", "SGD 2"]
 
 
+def test_what_is_alive_has_one_order_whenever_garbage_was_collected() -> None:
+    """What a collection has seen is of an older generation, and what came later must not come before it."""
+    gc.disable()  # no other collection
+    try:
+        model, optimizer = Net(), torch.optim.SGD(Net().parameters(), lr=0.1)
+        gc.collect(0)
+        second = Net(), torch.optim.SGD(model.parameters(), lr=0.2)
+        gc.collect(0)
+        third = Net(), torch.optim.SGD(model.parameters(), lr=0.3)
+        orders = []
+        for _ in range(2):
+            living = live_objects.program()
+            ours = [each for each in living.optimizers if each in (optimizer, second[1], third[1])]
+            orders.append([each.param_groups[0]["lr"] for each in ours])
+            nets = [id(each) for each in living.modules if each in (model, second[0], third[0])]
+            assert nets == [id(model), id(second[0]), id(third[0])]
+            gc.collect()
+        assert orders == [[0.1, 0.2, 0.3]] * 2
+    finally:
+        gc.enable()
+
+
 def test_groups_keep_their_numbers_after_a_state_was_loaded() -> None:
     net = Net()
     optimizer = torch.optim.SGD([{"params": each.parameters()} for each in net.layers], lr=0.1, momentum=0.9)

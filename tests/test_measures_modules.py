@@ -354,18 +354,28 @@ def test_old_traces_have_nodes_without_the_engine_around_them() -> None:
 
 
 def test_only_typical_steps_count() -> None:
-    """Step 3 compiles: it is left out, with its work, its calls and its time on the host."""
+    """Step 3 compiles: it is left out, with its work, its calls and its time on the host. The others take 5, 5, 9 and
+    9 us: in the middle 7, from which each is 2.
+    """
     trace = Program()
     for number, at in enumerate((0, 1000, 2000, 3000, 4000), 1):
         trace.step(number, at=at, dur=900)
-        trace.module("a", "Linear", at=at + 10, dur=30).runs(5, at=at + 15)
+        trace.module("a", "Linear", at=at + 10, dur=30).runs(5 if number < 3 else 9, at=at + 15)
         trace.runs(1, at=at + 880)
     trace.op("_compile.compile_inner (dynamo_timed)", at=2100, dur=600)
     found = trace.measures()
     assert found.window.outlier_steps == 1
     (row,) = [row for row in found.modules if row.kind == "module"]
-    assert (row.forward_us, row.calls, row.host_us) == (20, 4, 4 * 30)
+    assert (row.forward_us, row.calls, row.host_us) == (28, 4, 4 * 30)
+    assert (row.typical_us, row.deviation_us) == (7, pytest.approx(1.4826 * 2))
     assert sum(row.busy_us for row in found.modules) == pytest.approx(found.busy_us)
+
+
+def test_what_is_between_steps_is_nobodys() -> None:
+    trace = TraceBuilder().step(1, at=0, dur=100).step(2, at=200, dur=100)
+    trace.op("nn.Module: a (Linear)", at=10, dur=30).op("nn.Module: b (Linear)", at=120, dur=50)
+    found = trace.measures().modules
+    assert [(row.path, row.calls, row.host_us) for row in found if row.kind == "module"] == [("a", 1, 30)]
 
 
 def test_work_at_once_shares_its_time() -> None:
@@ -406,7 +416,7 @@ def test_a_typical_step_is_the_median_of_gpu_time() -> None:
     row = next(row for row in trace.measures().modules if row.path == "a")
     assert (row.forward_us, row.typical_us, row.deviation_us) == (62, 7, pytest.approx(1.4826 * 2))
     row = next(row for row in combine([trace.measures(), trace.measures()]).modules if row.path == "a")
-    assert (row.forward_us, row.typical_us) == (124, 7)
+    assert (row.forward_us, row.typical_us, row.deviation_us) == (124, 7, pytest.approx(1.4826 * 2))
 
 
 def test_a_typical_step_is_the_least_of_the_hosts_time() -> None:
@@ -510,6 +520,17 @@ def modules_everywhere() -> Program:
         trace.runs(40, at=start + 2500)
         trace.region("Optimizer.step#SGD.step", at=start + 3200, dur=300).runs(11, at=start + 3250)
     return trace
+
+
+def test_work_without_time_or_operator_is_listed_as_such() -> None:
+    """A kernel of 0 us is no piece; what the step launches itself has no operator."""
+    trace = Program()
+    trace.step(1, at=0, dur=100)
+    trace.module("a", "Linear", at=10, dur=30).runs(0, at=15)
+    trace.launched(5, at=50)
+    found = {row.kind: row for row in trace.measures().modules}
+    assert (found["module"].calls, found["module"].largest) == (1, [])
+    assert found["none"].largest == [OwnedWork(operator="", kernel="gemm", part="other", calls=1, busy_us=5)]
 
 
 def test_regions_of_modules_change_no_other_figure() -> None:
