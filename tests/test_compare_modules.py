@@ -160,9 +160,9 @@ def random_tree(random: np.random.Generator, depth: int = 4) -> dict[str, tuple[
 
 
 def test_in_random_trees_a_slow_module_is_named_first(bare: Record) -> None:
-    """200 trees, a module of 1 to 50 % of all time takes twice as long. `path.*` is as good as `path`."""
+    """100 trees, a module of 1 to 50 % of all time takes twice as long. `path.*` is as good as `path`."""
     tried = right = 0
-    for seed in range(200):
+    for seed in range(100):
         random = np.random.default_rng(seed)
         times = random_tree(random)
         whole = sum(map(sum, times.values()))
@@ -176,7 +176,7 @@ def test_in_random_trees_a_slow_module_is_named_first(bare: Record) -> None:
         found = named(played(bare, times, seed), played(bare, times, 1000 + seed, slower(re.escape(path), 2)))
         tried += 1
         right += bool(found) and found[0] in (path, f"{path}.*")
-    assert tried > 180
+    assert tried > 90
     assert right >= 0.97 * tried
 
 
@@ -384,6 +384,8 @@ def test_a_slower_clock_names_nothing(bare: Record) -> None:
     times = plain(8)
     slow = {path: (a * 1.09, b * 1.09) for path, (a, b) in times.items()}
     assert named(with_modules(bare, times), with_modules(bare, slow)) == []
+    but_one = {**slow, "layers.3.mlp": times["layers.3.mlp"]}  # it did not change, though it did not follow the clock
+    assert named(with_modules(bare, times), with_modules(bare, but_one)) == []
 
 
 def test_two_modules_tell_nothing_of_noise(bare: Record) -> None:

@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import pickle
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -168,6 +169,17 @@ def test_attributes_of_an_object_whose_method_is_the_step_are_variables() -> Non
     trainer = Trainer()
     found = paths(trainer.actor, trainer.critic, step=functools.partial(trainer.step))
     assert [found[id(trainer.actor)], found[id(trainer.critic)]] == ["actor", "critic"]
+
+
+@pytest.mark.parametrize(("version", "name"), [((3, 12), ""), ((3, 13), "model")])
+def test_local_variables_of_the_caller_have_names_from_3_13_on(
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], name: str
+) -> None:
+    model = Net()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "version_info", version)
+        reached = live_objects.callers_globals()
+    assert reached.variable(model) == name
 
 
 def test_models_that_the_step_does_not_reach_leave_its_names() -> None:

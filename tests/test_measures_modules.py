@@ -174,6 +174,7 @@ def test_regions_own_what_is_outside_of_modules() -> None:
         "sync": (9, 1),
         "nccl:broadcast": (5, 1),
     }
+    assert [row.calls for row in found.modules if row.kind == "module"] == [1]
 
 
 def test_communication_and_copies_are_parts_of_their_owner() -> None:
@@ -340,6 +341,22 @@ def test_modules_of_recorded_stacks_are_named_by_how_they_nest() -> None:
     trace.module("model", "Llama", at=8, dur=95)
     assert ("module", "model") in parts(trace.measures())
     assert not any("MLP_1" in path for _, path in parts(trace.measures()))
+
+
+def test_a_call_in_backward_does_not_tell_where_a_module_is() -> None:
+    """Neither if it comes first, nor by the module that calls backward(), on whose thread the nodes run on a CPU."""
+    first = Program()
+    first.step(1, at=0, dur=1000).op(EVALUATE + "CheckpointFunctionBackward", at=10, dur=60, thread=BACKWARD)
+    first.python("nn.Module: Linear_7", at=15, dur=20, thread=BACKWARD).runs(5, at=20, thread=BACKWARD)
+    first.python("nn.Module: Llama_0", at=210, dur=90).python("nn.Module: MLP_1", at=220, dur=70)
+    first.python("nn.Module: Linear_7", at=225, dur=30).runs(4, at=230)
+    found = {row.path: row.busy_us for row in first.measures().modules if row.kind == "module"}
+    assert found == {"": 0, "MLP_1": 0, "MLP_1.Linear_7": 9}
+    within = Program()
+    within.step(1, at=0, dur=1000).python("nn.Module: Trainer_0", at=10, dur=500)
+    within.op(EVALUATE + "CheckpointFunctionBackward", at=100, dur=60)
+    within.python("nn.Module: Linear_7", at=110, dur=30).runs(5, at=112)
+    assert {row.path for row in within.measures().modules if row.kind == "module"} == {"Trainer_0", "Linear_7"}
 
 
 def test_nodes_whose_forward_was_not_recorded() -> None:
