@@ -380,6 +380,16 @@ def test_what_is_most_of_a_model_has_to_exceed_the_floor(bare: Record) -> None:
     assert [change.path for change in changes(records[0], records[2], floor=0.105)] == ["layers.3.mlp"]
 
 
+def test_one_of_several_large_modules_does_not_have_to_exceed_the_floor(bare: Record) -> None:
+    """An mlp of three is 12 % of all time: the other two tell the clock. Nor has more than half to be exceeded."""
+    three, eight = plain(3), plain(8)
+    one = with_modules(bare, {**three, "layers.1.mlp": (55.0, 77.0)})
+    assert [change.path for change in changes(with_modules(bare, three), one, floor=0.105)] == ["layers.1.mlp"]
+    slow = {path: (a * 1.6, b * 1.6) if path.endswith("mlp") else (a, b) for path, (a, b) in eight.items()}
+    found = changes(with_modules(bare, eight), with_modules(bare, slow), floor=0.8)
+    assert [change.path for change in found] == ["layers.*.mlp"]
+
+
 def test_a_slower_clock_names_nothing(bare: Record) -> None:
     times = plain(8)
     slow = {path: (a * 1.09, b * 1.09) for path, (a, b) in times.items()}
