@@ -134,6 +134,11 @@ def test_work_on_two_streams_is_refused() -> None:
     main = TraceBuilder().step(0, at=0, dur=100).replay("gemm", "add_kernel", at=10, correlation=1)
     main.kernel("relu_kernel", at=25, dur=4, correlation=1, stream=9)
     refused(named(main, capture()), because="branches, on 2 streams")
+    main = TraceBuilder()
+    for number, (*order, last) in enumerate((KERNELS, KERNELS[::-1])):  # branches run in any order: it is one graph
+        main.step(number, at=100 * number, dur=100).replay(*order, at=100 * number + 10, correlation=number + 1)
+        main.kernel(last, at=100 * number + 25, dur=4, correlation=number + 1, stream=9, grid=[1000, 1, 1])
+    assert (only(named(main, capture())).replays, only(named(main, capture())).named) == (2, False)
 
 
 def test_a_capture_that_forks_is_refused() -> None:
