@@ -161,9 +161,9 @@ def random_tree(random: np.random.Generator, depth: int = 4) -> dict[str, tuple[
 
 
 def test_in_random_trees_a_slow_module_is_named_first(bare: Record) -> None:
-    """200 trees, a module of 1 to 50 % of all time takes twice as long. `path.*` is as good as `path`."""
+    """100 trees, a module of 1 to 50 % of all time takes twice as long. `path.*` is as good as `path`."""
     tried = right = 0
-    for seed in range(200):
+    for seed in range(100):
         random = np.random.default_rng(seed)
         times = random_tree(random)
         whole = sum(map(sum, times.values()))
@@ -177,7 +177,7 @@ def test_in_random_trees_a_slow_module_is_named_first(bare: Record) -> None:
         found = named(played(bare, times, seed), played(bare, times, 1000 + seed, slower(re.escape(path), 2)))
         tried += 1
         right += bool(found) and found[0] in (path, f"{path}.*")
-    assert tried > 180
+    assert tried > 90
     assert right >= 0.97 * tried
 
 
@@ -457,6 +457,14 @@ def test_a_record_without_modules(bare: Record, side: str, optimizer: bool) -> N
     assert compare_modules(unmarked, unmarked, 0.1).rows
 
 
+def test_times_of_gpu_and_host_are_not_compared(bare: Record) -> None:
+    record = with_modules(bare, plain(4))
+    on_host = msgspec.structs.replace(record, times=msgspec.structs.replace(record.times, gpu_busy_per_step_us=None))
+    for both in ((record, on_host), (on_host, record)):
+        found = compare_modules(*both, 0.1)
+        assert found == Modules(notes=["Modules are not compared: one side has GPU times, the other only the host's."])
+
+
 # ---- noise -----------------------------------------------------------------------------------------------------------
 
 
@@ -476,6 +484,14 @@ def test_steps_that_differ_make_a_module_uncertain(bare: Record) -> None:
     assert named(layers_of(bare), layers_of(bare, shaky)) == []
 
 
+@pytest.mark.parametrize(("layers", "expected"), [(4, []), (40, ["layers.1"])])
+def test_few_modules_tell_less_of_noise(bare: Record, layers: int, expected: list[str]) -> None:
+    """100 us, then 106 us, where two recordings agree to 0.72 us: 15 times that with 4 modules, 6 times with 40."""
+    before = {f"layers.{i}": (100.0, 0.0) for i in range(layers)}
+    after = {**before, "layers.1": (106.0, 0.0)}
+    assert named(with_modules(bare, before), with_modules(bare, after)) == expected
+
+
 def test_what_is_most_of_a_model_has_to_exceed_the_floor(bare: Record) -> None:
     """The mlps are half of all time; 8 % more of all of them may be the clock, 8 % of one may not."""
     before = plain(8)
@@ -487,10 +503,22 @@ def test_what_is_most_of_a_model_has_to_exceed_the_floor(bare: Record) -> None:
     assert [change.path for change in changes(records[0], records[2], floor=0.105)] == ["layers.3.mlp"]
 
 
+def test_one_of_several_large_modules_does_not_have_to_exceed_the_floor(bare: Record) -> None:
+    """An mlp of three is 12 % of all time: the other two tell the clock. Nor has more than half to be exceeded."""
+    three, eight = plain(3), plain(8)
+    one = with_modules(bare, {**three, "layers.1.mlp": (55.0, 77.0)})
+    assert [change.path for change in changes(with_modules(bare, three), one, floor=0.105)] == ["layers.1.mlp"]
+    slow = {path: (a * 1.6, b * 1.6) if path.endswith("mlp") else (a, b) for path, (a, b) in eight.items()}
+    found = changes(with_modules(bare, eight), with_modules(bare, slow), floor=0.8)
+    assert [change.path for change in found] == ["layers.*.mlp"]
+
+
 def test_a_slower_clock_names_nothing(bare: Record) -> None:
     times = plain(8)
     slow = {path: (a * 1.09, b * 1.09) for path, (a, b) in times.items()}
     assert named(with_modules(bare, times), with_modules(bare, slow)) == []
+    but_one = {**slow, "layers.3.mlp": times["layers.3.mlp"]}  # it did not change, though it did not follow the clock
+    assert named(with_modules(bare, times), with_modules(bare, but_one)) == []
 
 
 def test_two_modules_tell_nothing_of_noise(bare: Record) -> None:

@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import pickle
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -183,6 +184,17 @@ def test_attributes_of_an_object_whose_method_is_the_step_are_variables() -> Non
     trainer = Trainer()
     found = paths(trainer.actor, trainer.critic, step=functools.partial(trainer.step))
     assert [found[id(trainer.actor)], found[id(trainer.critic)]] == ["actor", "critic"]
+
+
+@pytest.mark.parametrize(("version", "name"), [((3, 12), ""), ((3, 13), "model")])
+def test_local_variables_of_the_caller_have_names_from_3_13_on(
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], name: str
+) -> None:
+    model = Net()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "version_info", version)
+        reached = live_objects.callers_globals()
+    assert reached.variable(model) == name
 
 
 def test_models_that_the_step_does_not_reach_leave_its_names() -> None:
@@ -759,6 +771,28 @@ def test_optimizers_of_one_class_are_told_apart() -> None:
             each.step()
 
     assert groups_of(without_variables).names == ["SGD 1, group first", "SGD 1, group 1", "SGD 2"]
+
+
+def test_what_is_alive_has_one_order_whenever_garbage_was_collected() -> None:
+    """What a collection has seen is of an older generation, and what came later must not come before it."""
+    gc.disable()  # no other collection
+    try:
+        model, optimizer = Net(), torch.optim.SGD(Net().parameters(), lr=0.1)
+        gc.collect(0)
+        second = Net(), torch.optim.SGD(model.parameters(), lr=0.2)
+        gc.collect(0)
+        third = Net(), torch.optim.SGD(model.parameters(), lr=0.3)
+        orders = []
+        for _ in range(2):
+            living = live_objects.program()
+            ours = [each for each in living.optimizers if each in (optimizer, second[1], third[1])]
+            orders.append([each.param_groups[0]["lr"] for each in ours])
+            nets = [id(each) for each in living.modules if each in (model, second[0], third[0])]
+            assert nets == [id(model), id(second[0]), id(third[0])]
+            gc.collect()
+        assert orders == [[0.1, 0.2, 0.3]] * 2
+    finally:
+        gc.enable()
 
 
 def test_groups_keep_their_numbers_after_a_state_was_loaded() -> None:

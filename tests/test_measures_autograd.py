@@ -95,6 +95,17 @@ def test_backward_on_the_calling_thread() -> None:
     assert pairs(trace.table())[1] == ("ReluBackward0", "aten::relu@0")
 
 
+def test_the_engines_row_is_one_without_a_forward_thread() -> None:
+    trace = forward(TraceBuilder(), "aten::relu", at=0, sequence=4)
+    forward(trace, f"{EVALUATE}ReluBackward0", at=9, sequence=4, thread=BACKWARD)
+    assert pairs(trace.table()) == [(f"{EVALUATE}ReluBackward0", "aten::relu@0")]
+
+
+def test_a_row_with_an_impossible_time_made_no_node() -> None:
+    trace = forward(chain(), "aten::mul", at=1e11, sequence=7)
+    assert pairs(trace.table()) == EXPECTED
+
+
 def test_rows_without_a_number_have_none() -> None:
     trace = chain()
     trace.op(f"{EVALUATE}torch::autograd::AccumulateGrad", at=70, dur=5, thread=BACKWARD)

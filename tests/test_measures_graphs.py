@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import BACKWARD, TraceBuilder
 
-from proftrack.measures import Measures, combine, measure, recorded_captures
+from proftrack.measures import Measures, captures, combine, measure, recorded_captures
 from proftrack.record.ceilings import Ceilings
 from proftrack.record.modules import Graph
 from proftrack.trace.categories import CAPTURED, CAPTURED_REPLAY, ONE_BRANCH
@@ -120,12 +121,24 @@ def test_other_code_is_refused(launches: Any, ran: tuple[str, ...], because: str
 
 def test_other_sizes_are_refused_where_the_grids_tell() -> None:
     refused(named(replayed(), capture(blocks=500)), because="of other sizes: launch 1 has another grid")
+    copy, work = (MM, ("cudaMemcpyAsync",)), ("gemm", "Memcpy DtoD")
+    own = capture(*copy, ran=work)
+    assert only(named(replayed(*work), own)).named
+    for event in own.events:
+        if event["name"] == "Memcpy DtoD":
+            event["args"]["bytes"] = 128
+    refused(named(replayed(*work), own), because="of other sizes: launch 2 has another grid there, or moves another")
 
 
 def test_work_on_two_streams_is_refused() -> None:
     main = TraceBuilder().step(0, at=0, dur=100).replay("gemm", "add_kernel", at=10, correlation=1)
     main.kernel("relu_kernel", at=25, dur=4, correlation=1, stream=9)
     refused(named(main, capture()), because="branches, on 2 streams")
+    main = TraceBuilder()
+    for number, (*order, last) in enumerate((KERNELS, KERNELS[::-1])):  # branches run in any order: it is one graph
+        main.step(number, at=100 * number, dur=100).replay(*order, at=100 * number + 10, correlation=number + 1)
+        main.kernel(last, at=100 * number + 25, dur=4, correlation=number + 1, stream=9, grid=[1000, 1, 1])
+    assert (only(named(main, capture())).replays, only(named(main, capture())).named) == (2, False)
 
 
 def test_a_capture_that_forks_is_refused() -> None:
@@ -136,6 +149,8 @@ def test_a_capture_that_forks_is_refused() -> None:
         refused(named(replayed(), wrong), because="has branches")
     chain = capture().call("cudaStreamWaitEvent", at=25, dur=1).region(ONE_BRANCH, at=395, dur=1)
     assert only(named(replayed(), chain)).named
+    elsewhere = capture().call("cudaStreamWaitEvent", at=25, dur=1, thread=BACKWARD)  # that thread launches nothing
+    assert only(named(replayed(), elsewhere)).named
     before = capture().call("cudaStreamWaitEvent", at=5, dur=1)  # it ends before the capture begins
     assert only(named(replayed(), before)).named
 
@@ -218,6 +233,22 @@ def test_a_warm_up_with_the_same_operators_and_shapes_tells_the_kernels() -> Non
     refused(named(replayed(), other), because="launch 3 is gelu_kernel there")
     wider = ("aten::add", [128, 16], [16])
     refused(named(replayed(), warmed_up(MM, wider, RELU, ran=KERNELS)), because="does not tell which kernels")
+
+
+def test_the_same_operators_after_a_capture_are_no_warm_up() -> None:
+    trace = TraceBuilder().captured(*STEP, at=10)
+    for number, ((operator, *dims), kernel) in enumerate(zip(STEP, KERNELS, strict=True), 1):
+        at = 100 + 10 * number
+        trace.op(operator, at=at, dur=8, Input_Dims=dims, Input_type=["float"] * len(dims))
+        trace.work(number, launch=at + 2, at=at + 4, dur=4, name=kernel)
+    refused(named(replayed(), trace), because="does not tell which kernels")
+
+
+def test_codes_are_found_whole() -> None:
+    """0 and 1 have the bytes of 256 across their bounds."""
+    wanted = np.array([256], dtype="<i8").tobytes()
+    for codes, at in (([0, 1], None), ([256, 0, 1], 0), ([0, 1, 256], 2)):
+        assert captures._last_of(wanted, np.array(codes, dtype="<i8").tobytes(), len(codes)) == at
 
 
 def test_the_replay_after_a_capture_is_no_evidence() -> None:

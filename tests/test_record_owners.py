@@ -6,7 +6,7 @@ import pytest
 from module_rows import by_torch, cnn, compiled, llama, mlp, module, record, work
 
 from proftrack.record.modules import Module, owned_share
-from proftrack.record.owners import blocks, folded, forest, largest, matching, rows, walk
+from proftrack.record.owners import blocks, folded, forest, in_order, largest, matching, rows, walk
 
 LAYERS = 32 * 930
 ALL_OF_LLAMA = LAYERS + 90 + 6 + 72 + 18 + 900 + 492 + 60 + 9
@@ -60,6 +60,15 @@ def test_numbered_ones_of_several_classes_are_groups_of_their_own() -> None:
     torch = {g.pattern: g.busy_us for top in folded(forest(by_torch())) for g in top.walk()}
     assert torch["Net_0.Layer_*"] == 40
     assert torch["Net_0.Layer_*.Act_*"] == 20
+    stages = [module("stage_1", "Block", 3), module("stage_2", "Block", 2)]  # numbered by the program, not by torch
+    assert [top.pattern for top in folded(forest(stages))] == ["stage_1", "stage_2"]
+
+
+def test_numbered_ones_are_in_the_order_of_their_numbers() -> None:
+    ran = [module(name, "Block", us) for name, us in (("9", 2), ("10", 3), ("2", 1))]
+    assert [node.name for node in in_order(forest(ran))] == ["2", "9", "10"]
+    named = [module(name, "Block", us) for name, us in (("9", 2), ("a", 3))]
+    assert [node.name for node in in_order(forest(named))] == ["a", "9"]
 
 
 def test_blocks_have_all_time_once_and_large_ones_are_divided() -> None:

@@ -248,6 +248,24 @@ def test_the_largest_tiles_are_kept_and_none_loses_its_parent(monkeypatch: pytes
     assert f"{found.left_out} tiles are too small" in html.render(Document("", [Icicle("", found)]))
 
 
+def test_of_equal_tiles_the_one_above_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain of modules, each of which has all the time; and a picture without what is under a thousandth."""
+    monkeypatch.setattr(tiles, "MOST_TILES", 4)
+    found = tiles.tiles(record([module("a.b.c.d", "Linear", 10)]))
+    assert found is not None
+    assert [(tile.name, tile.parent) for tile in found.tiles] == [
+        ("whole step", -1),
+        ("forward", 0),
+        ("a", 1),
+        ("b", 2),
+    ]
+    monkeypatch.undo()
+    found = tiles.tiles(record([module("a", "Linear", 10_000), module("b", "Linear", 9)]))
+    assert found is not None
+    assert [tile.name for tile in found.tiles] == ["whole step", "forward", "a", "b"]
+    assert [tile.name for tile in found.drawn] == ["whole step", "forward", "a"]
+
+
 def test_what_the_script_draws_is_what_the_record_has() -> None:
     found = tiles.tiles(small())
     assert found is not None

@@ -239,7 +239,7 @@ def test_arguments_of_memory_of_any_type(key: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("given", "size"),
-    [(None, 0), ("x", 0), ("-", 0), ([1], 0), (1e300, 0), ("-16", -16), ("16", 16), (-2.0, -2)],
+    [(None, 0), ("x", 0), ("-", 0), ([1], 0), (1e300, 0), ("-16", -16), ("16", 16), (-2.0, -2), ("9" * 5000, 0)],
 )
 def test_sizes_of_memory(given: Any, size: int) -> None:
     assert memory_of(TraceBuilder().op("a", at=0, dur=1).memory(given, at=1).table())[0][2] == size
@@ -255,13 +255,14 @@ def test_numbers_as_text() -> None:
 
 def test_counters_of_other_tools() -> None:
     """Several series, nested, null and odd values; arguments that are none."""
-    odd = {"a": 1, "b": None, "c": {"d": 2}, "e": [3], "f": "x", "g": True, "h": 10**400, "": -0.5, "nan": "nan"}
+    odd = {"a": 1, "b": None, "c": {"d": 2}, "e": [3], "f": "x", "g": True, "h": 10**400, "": -0.5}
+    odd |= {"nan": "nan", "inf": "inf", "-inf": "-1e999"}
     trace = TraceBuilder().op("x", at=0, dur=1).counter("odd", at=1, args=odd)
     for args in (None, {}, [], [1], "x", 5):
         trace.counter("none", at=2, args=args)
     trace.event(ph="C", name="bare", ts=3)
     values = {series: value for _, _, name, series, value, _ in counters_of(trace.table()) if name == "odd"}
-    assert values == {**dict.fromkeys("bcefgh"), "nan": None, "a": 1.0, "": -0.5}
+    assert values == {**dict.fromkeys((*"bcefgh", "nan", "inf", "-inf")), "a": 1.0, "": -0.5}
     assert {name for _, _, name, *_ in counters_of(trace.table())} == {"odd"}
 
 

@@ -60,16 +60,21 @@ class Reach:
 
 def program() -> Program:
     """What the garbage collector knows of the program; what it has not collected yet is part of it."""
-    everything = gc.get_objects()
+    # Of all at once the youngest generation is first: of two objects, each collection could make another the first.
+    # Generations in this order: what a collection meanwhile moves on is seen twice, and not missed.
+    generations = [gc.get_objects(generation) for generation in (0, 1, 2)]
+    everything = [each for generation in reversed(generations) for each in generation]
     kinds = _Kinds()
     wanted = {each: kinds[each] for each in set(map(type, everything)) if kinds[each] in ("module", "optimizer")}
     if compat.may_have_compiled():
         wanted[types.FunctionType] = "function"
     found = Program()
     lists = {"module": found.modules, "optimizer": found.optimizers, "function": found.compiled}
+    seen: set[int] = set()
     for each in everything:
         kind = wanted.get(type(each))
-        if kind is not None and (kind != "function" or compat.compiled_from(each) is not None):
+        if kind is not None and id(each) not in seen and (kind != "function" or compat.compiled_from(each) is not None):
+            seen.add(id(each))
             lists[kind].append(each)
     return found
 

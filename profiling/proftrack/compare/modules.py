@@ -40,11 +40,9 @@ Status = Literal["slower", "faster", "added", "gone", "rebuilt"]
 _NORMAL = 1.4826
 """Half of normally distributed values are within their standard deviation divided by this."""
 LEAST_NOISE = 0.005
-"""Two recordings can agree better by chance."""
+"""Two recordings can agree better by chance. With DEVIATIONS, a change is always more than 2.5 % of a module's time."""
 WEAK_DEVIATIONS = 2.0
 """This many are enough for a part of something that certainly changed to share in the change."""
-LEAST_CHANGE = 0.02
-"""A module that changed by less of its time is not named."""
 LEAST_PART, LEAST_PART_OF_CPU = 0.001, 0.01
 """Nor one whose change is less of all time; of the host's, where anything may come between, more."""
 FEWEST = 4
@@ -206,7 +204,7 @@ class Search:
         if not self.noise.known:
             return _beyond(node.before_us, node.after_us, self.noise.floor)
         deviation = self.noise.deviations * self.noise.deviation_us(node)
-        return change > deviation and change >= LEAST_CHANGE * node.largest_us
+        return change > deviation
 
     def _share(self, node: Pair) -> float:
         """The change as a share of the time before."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
@@ -204,12 +205,19 @@ _OF_A_STEP = ("typical_us", "deviation_us")
 def merged(parts: Iterable[Module], cycles: int = 1) -> list[Module]:
     """The rows of the same owner, as of several cycles or two classes in one place, added up; at most MOST of them.
 
-    `cycles`: how many cycles the rows are of. The typical step is that of the cycles' mean.
+    `cycles`: how many cycles the rows are of. The typical step is that of the cycles' mean, and the deviation that of
+    a step of any.
     """
     groups: dict[tuple[str, str], list[Module]] = defaultdict(list)
     for module in parts:
-        typical = module.typical_us if module.typical_us is None else module.typical_us / cycles
-        groups[module.kind, module.path].append(msgspec.structs.replace(module, typical_us=typical))
+        typical, deviation = module.typical_us, module.deviation_us
+        groups[module.kind, module.path].append(
+            msgspec.structs.replace(
+                module,
+                typical_us=typical if typical is None else typical / cycles,
+                deviation_us=deviation if deviation is None else deviation / math.sqrt(cycles),
+            )
+        )
     return bounded(_sum(group) for group in groups.values())
 
 

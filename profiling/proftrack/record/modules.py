@@ -238,4 +238,4 @@ def _owned_us(node: Node, within: bool) -> float:
     """Of a node and all below it; `within` says whether it is a block, or inside one."""
     children = list(node.children.values())
     below = sum(_owned_us(child, within or is_block(child, children)) for child in children)
-    return below + (node.own_us if within or not children or node.kind == "compiled" else 0.0)
+    return below + (node.own_us if within or not children else 0.0)

@@ -156,7 +156,7 @@ def _largest(found: list[_Found]) -> list[_Found]:
     """The largest, in the order given. None is larger than its parent, so that no tile loses the one above it."""
     if len(found) <= MOST_TILES:
         return found
-    order = sorted(range(len(found)), key=lambda i: (-found[i].us, found[i].depth))
+    order = sorted(range(len(found)), key=lambda i: -found[i].us)  # of equal ones the parent, which comes first
     kept = sorted(order[:MOST_TILES])
     now = {before: after for after, before in enumerate(kept)}
     for i in kept:
