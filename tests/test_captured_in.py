@@ -8,11 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 from calls import Shown, show
+from recorded_captures import REPLAYED, capture_of
 from test_measures_graphs import KERNELS, capture, operators, replayed
 from traces import TraceBuilder
 
 import proftrack
-from proftrack.analysis.pipeline import analyze_trace
+from proftrack import experiment
+from proftrack.analysis.pipeline import analyze_capture, analyze_trace
+from proftrack.capture import environment
 from proftrack.errors import NotFoundError, TraceError, UsageError
 from proftrack.measures import Measures, measure, recorded_captures
 from proftrack.record import Record
@@ -209,3 +212,14 @@ def test_a_graph_whose_capture_was_not_counted_counts_by_its_shapes() -> None:
     assert work is not None and work.flops_by_dtype == {"bfloat16": 2 * 512**3 + 512**2}
     assert context.work_of(unnamed) == counted
     assert context.uncounted_share(unnamed) == 1.0
+
+
+def test_a_runs_capture_that_cannot_be_read_costs_only_the_names(tmp_path: Path) -> None:
+    asked = experiment.load("matmul_add", {})
+    (tmp_path / "x.captured.pt.trace.json.gz").write_bytes(b"cut off")
+    captured = msgspec.structs.replace(
+        capture_of(REPLAYED, asked, tmp_path), captured=[tmp_path / "x.captured.pt.trace.json.gz"]
+    )
+    record = analyze_capture(captured, asked, environment.collect("cpu", code=tmp_path)).record
+    assert record.run is not None
+    assert any(note.startswith("Nothing names the kernels of CUDA graphs: ") for note in record.run.notes)

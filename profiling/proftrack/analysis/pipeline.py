@@ -15,8 +15,9 @@ from proftrack import __version__
 from proftrack.analysis.pool import Measured, read_and_measure
 from proftrack.analysis.ranks import Part, join_ranks
 from proftrack.analysis.trace_files import TraceFiles, beside
-from proftrack.errors import UsageError
+from proftrack.errors import TraceError, UsageError
 from proftrack.measures import Measures, combine, measure, recorded_captures
+from proftrack.measures.captures import Captures
 from proftrack.record import Rates, Record, RunFacts, Source, SourceFile, Times
 from proftrack.record.ceilings import StepWork
 from proftrack.record.environment import DeviceFacts, Environment
@@ -274,7 +275,8 @@ def _reject_overlap(traces: list[Trace]) -> None:
 def analyze_capture(capture: Capture, experiment: Experiment, environment: Environment) -> Analysis:
     """Read, measure and judge the results of a capture: every cycle's trace, and the unprofiled timing."""
     traces = [read(cycle.trace) for cycle in capture.cycles]
-    captures = [recorded_captures(path.name, read(path).table) for path in capture.captured]
+    captures, unread = _captures(capture)
+    capture = msgspec.structs.replace(capture, notes=[*capture.notes, *unread])
     measures = combine([measure(t.table, capture.ceilings, captures) for t in traces])
     context = Context(
         timing=capture.timing,
@@ -288,6 +290,17 @@ def analyze_capture(capture: Capture, experiment: Experiment, environment: Envir
     run = _run_facts(capture, experiment, environment)
     record = _record(measures, judged, traces, environment=environment, run=run, capture=capture)
     return _analysis(record, traces, measures)
+
+
+def _captures(capture: Capture) -> tuple[list[Captures], list[str]]:
+    """What names the kernels of a run's graphs, and a note on each file that cannot be read: the run is worth more."""
+    captures, notes = [], []
+    for path in capture.captured:
+        try:
+            captures.append(recorded_captures(path.name, read(path).table))
+        except TraceError as error:
+            notes.append(f"Nothing names the kernels of CUDA graphs: {error.problem}.")
+    return captures, notes
 
 
 def _record(
