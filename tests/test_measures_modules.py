@@ -492,7 +492,7 @@ def test_an_owner_of_few_steps_takes_nothing_in_a_typical_one() -> None:
     typical = by_module._typical(pieces, 4, 5, [4], on_host=False)
     assert [us for us, _ in typical] == [3, 2.5, 0, 0]
     assert [deviation for _, deviation in typical] == pytest.approx([1.4826 * 3, 1.4826, 0, 0])
-    assert by_module._typical(pieces, 4, 5, [4], on_host=True) == [(0, None), (1, None), (0, None), (0, None)]
+    assert by_module._typical(pieces, 4, 5, [4], on_host=True) == [(0, 3), (1, 1.5), (0, 0), (0, 0)]
 
 
 def test_regions_named_after_their_step_need_no_table_of_all_steps() -> None:

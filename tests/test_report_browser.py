@@ -196,7 +196,7 @@ def test_zoom_and_pan_show_another_stretch(
 
 def test_tables_sort_both_ways(watch: Callable[..., Watched], reports: Callable[[Path], str]) -> None:
     page = watch().show(reports(DATA / "mlp_train.json.gz"))
-    table = page.locator("table.sortable").nth(1)
+    table = page.locator("table.sortable", has=page.get_by_role("button", name="GPU work")).first
 
     def column(name: str) -> list[str]:
         at = [text.strip() for text in table.locator("th").all_inner_texts()].index(name)
