@@ -368,13 +368,8 @@ def _collapse(top: Pair, node: Pair, side: int) -> str:
 
 
 def _sum_of(node: Pair, side: int) -> Cost | None:
-    costs = [own for each in node.walk() if (own := each.own[side]) is not None]
-    if not costs:
-        return None
-    whole = costs[0]
-    for cost in costs[1:]:
-        whole = replace(whole + cost, class_name=node.class_of(side))
-    return whole
+    whole = _added(each.own[side] for each in node.walk())
+    return replace(whole, class_name=node.class_of(side)) if whole is not None else None
 
 
 # ---- siblings as one -------------------------------------------------------------------------------------------------

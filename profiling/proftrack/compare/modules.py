@@ -315,8 +315,8 @@ def _is_list(node: Pair) -> bool:
     return node.own == (None, None) and all(is_numbered(child.name) for child in node.children) and len(classes) == 1
 
 
-def _covers(named: Sequence[Pair], node: Pair, own: Sequence[Pair] = ()) -> bool:
-    """Whether what was named are children of a node, and what it took itself if it did, and are most of it."""
+def _covers(named: Sequence[Pair], node: Pair, own: Sequence[Pair]) -> bool:
+    """Whether only a node itself (`own`) and children of it were named, and these are most of its time."""
     parts = [each for each in named if each in own or each.path.rpartition(".")[0] == node.path]
     most = sum(each.largest_us for each in parts) >= MOST_OF * node.largest_us
     return most and len(parts) == len(named) and all(each in parts for each in own)

@@ -143,12 +143,6 @@ class Node:
         return sum(self._times.values())
 
     @property
-    def host_us(self) -> float:
-        """Inclusive self CPU time."""
-        own = self.own.host_us if self.own is not None else 0.0
-        return own + sum(child.host_us for child in self.children.values())
-
-    @property
     def own_us(self) -> float:
         """Exclusive time of all passes."""
         return self.own.busy_us if self.own is not None else 0.0
@@ -179,10 +173,6 @@ class Node:
         yield self
         for child in self.children.values():
             yield from child.walk()
-
-    def find(self, path: str) -> Node | None:
-        """The node of a path; None if there is none."""
-        return next((node for node in self.walk() if node.path == path), None)
 
 
 def names_of(path: str) -> list[str]:

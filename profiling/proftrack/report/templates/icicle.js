@@ -6,7 +6,7 @@
   const data = JSON.parse(document.getElementById("icicle-data").textContent);
   const svg = document.getElementById("icicle-picture"), about = document.getElementById("icicle-about");
   const path = document.getElementById("icicle-path"), help = document.getElementById("icicle-help");
-  const {make, digits, fitted} = drawing;
+  const {make, time, fitted} = drawing;
   const ROW = 22, PAD = 4, NARROWEST = 0.4, MOST_WORK = 5;
 
   const count = data.us.length, whole = data.us[0];
@@ -32,10 +32,6 @@
 
   // ---- text
 
-  const time = (us) => {
-    if (us && us < 0.1) return digits(us * 1000) + " ns";
-    return us < 1000 ? digits(us) + " us" : us < 1e6 ? digits(us / 1000) + " ms" : digits(us / 1e6) + " s";
-  };
   const share = (us, of) => {
     const percent = of ? (100 * us) / of : 0;
     return (percent > 0 && percent < 0.05 ? "<0.1" : percent.toFixed(1)) + " %";
@@ -126,11 +122,6 @@
     if (text !== undefined) node.textContent = text;
     if (style) node.className = style;
     return node;
-  };
-  const row = (cells, tag) => {
-    const line = element("tr");
-    cells.forEach((text, at) => line.append(element(tag || "td", text, at ? "number" : "")));
-    return line;
   };
   const title = (i) => {
     const owner = data.owners[data.owner[i]], head = element("p");

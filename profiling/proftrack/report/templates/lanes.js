@@ -5,7 +5,7 @@
   if (!box) return;
   const data = JSON.parse(document.getElementById("lanes-data").textContent);
   const svg = document.getElementById("lanes-picture"), tip = document.getElementById("lanes-tip");
-  const {make, digits, fitted} = drawing;
+  const {make, time, fitted} = drawing;
   const ROW = 20, HEAD = 18, TOP = 26, GAP = 6, TINY = 2, REACH = 5, PAD = 3;
   const MOST_ARROWS = 60, SHORTEST_VIEW = 200;
 
@@ -38,11 +38,6 @@
 
   // ---- text
 
-  const time = (ns) => {
-    const us = Math.abs(ns) / 1000, sign = ns < 0 ? "-" : "";
-    if (us < 1000) return sign + digits(us) + " us";
-    return sign + (us < 1e6 ? digits(us / 1000) + " ms" : digits(us / 1e6) + " s");
-  };
   // For tooltips: five digits, down to the nanosecond.
   const exact = (ns) => {
     const [divisor, unit] = Math.abs(ns) < 1e6 ? [1e3, " us"] : Math.abs(ns) < 1e9 ? [1e6, " ms"] : [1e9, " s"];
@@ -107,7 +102,7 @@
 
   const label = (i, room) => {
     if (!style(i).startsWith("idle-")) return fitted([several.has(i) ? title(i) : short(title(i))], room);
-    return fitted([cause(i) + " " + time(data.dur[i]), cause(i)], room);
+    return fitted([cause(i) + " " + time(data.dur[i] / 1000), cause(i)], room);
   };
 
   const drawAxis = (out) => {
