@@ -1,9 +1,10 @@
 """How often `proftrack compare` names a layer that was slowed down first, and what it names if nothing was.
 
-    python benchmarks/slowed_layer.py [--device auto] [--repeats 4] [--model llama ...] [--how twice ...] [--json FILE]
+    python benchmarks/slowed_layer.py [--device auto] [--repeats 4] [--model llama ...] [--how twice ...] [--seconds S]
+        [--json FILE] [--keep FOLDER]
 
-Training steps (and of one model inference) of models from transformers with random weights. Each repeat records the
-model twice as it is and once with one module of one layer slowed down, each time built anew:
+Models from transformers with random weights, three in training and one in inference. Each repeat records a model twice
+as it is, and once for each of these changes to one module of one of its layers, each time built anew:
 
     twice     the module computes everything twice
     matmul    a product of its own beside what it calls
