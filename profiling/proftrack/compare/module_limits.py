@@ -9,9 +9,9 @@ import math
 import re
 
 from proftrack.compare.limits import Check, Outcome, check_of, within
-from proftrack.compare.module_tree import pattern
 from proftrack.compare.policy import Limit
 from proftrack.compare.results import Comparison, Interval, ModuleRow
+from proftrack.record.modules import starred
 from proftrack.text import counted, meant
 
 PREFIX = "modules."
@@ -53,7 +53,7 @@ def _is_named(path: str, row: ModuleRow) -> bool:
 def _nothing(path: str, comparison: Comparison) -> str:
     if not comparison.module_rows:
         return comparison.module_notes[0].rstrip(".") if comparison.module_notes else "neither run has modules"
-    known = dict.fromkeys(name for row in comparison.module_rows for name in (row.path, pattern(row.path)) if name)
+    known = dict.fromkeys(name for row in comparison.module_rows for name in (row.path, starred(row.path)) if name)
     hidden = "".join(f" ({note.rstrip('.')})" for note in comparison.module_notes if "not comparable" in note)
     return f"neither run has such a module{meant(path, known)}{hidden}"
 

@@ -27,10 +27,10 @@ from typing import Literal
 
 import numpy as np
 
-from proftrack.compare.module_tree import Cost, Pair, Piece, is_numbered, join, pattern, together
+from proftrack.compare.module_tree import Cost, Pair, Piece, join, together
 from proftrack.compare.results import ModuleChange, ModuleRow, Modules, ModuleWork
 from proftrack.record import Record
-from proftrack.record.modules import PASSES, has_modules
+from proftrack.record.modules import PASSES, has_modules, numbered, starred
 
 DEVIATIONS = 5.0
 """A change has to be this many standard deviations: some hundred modules are looked at."""
@@ -250,18 +250,18 @@ class Search:
         done: set[int] = set()
         groups: dict[object, list[Pair]] = defaultdict(list)
         for child in node.children:
-            if is_numbered(child.name) and child.on_both:
+            if numbered(child.name) and child.on_both:
                 kind = (
                     child.class_of(1),
-                    pattern(child.name),
-                    frozenset(pattern(each.name) for each in child.children),
+                    starred(child.name),
+                    frozenset(starred(each.name) for each in child.children),
                 )
                 groups[kind].append(child)
         for siblings in groups.values():
             alike = self._alike(siblings)
             if len(alike) < FEWEST_SIBLINGS:
                 continue
-            name = pattern(alike[0].name)
+            name = starred(alike[0].name)
             whole = self._keep(together(alike, f"{node.path}.{name}" if node.path else name))
             here = self._within(whole)
             if here:
@@ -294,7 +294,7 @@ class Search:
 
 def _like(node: Pair) -> tuple[str, str]:
     """What nodes share whose paths differ only by numbers."""
-    return node.kind, pattern(node.path)
+    return node.kind, starred(node.path)
 
 
 def _is_certain(node: Pair) -> bool:
@@ -312,7 +312,7 @@ def _is_rebuilt(node: Pair) -> bool:
 def _is_list(node: Pair) -> bool:
     """Whether a node is only a list of modules of one class, and no module itself."""
     classes = {child.class_of(1) for child in node.children}
-    return node.own == (None, None) and all(is_numbered(child.name) for child in node.children) and len(classes) == 1
+    return node.own == (None, None) and all(numbered(child.name) for child in node.children) and len(classes) == 1
 
 
 def _covers(named: Sequence[Pair], node: Pair, own: Sequence[Pair] = ()) -> bool:

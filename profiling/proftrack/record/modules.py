@@ -13,7 +13,6 @@ The rows are exclusive: what `layers.7.mlp.act` took is not in `layers.7.mlp`, s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -97,8 +96,6 @@ MOST_PIECES = 5
 """How many pieces of GPU work a row lists."""
 DEEPEST = 60
 """Parts of a path that become levels of the tree: a path is untrusted, and may be nothing but dots."""
-_COUNTED = re.compile(r"(.+)_\d+")
-"""How torch names a module that it has no name for: its class and a number."""
 
 
 class Graph(Struct, frozen=True, kw_only=True):
@@ -169,10 +166,7 @@ class Node:
     @property
     def numbered(self) -> str:
         """What numbers of its name count: `*` of `7`, `LlamaMLP_*` of torch's `LlamaMLP_7`; empty if none does."""
-        if self.name.isdecimal():
-            return "*"
-        match = _COUNTED.fullmatch(self.name)
-        return f"{match[1]}_*" if match and match[1] == self.class_name else ""
+        return numbered(self.name, self.class_name)
 
     def walk(self) -> Iterator[Node]:
         """This node and all below it, parents first."""
@@ -183,6 +177,24 @@ class Node:
     def find(self, path: str) -> Node | None:
         """The node of a path; None if there is none."""
         return next((node for node in self.walk() if node.path == path), None)
+
+
+def numbered(name: str, class_name: str | None = None) -> str:
+    """What numbers of a name count: `*` of `7`, `LlamaMLP_*` of torch's `LlamaMLP_7`; empty if none does.
+
+    Torch names a module that it has no name for by its class and a number. Without the class, any name that begins as
+    classes do counts as one.
+    """
+    if name.isdecimal():
+        return "*"
+    begin, _, number = name.rpartition("_")
+    is_class = begin[:1].isupper() and begin.isidentifier() if class_name is None else begin == class_name
+    return f"{begin}_*" if begin and is_class and number.isdecimal() else ""
+
+
+def starred(path: str) -> str:
+    """A path with `*` in place of its numbers: `layers.*.mlp`."""
+    return ".".join(numbered(name) or name for name in path.split("."))
 
 
 def names_of(path: str) -> list[str]:
