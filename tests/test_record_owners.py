@@ -92,6 +92,8 @@ def test_blocks_have_all_time_once_and_large_ones_are_divided() -> None:
         ("layers", ["model.layers"]),
         ("layers.*.mlp", [f"model.layers.{i}.mlp" for i in range(4)]),
         ("mlp", [f"model.layers.{i}.mlp" for i in range(4)]),
+        ("**.mlp", [f"model.layers.{i}.mlp" for i in range(4)]),
+        ("model.**.mlp", [f"model.layers.{i}.mlp" for i in range(4)]),
         ("model.layers.1.*_layernorm", ["model.layers.1.input_layernorm", "model.layers.1.post_attention_layernorm"]),
         ("LlamaForCausalLM", [""]),
         ("(LlamaForCausalLM)", [""]),
@@ -108,7 +110,10 @@ def test_names(name: str, paths: list[str]) -> None:
 
 
 def test_a_name_is_no_other_pattern_than_its_parts() -> None:
-    """`*` is within a part; brackets are those of a name."""
+    """`*` is within a part, `**` is not; brackets are those of a name."""
+    depths = [module("a.mlp", "X", 1), module("b.c.mlp", "X", 1)]
+    assert [node.path for node in matching(depths, "*.mlp")] == ["a.mlp"]
+    assert [node.path for node in matching(depths, "**.mlp")] == ["a.mlp", "b.c.mlp"]
     assert matching(llama(2), "model.*.mlp") == []
     odd = [module("a[0]", "X", 1), module("a0", "X", 1)]
     assert [node.path for node in matching(odd, "a[0]")] == ["a[0]"]

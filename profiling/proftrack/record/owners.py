@@ -128,17 +128,26 @@ def _blocks(node: Node, siblings: Sequence[Node], least: float, within: bool) ->
 # ---- by name ---------------------------------------------------------------------------------------------------------
 
 
+def paths(name: str, *, or_their_end: bool = False) -> re.Pattern[str]:
+    """What matches in full the paths (or the end of them, from a name on) that a name given by the user stands for.
+
+    `*` stands for any part of one name, `**` for names at any depth: `layers.*.mlp`, `**.down_proj`.
+    """
+    wild = {"**": ".*", "*": "[^.]*"}
+    pattern = "".join(wild.get(part, re.escape(part)) for part in re.split(r"(\*\*|\*)", name))
+    return re.compile(rf"(?:.*\.)?{pattern}" if or_their_end else pattern, re.DOTALL)
+
+
 def matching(modules: Sequence[Module], name: str) -> list[Node]:
     """The owners that a name stands for: a path, the end of one, or a class; the first of these that any has.
 
-    `*` stands for a part of a path, or for some of it: `layers.*.mlp`. A class may be in parentheses.
+    In a path, `*` and `**` stand for others (see `paths`). A class may be in parentheses.
     """
     nodes = [node for node in walk(forest(modules)) if node.own is not None or node.children]
     if not name:
         return []
-    pattern = re.escape(name).replace(r"\*", r"[^.]*")
-    for part in (pattern, rf"(?:.*\.)?{pattern}"):
-        if found := [node for node in nodes if re.fullmatch(part, node.path, re.DOTALL)]:
+    for wanted in (paths(name), paths(name, or_their_end=True)):
+        if found := [node for node in nodes if wanted.fullmatch(node.path)]:
             return found
     return [node for node in nodes if name in (node.class_name, f"({node.class_name})")]
 
