@@ -17,7 +17,7 @@ from proftrack.measures.sites import TypicalWork
 from proftrack.measures.tables import kind_of_work
 from proftrack.measures.view import View
 from proftrack.measures.work_owners import WorkOwners
-from proftrack.record.modules import MOST_PIECES, PASSES, Module, OwnedWork
+from proftrack.record.modules import MOST_PIECES, PASSES, Module, OwnedWork, summed
 from proftrack.trace.categories import is_step
 from proftrack.trace.codes import grouped
 from proftrack.trace.table import NONE, Bools, Codes, EventTable, Ints
@@ -269,15 +269,5 @@ def _sum(group: Sequence[Module]) -> Module:
     added["typical_us"] = sum(medians) if medians else None
     added["deviation_us"] = float(np.sqrt(np.sum(np.square(deviations)))) if deviations else None
     class_name = next((row.class_name for row in group if row.class_name), "")
-    return msgspec.structs.replace(group[0], class_name=class_name, largest=_added(group), **added)
-
-
-def _added(group: Sequence[Module]) -> list[OwnedWork]:
-    """The largest pieces of several rows together."""
-    pieces: dict[tuple[str, str, str], OwnedWork] = {}
-    for work in (work for row in group for work in row.largest):
-        key = work.operator, work.kernel, work.part
-        known = pieces.get(key, msgspec.structs.replace(work, calls=0, busy_us=0.0))
-        calls, busy_us = known.calls + work.calls, known.busy_us + work.busy_us
-        pieces[key] = msgspec.structs.replace(known, calls=calls, busy_us=busy_us)
-    return sorted(pieces.values(), key=lambda work: -work.busy_us)[:MOST_PIECES]
+    largest = summed(work for row in group for work in row.largest)[:MOST_PIECES]
+    return msgspec.structs.replace(group[0], class_name=class_name, largest=largest, **added)

@@ -179,6 +179,19 @@ class Node:
         return next((node for node in self.walk() if node.path == path), None)
 
 
+def summed(work: Iterable[OwnedWork]) -> list[OwnedWork]:
+    """Pieces of the same operator, kernel and pass as one, largest first."""
+    sums: dict[tuple[str, str, Pass], tuple[int, float]] = {}
+    for each in work:
+        calls, us = sums.get((each.operator, each.kernel, each.part), (0, 0.0))
+        sums[each.operator, each.kernel, each.part] = (calls + each.calls, us + each.busy_us)
+    added = [
+        OwnedWork(operator=operator, kernel=kernel, part=part, calls=calls, busy_us=us)
+        for (operator, kernel, part), (calls, us) in sums.items()
+    ]
+    return sorted(added, key=lambda each: -each.busy_us)
+
+
 def numbered(name: str, class_name: str | None = None) -> str:
     """What numbers of a name count: `*` of `7`, `LlamaMLP_*` of torch's `LlamaMLP_7`; empty if none does.
 

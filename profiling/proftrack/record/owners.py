@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import Struct
 
-from proftrack.record.modules import Module, Node, OwnedWork, OwnerKind, Pass, is_block, tree
+from proftrack.record.modules import Module, Node, OwnedWork, OwnerKind, Pass, is_block, summed, tree
 
 LARGE_BLOCK = 0.2
 """A block with a larger share of all time is looked into: a model of three stages has none at the depth of its work."""
@@ -168,18 +168,10 @@ class Pieces(Struct, frozen=True):
 
 def largest(nodes: Sequence[Node]) -> Pieces:
     """The pieces of the nodes and all below them, alike ones summed, largest first."""
-    sums: dict[tuple[str, str, Pass], tuple[int, float]] = {}
-    for node in walk(nodes):
-        for each in node.own.largest if node.own is not None else ():
-            calls, us = sums.get((each.operator, each.kernel, each.part), (0, 0.0))
-            sums[each.operator, each.kernel, each.part] = (calls + each.calls, us + each.busy_us)
-    work = [
-        OwnedWork(operator=operator, kernel=kernel, part=part, calls=calls, busy_us=us)
-        for (operator, kernel, part), (calls, us) in sums.items()
-    ]
+    work = summed(each for node in walk(nodes) if node.own is not None for each in node.own.largest)
     known = sum(each.busy_us for each in work)
     whole = sum(node.busy_us for node in nodes)
-    return Pieces(sorted(work, key=lambda each: -each.busy_us), max(whole - known, 0.0))
+    return Pieces(work, max(whole - known, 0.0))
 
 
 # ---- as a table ------------------------------------------------------------------------------------------------------
