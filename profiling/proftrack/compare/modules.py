@@ -31,14 +31,13 @@ from proftrack.compare.module_tree import Cost, Pair, Piece, join, together
 from proftrack.compare.results import ModuleChange, ModuleRow, Modules, ModuleWork
 from proftrack.record import Record
 from proftrack.record.modules import PASSES, has_modules, numbered, starred
+from proftrack.record.timing import NORMAL
 
 DEVIATIONS = 5.0
 """A change has to be this many standard deviations: some hundred modules are looked at."""
 UNCERTAIN = 8
 """With n modules, 1 + this / n times as many, since their deviation is uncertain itself."""
 Status = Literal["slower", "faster", "added", "gone", "rebuilt"]
-_NORMAL = 1.4826
-"""Half of normally distributed values are within their standard deviation divided by this."""
 LEAST_NOISE = 0.005
 """Two recordings can agree better by chance. With DEVIATIONS, a change is always more than 2.5 % of a module's time."""
 WEAK_DEVIATIONS = 2.0
@@ -109,10 +108,10 @@ class Noise:
         low, high = _shortest_half(logs, np.sqrt(np.sqrt(before)))
         middle, limit = (low + high) / 2, math.log1p(self.floor)
         self.common = math.exp(min(max(middle, -limit), limit))
-        self.relative = max(_NORMAL * (high - low) / 2, LEAST_NOISE)
+        self.relative = max(NORMAL * (high - low) / 2, LEAST_NOISE)
         # Short work varies by more than its share of the long one's noise; this is what the relative part leaves.
         left = (after - before * math.exp(middle)) ** 2 - self.relative**2 * before * after
-        self.absolute_us = _NORMAL * math.sqrt(max(float(np.median(left)), 0.0))
+        self.absolute_us = NORMAL * math.sqrt(max(float(np.median(left)), 0.0))
 
     def variance(self, node: Pair) -> float:
         """Of the difference of a node's inclusive times, without what changed."""

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from proftrack.measures.autograd import EVALUATE
 from proftrack.measures.links import Links, launched_from, link
 from proftrack.measures.nesting import Forest, nest
 from proftrack.trace.categories import (
@@ -45,7 +46,7 @@ _MOST_THREADS = 1 << 12
 _API = r"^(?:cuda|cu|hip|musa|mu)Stream"
 _BEGIN, _END, _FORK = (re.compile(_API + name) for name in (r"BeginCapture", r"EndCapture", r"WaitEvent"))
 
-_LEAF = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+_LEAF = f"{EVALUATE}torch::autograd::AccumulateGrad"
 
 
 class Sequence(NamedTuple):

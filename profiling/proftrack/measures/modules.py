@@ -18,6 +18,7 @@ from proftrack.measures.tables import kind_of_work
 from proftrack.measures.view import View
 from proftrack.measures.work_owners import WorkOwners
 from proftrack.record.modules import MOST_PIECES, PASSES, Module, OwnedWork, summed
+from proftrack.record.timing import NORMAL
 from proftrack.trace.categories import is_step
 from proftrack.trace.codes import grouped
 from proftrack.trace.table import NONE, Bools, Codes, EventTable, Ints
@@ -139,10 +140,6 @@ def _of_kinds(table: EventTable, pieces: _Pieces) -> tuple[Bools, Bools]:
     return communication[group], copies[group]
 
 
-_NORMAL = 1.4826
-"""Half of normally distributed values are within their standard deviation divided by this."""
-
-
 def _typical(
     pieces: _Pieces, count: int, steps: int, outliers: Collection[int], *, on_host: bool
 ) -> list[tuple[float | None, float | None]]:
@@ -168,7 +165,7 @@ def _typical(
         deviation[often] = middle - typical[often]
     else:
         typical[often] = middle
-        deviation[often] = _NORMAL * np.median(np.abs(times - middle[:, None]), axis=1)
+        deviation[often] = NORMAL * np.median(np.abs(times - middle[:, None]), axis=1)
     return list(zip(np.round(typical, 9).tolist(), np.round(deviation, 9).tolist(), strict=True))
 
 
