@@ -16,7 +16,7 @@ from proftrack.trace import legacy
 from proftrack.trace.categories import CALL_KINDS, GPU_KINDS, Kind, is_module, kind_of
 from proftrack.trace.codes import Numbering, paired
 from proftrack.trace.duplicates import duplicates
-from proftrack.trace.marks import Clock, Marks
+from proftrack.trace.marks import Clock, Marks, Times
 from proftrack.trace.table import NONE, Codes, EventTable, Ints, LaunchConfig, Meeting, Notes, TraceMeta
 from proftrack.trace.values import (
     ABSENT,
@@ -156,7 +156,7 @@ class TableBuilder:
         if self._legacy:
             self._operators_on_gpu += sum(r.ph == "s" and r.cat.startswith("cpu_to_") for r in decoded)
 
-    def _add_complete(self, rows: Sequence[Any], times: Callable[[Column], Ints]) -> None:
+    def _add_complete(self, rows: Sequence[Any], times: Times) -> None:
         categories, names = [r.cat for r in rows], [r.name for r in rows]
         pids, tids = [r.pid for r in rows], [r.tid for r in rows]
         ts, dur = times([r.ts for r in rows]), times([r.dur for r in rows])
