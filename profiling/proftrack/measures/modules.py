@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -68,31 +68,19 @@ def modules(
     calls = np.bincount(owners.host.code[called], minlength=count) + owners.captured_calls(outliers)
     largest = _largest(found, pieces)
     typical = _typical(pieces, count, len(view.steps), outliers, on_host=work is None)
-    columns = zip(
-        owners.named,
-        calls.tolist(),
-        times.tolist(),
-        _by_owner(pieces.code[communication], pieces.ns[communication], count).tolist(),
-        _by_owner(pieces.code[copies], pieces.ns[copies], count).tolist(),
-        host.tolist(),
-        typical,
-        strict=True,
-    )
+    columns: dict[str, list[Any]] = {
+        "calls": calls.tolist(),
+        **{f"{part}_us": us for part, us in zip(PASSES, times.T.tolist(), strict=True)},
+        "communication_us": _by_owner(pieces.code[communication], pieces.ns[communication], count).tolist(),
+        "copies_us": _by_owner(pieces.code[copies], pieces.ns[copies], count).tolist(),
+        "host_us": host.tolist(),
+        "typical_us": [us for us, _ in typical],
+        "deviation_us": [us for _, us in typical],
+        "largest": [largest.get(code, []) for code in range(count)],
+    }
     rows = [
-        Module(
-            path=named.path,
-            kind=named.kind,
-            class_name=named.class_name,
-            calls=number,
-            **{f"{part}_us": us for part, us in zip(PASSES, passes, strict=True)},
-            communication_us=communicating,
-            copies_us=copying,
-            host_us=on_cpu,
-            typical_us=usual,
-            deviation_us=deviation,
-            largest=largest.get(code, []),
-        )
-        for code, (named, number, passes, communicating, copying, on_cpu, (usual, deviation)) in enumerate(columns)
+        Module(**owner._asdict(), **dict(zip(columns, values, strict=True)))
+        for owner, *values in zip(owners.named, *columns.values(), strict=True)
     ]
     return merged(row for row in rows if row.calls or row.busy_us or row.host_us)
 
