@@ -102,6 +102,11 @@ class Captures:
         """
         return launched_from(self.table, self.forest, calls, self._ignored)
 
+    def launching_rows(self, calls: Ints) -> Ints:
+        """The same as rows of the table; the call itself where nothing is known to have launched it."""
+        owner = self.owner(calls)
+        return np.where(owner == NONE, calls, self.forest.rows[owner])
+
     @cached_property
     def regions(self) -> tuple[Ints, Ints]:
         """Rows of the regions around captures, and around their replays, in order of time."""
@@ -306,9 +311,7 @@ def _of_warm_up(captures: Captures, capture: Capture) -> Sequence | None:
 
 def _operators(captures: Captures, calls: Ints) -> npt.NDArray[np.int64]:
     """For each launch call, a number for its operator, the operator's shapes and the kind of what it launches."""
-    table = captures.table
-    owner = captures.owner(calls)
-    row = np.where(owner == NONE, calls, captures.forest.rows[owner])
+    table, row = captures.table, captures.launching_rows(calls)
     code = table.name[row].astype(np.int64) * (len(table.signatures) + 1) + table.signature[row] + 1
     return code * 8 - shape_of_calls(table, calls)
 
