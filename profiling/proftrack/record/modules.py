@@ -27,8 +27,8 @@ its parameter groups; a record_function region outside of all these; nothing of 
 
 Pass = Literal["forward", "backward", "recompute", "optimizer", "other"]
 """The part of a training step that work belongs to. `recompute` is a forward that activation checkpointing runs again
-during backward; outside of modules, `forward` is the work of
-operators that the recorded backward passes go back to, and `other` the rest: copies, metrics, all of inference."""
+during backward; outside of modules, `forward` is the work of operators that the recorded backward passes go back to,
+and `other` the rest: copies, metrics, all of inference."""
 PASSES: tuple[Pass, ...] = get_args(Pass)
 
 
