@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from module_rows import by_torch, cnn, compiled, llama, mlp, module, record, work
 
-from proftrack.record.modules import Module, owned_share
+from proftrack.record.modules import Module, numbered, owned_share, starred
 from proftrack.record.owners import blocks, folded, forest, in_order, largest, matching, rows, walk
 
 LAYERS = 32 * 930
@@ -62,6 +62,16 @@ def test_numbered_ones_of_several_classes_are_groups_of_their_own() -> None:
     assert torch["Net_0.Layer_*.Act_*"] == 20
     stages = [module("stage_1", "Block", 3), module("stage_2", "Block", 2)]  # numbered by the program, not by torch
     assert [top.pattern for top in folded(forest(stages))] == ["stage_1", "stage_2"]
+
+
+def test_numbers_in_names() -> None:
+    """Where the class is known, it tells whether torch made the name; else the name has to look like one of torch's."""
+    names = ["7", "LlamaMLP_7", "_DenseLayer_7", "block_7", "LlamaMLP", "Conv2d_1a_3x3", "Load data_7", "_7", ""]
+    assert [numbered(name) for name in names] == ["*", "LlamaMLP_*", "_DenseLayer_*", *[""] * 6]
+    assert numbered("block_7", "block") == "block_*"
+    assert [numbered(name, "Linear") for name in ("Head_7", "_7", "Linear_")] == ["", "", ""]
+    assert numbered("_7", "") == ""
+    assert starred("Net_0.layers.7.mlp_2") == "Net_*.layers.*.mlp_2"
 
 
 def test_numbered_ones_are_in_the_order_of_their_numbers() -> None:

@@ -201,7 +201,8 @@ def numbered(name: str, class_name: str | None = None) -> str:
     if name.isdecimal():
         return "*"
     begin, _, number = name.rpartition("_")
-    is_class = begin[:1].isupper() and begin.isidentifier() if class_name is None else begin == class_name
+    looks_like_one = begin.isidentifier() and begin.lstrip("_")[:1].isupper()
+    is_class = looks_like_one if class_name is None else begin == class_name
     return f"{begin}_*" if begin and is_class and number.isdecimal() else ""
 
 
