@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from module_rows import by_torch, cnn, compiled, llama, mlp, module, record, work
 
-from proftrack.record.modules import Module, owned_share
+from proftrack.record.modules import Module, numbered, owned_share, starred
 from proftrack.record.owners import blocks, folded, forest, in_order, largest, matching, rows, walk
 
 LAYERS = 32 * 930
@@ -64,6 +64,16 @@ def test_numbered_ones_of_several_classes_are_groups_of_their_own() -> None:
     assert [top.pattern for top in folded(forest(stages))] == ["stage_1", "stage_2"]
 
 
+def test_numbers_in_names() -> None:
+    """Where the class is known, it tells whether torch made the name; else the name has to look like one of torch's."""
+    names = ["7", "LlamaMLP_7", "_DenseLayer_7", "block_7", "LlamaMLP", "Conv2d_1a_3x3", "Load data_7", "_7", ""]
+    assert [numbered(name) for name in names] == ["*", "LlamaMLP_*", "_DenseLayer_*", *[""] * 6]
+    assert numbered("block_7", "block") == "block_*"
+    assert [numbered(name, "Linear") for name in ("Head_7", "_7", "Linear_")] == ["", "", ""]
+    assert numbered("_7", "") == ""
+    assert starred("Net_0.layers.7.mlp_2") == "Net_*.layers.*.mlp_2"
+
+
 def test_numbered_ones_are_in_the_order_of_their_numbers() -> None:
     ran = [module(name, "Block", us) for name, us in (("9", 2), ("10", 3), ("2", 1))]
     assert [node.name for node in in_order(forest(ran))] == ["2", "9", "10"]
@@ -92,6 +102,8 @@ def test_blocks_have_all_time_once_and_large_ones_are_divided() -> None:
         ("layers", ["model.layers"]),
         ("layers.*.mlp", [f"model.layers.{i}.mlp" for i in range(4)]),
         ("mlp", [f"model.layers.{i}.mlp" for i in range(4)]),
+        ("**.mlp", [f"model.layers.{i}.mlp" for i in range(4)]),
+        ("model.**.mlp", [f"model.layers.{i}.mlp" for i in range(4)]),
         ("model.layers.1.*_layernorm", ["model.layers.1.input_layernorm", "model.layers.1.post_attention_layernorm"]),
         ("LlamaForCausalLM", [""]),
         ("(LlamaForCausalLM)", [""]),
@@ -108,7 +120,10 @@ def test_names(name: str, paths: list[str]) -> None:
 
 
 def test_a_name_is_no_other_pattern_than_its_parts() -> None:
-    """`*` is within a part; brackets are those of a name."""
+    """`*` is within a part, `**` is not; brackets are those of a name."""
+    depths = [module("a.mlp", "X", 1), module("b.c.mlp", "X", 1)]
+    assert [node.path for node in matching(depths, "*.mlp")] == ["a.mlp"]
+    assert [node.path for node in matching(depths, "**.mlp")] == ["a.mlp", "b.c.mlp"]
     assert matching(llama(2), "model.*.mlp") == []
     odd = [module("a[0]", "X", 1), module("a0", "X", 1)]
     assert [node.path for node in matching(odd, "a[0]")] == ["a[0]"]

@@ -388,7 +388,7 @@ def test_an_optimizer_and_a_region(saved: Path, capsys: pytest.CaptureFixture[st
         (
             "mlp",
             "--module mlp: 4 modules end in that (model.layers.0.mlp, model.layers.1.mlp, model.layers.2.mlp, ...); "
-            "name one of them, or all as *.mlp or their class",
+            "name one of them, or all as **.mlp or their class",
         ),
         ("layers.9", "--module layers.9: no module, optimizer or region with that name; name another, like layers"),
         ("LlamaMPL", "name another, like LlamaMLP"),

@@ -274,7 +274,7 @@ def _several_modules(paths: list[str], name: str) -> UsageError:
     some = ", ".join(plain(path, 80) for path in paths[:3])
     return UsageError(
         f"--module {name}: {len(paths)} modules end in that ({some}{', ...' if len(paths) > 3 else ''})",
-        f"name one of them, or all as *.{name} or their class",
+        f"name one of them, or all as **.{name} or their class",
     )
 
 

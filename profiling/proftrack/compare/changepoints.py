@@ -33,6 +33,7 @@ from msgspec import Struct
 
 from proftrack.compare.results import Interval
 from proftrack.compare.timing import quantile
+from proftrack.record.timing import NORMAL
 
 FEWEST_RUNS = 8
 SHORTEST = 2
@@ -165,7 +166,7 @@ def proposed(series: Floats) -> list[int]:
     while True:
         jumps = np.diff(series)
         inside = np.delete(jumps, np.array(bounds[1:-1], dtype=np.int64) - 1)
-        noise = 1.4826 * float(np.median(np.abs(inside))) / math.sqrt(2)
+        noise = NORMAL * float(np.median(np.abs(inside))) / math.sqrt(2)
         further = partition(series / max(noise, LEAST_NOISE), penalty(len(series)))
         if len(further) <= len(bounds):
             return bounds

@@ -1,17 +1,17 @@
 """Limits of modules: each module that a path of the policy names is held to the limit, and the worst one is the result.
 
-In a path, `*` stands for any part of one name, `**` for names at any depth: `layers.*.mlp`, `**.down_proj`.
+A path may have `*` and `**` in it (`record.owners.paths`), but it has to be the whole path, not only its end.
 """
 
 from __future__ import annotations
 
 import math
-import re
 
 from proftrack.compare.limits import Check, Outcome, check_of, within
-from proftrack.compare.module_tree import pattern
 from proftrack.compare.policy import Limit
 from proftrack.compare.results import Comparison, Interval, ModuleRow
+from proftrack.record.modules import starred
+from proftrack.record.owners import paths
 from proftrack.text import counted, meant
 
 PREFIX = "modules."
@@ -25,7 +25,8 @@ def module_check(path: str, limit: Limit, comparison: Comparison, unfit: str, *,
 
     `unfit`: why times cannot be compared, else empty. `alone`: whether the candidate is too noisy by itself.
     """
-    rows = [row for row in comparison.module_rows if row.kind != "none" and _is_named(path, row)]
+    wanted = paths(path)
+    rows = [row for row in comparison.module_rows if row.kind != "none" and any(map(wanted.fullmatch, _paths_of(row)))]
     if not rows:
         return _check(path, limit, None, "inconclusive", _nothing(path, comparison), counted=True)
     found = [(*_judged(row, limit, comparison, unfit, alone=alone), row) for row in rows]
@@ -42,18 +43,14 @@ def _check(
     return check_of(f"{PREFIX}{path}", limit, before, after, outcome, reason, unit=_UNIT, counted=counted)
 
 
-def _is_named(path: str, row: ModuleRow) -> bool:
-    wanted = re.compile(
-        "".join({"**": ".*", "*": "[^.]*"}.get(part, re.escape(part)) for part in re.split(r"(\*\*|\*)", path)),
-        re.DOTALL,
-    )
-    return any(wanted.fullmatch(name) for name in {row.path, row.old_path or row.path})
+def _paths_of(row: ModuleRow) -> set[str]:
+    return {row.path, row.old_path or row.path}
 
 
 def _nothing(path: str, comparison: Comparison) -> str:
     if not comparison.module_rows:
         return comparison.module_notes[0].rstrip(".") if comparison.module_notes else "neither run has modules"
-    known = dict.fromkeys(name for row in comparison.module_rows for name in (row.path, pattern(row.path)) if name)
+    known = dict.fromkeys(name for row in comparison.module_rows for name in (row.path, starred(row.path)) if name)
     hidden = "".join(f" ({note.rstrip('.')})" for note in comparison.module_notes if "not comparable" in note)
     return f"neither run has such a module{meant(path, known)}{hidden}"
 

@@ -13,22 +13,19 @@ only, nothing is known there: its whole subtree becomes one pair.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
 from proftrack.record import Record
-from proftrack.record.modules import MOST_PIECES, PASSES, Module, OwnedWork, OwnerKind, Pass, names_of
+from proftrack.record.modules import MOST_PIECES, PASSES, Module, OwnedWork, OwnerKind, Pass, names_of, starred
 from proftrack.text import listed, percent
 
 _JOINED = 0.9
 """Paths are joined without their prefixes if that joins this share of the time that had no partner."""
 _HIDDEN = 0.5
 """Compiled on one side only: at least this share of the module's time on the other side is in modules missing here."""
-_NUMBER = re.compile(r"^([A-Z]\w*_)?\d+$")
-"""7, as in a ModuleList; LlamaMLP_7, as torch's stacks have it."""
 
 Piece = tuple[str, str, Pass]
 """Operator, kernel, pass."""
@@ -375,23 +372,13 @@ def _sum_of(node: Pair, side: int) -> Cost | None:
 # ---- siblings as one -------------------------------------------------------------------------------------------------
 
 
-def is_numbered(name: str) -> bool:
-    """Whether a name is a number, or a class with one."""
-    return _NUMBER.match(name) is not None
-
-
-def pattern(path: str) -> str:
-    """A path with `*` in place of its numbers: `layers.*.mlp`."""
-    return ".".join(_NUMBER.sub(lambda m: f"{m[1] or ''}*", name) for name in path.split("."))
-
-
 def together(nodes: Sequence[Pair], path: str) -> Pair:
     """Siblings as one node: their times are added, and so are those of their children of equal names."""
     groups: dict[str, list[Pair]] = {}
     for node in nodes:
         for child in node.children:
             # Numbers of a ModuleList are equal in all siblings; those of torch's stacks count through the model.
-            name = child.name if child.name.isdigit() else pattern(child.name)
+            name = child.name if child.name.isdecimal() else starred(child.name)
             groups.setdefault(name, []).append(child)
     first = nodes[0]
     return Pair(

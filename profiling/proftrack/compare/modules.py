@@ -27,18 +27,17 @@ from typing import Literal
 
 import numpy as np
 
-from proftrack.compare.module_tree import Cost, Pair, Piece, is_numbered, join, pattern, together
+from proftrack.compare.module_tree import Cost, Pair, Piece, join, together
 from proftrack.compare.results import ModuleChange, ModuleRow, Modules, ModuleWork
 from proftrack.record import Record
-from proftrack.record.modules import PASSES, has_modules
+from proftrack.record.modules import PASSES, has_modules, numbered, starred
+from proftrack.record.timing import NORMAL
 
 DEVIATIONS = 5.0
 """A change has to be this many standard deviations: some hundred modules are looked at."""
 UNCERTAIN = 8
 """With n modules, 1 + this / n times as many, since their deviation is uncertain itself."""
 Status = Literal["slower", "faster", "added", "gone", "rebuilt"]
-_NORMAL = 1.4826
-"""Half of normally distributed values are within their standard deviation divided by this."""
 LEAST_NOISE = 0.005
 """Two recordings can agree better by chance. With DEVIATIONS, a change is always more than 2.5 % of a module's time."""
 WEAK_DEVIATIONS = 2.0
@@ -109,10 +108,10 @@ class Noise:
         low, high = _shortest_half(logs, np.sqrt(np.sqrt(before)))
         middle, limit = (low + high) / 2, math.log1p(self.floor)
         self.common = math.exp(min(max(middle, -limit), limit))
-        self.relative = max(_NORMAL * (high - low) / 2, LEAST_NOISE)
+        self.relative = max(NORMAL * (high - low) / 2, LEAST_NOISE)
         # Short work varies by more than its share of the long one's noise; this is what the relative part leaves.
         left = (after - before * math.exp(middle)) ** 2 - self.relative**2 * before * after
-        self.absolute_us = _NORMAL * math.sqrt(max(float(np.median(left)), 0.0))
+        self.absolute_us = NORMAL * math.sqrt(max(float(np.median(left)), 0.0))
 
     def variance(self, node: Pair) -> float:
         """Of the difference of a node's inclusive times, without what changed."""
@@ -250,18 +249,18 @@ class Search:
         done: set[int] = set()
         groups: dict[object, list[Pair]] = defaultdict(list)
         for child in node.children:
-            if is_numbered(child.name) and child.on_both:
+            if numbered(child.name) and child.on_both:
                 kind = (
                     child.class_of(1),
-                    pattern(child.name),
-                    frozenset(pattern(each.name) for each in child.children),
+                    starred(child.name),
+                    frozenset(starred(each.name) for each in child.children),
                 )
                 groups[kind].append(child)
         for siblings in groups.values():
             alike = self._alike(siblings)
             if len(alike) < FEWEST_SIBLINGS:
                 continue
-            name = pattern(alike[0].name)
+            name = starred(alike[0].name)
             whole = self._keep(together(alike, f"{node.path}.{name}" if node.path else name))
             here = self._within(whole)
             if here:
@@ -294,7 +293,7 @@ class Search:
 
 def _like(node: Pair) -> tuple[str, str]:
     """What nodes share whose paths differ only by numbers."""
-    return node.kind, pattern(node.path)
+    return node.kind, starred(node.path)
 
 
 def _is_certain(node: Pair) -> bool:
@@ -312,7 +311,7 @@ def _is_rebuilt(node: Pair) -> bool:
 def _is_list(node: Pair) -> bool:
     """Whether a node is only a list of modules of one class, and no module itself."""
     classes = {child.class_of(1) for child in node.children}
-    return node.own == (None, None) and all(is_numbered(child.name) for child in node.children) and len(classes) == 1
+    return node.own == (None, None) and all(numbered(child.name) for child in node.children) and len(classes) == 1
 
 
 def _covers(named: Sequence[Pair], node: Pair, own: Sequence[Pair]) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from proftrack.trace.categories import Kind
-from proftrack.trace.codes import grouped
+from proftrack.trace.codes import grouped_values
 from proftrack.trace.table import NONE, Bools, Codes, EventTable, Ints
 
 EVALUATE = "autograd::engine::evaluate_function: "
@@ -88,8 +88,7 @@ def _last_of_number(table: EventTable, among: Bools) -> Ints:
 
 def _same_codes(wanted: _Columns, among: _Columns) -> tuple[Ints, Ints]:
     """One code for each row of several columns, the same for equal rows of both tables."""
-    both = [np.unique(np.concatenate(pair), return_inverse=True)[1] for pair in zip(wanted, among, strict=True)]
-    code = grouped(both)[1]
+    code = grouped_values(np.concatenate(pair) for pair in zip(wanted, among, strict=True))[1]
     return code[: len(wanted[0])], code[len(wanted[0]) :]
 
 

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from proftrack.measures.autograd import EVALUATE
 from proftrack.measures.links import Links, launched_from, link
 from proftrack.measures.nesting import Forest, nest
 from proftrack.trace.categories import (
@@ -45,7 +46,7 @@ _MOST_THREADS = 1 << 12
 _API = r"^(?:cuda|cu|hip|musa|mu)Stream"
 _BEGIN, _END, _FORK = (re.compile(_API + name) for name in (r"BeginCapture", r"EndCapture", r"WaitEvent"))
 
-_LEAF = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+_LEAF = f"{EVALUATE}torch::autograd::AccumulateGrad"
 
 
 class Sequence(NamedTuple):
@@ -100,6 +101,11 @@ class Captures:
         The region around a capture is no part of the program.
         """
         return launched_from(self.table, self.forest, calls, self._ignored)
+
+    def launching_rows(self, calls: Ints) -> Ints:
+        """The same as rows of the table; the call itself where nothing is known to have launched it."""
+        owner = self.owner(calls)
+        return np.where(owner == NONE, calls, self.forest.rows[owner])
 
     @cached_property
     def regions(self) -> tuple[Ints, Ints]:
@@ -305,9 +311,7 @@ def _of_warm_up(captures: Captures, capture: Capture) -> Sequence | None:
 
 def _operators(captures: Captures, calls: Ints) -> npt.NDArray[np.int64]:
     """For each launch call, a number for its operator, the operator's shapes and the kind of what it launches."""
-    table = captures.table
-    owner = captures.owner(calls)
-    row = np.where(owner == NONE, calls, captures.forest.rows[owner])
+    table, row = captures.table, captures.launching_rows(calls)
     code = table.name[row].astype(np.int64) * (len(table.signatures) + 1) + table.signature[row] + 1
     return code * 8 - shape_of_calls(table, calls)
 

@@ -197,8 +197,7 @@ def _disagreement(equal: list[tuple[Captures, Capture]]) -> str:
 
 def _operators(source: Captures, capture: Capture, numbers: Numbering) -> Ints:
     """A number for the operator of each call and its shapes, the same in all traces."""
-    table, owner = source.table, source.owner(capture.calls)
-    row = np.where(owner < 0, capture.calls, source.forest.rows[owner])
+    table, row = source.table, source.launching_rows(capture.calls)
     keys = [
         (table.names[name], table.signatures[signature] if signature >= 0 else None)
         for name, signature in zip(table.name[row].tolist(), table.signature[row].tolist(), strict=True)

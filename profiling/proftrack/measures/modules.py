@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,7 +17,8 @@ from proftrack.measures.sites import TypicalWork
 from proftrack.measures.tables import kind_of_work
 from proftrack.measures.view import View
 from proftrack.measures.work_owners import WorkOwners
-from proftrack.record.modules import MOST_PIECES, PASSES, Module, OwnedWork
+from proftrack.record.modules import MOST_PIECES, PASSES, Module, OwnedWork, summed
+from proftrack.record.timing import NORMAL
 from proftrack.trace.categories import is_step
 from proftrack.trace.codes import grouped
 from proftrack.trace.table import NONE, Bools, Codes, EventTable, Ints
@@ -67,31 +68,19 @@ def modules(
     calls = np.bincount(owners.host.code[called], minlength=count) + owners.captured_calls(outliers)
     largest = _largest(found, pieces)
     typical = _typical(pieces, count, len(view.steps), outliers, on_host=work is None)
-    columns = zip(
-        owners.named,
-        calls.tolist(),
-        times.tolist(),
-        _by_owner(pieces.code[communication], pieces.ns[communication], count).tolist(),
-        _by_owner(pieces.code[copies], pieces.ns[copies], count).tolist(),
-        host.tolist(),
-        typical,
-        strict=True,
-    )
+    columns: dict[str, list[Any]] = {
+        "calls": calls.tolist(),
+        **{f"{part}_us": us for part, us in zip(PASSES, times.T.tolist(), strict=True)},
+        "communication_us": _by_owner(pieces.code[communication], pieces.ns[communication], count).tolist(),
+        "copies_us": _by_owner(pieces.code[copies], pieces.ns[copies], count).tolist(),
+        "host_us": host.tolist(),
+        "typical_us": [us for us, _ in typical],
+        "deviation_us": [us for _, us in typical],
+        "largest": [largest.get(code, []) for code in range(count)],
+    }
     rows = [
-        Module(
-            path=named.path,
-            kind=named.kind,
-            class_name=named.class_name,
-            calls=number,
-            **{f"{part}_us": us for part, us in zip(PASSES, passes, strict=True)},
-            communication_us=communicating,
-            copies_us=copying,
-            host_us=on_cpu,
-            typical_us=usual,
-            deviation_us=deviation,
-            largest=largest.get(code, []),
-        )
-        for code, (named, number, passes, communicating, copying, on_cpu, (usual, deviation)) in enumerate(columns)
+        Module(**owner._asdict(), **dict(zip(columns, values, strict=True)))
+        for owner, *values in zip(owners.named, *columns.values(), strict=True)
     ]
     return merged(row for row in rows if row.calls or row.busy_us or row.host_us)
 
@@ -139,10 +128,6 @@ def _of_kinds(table: EventTable, pieces: _Pieces) -> tuple[Bools, Bools]:
     return communication[group], copies[group]
 
 
-_NORMAL = 1.4826
-"""Half of normally distributed values are within their standard deviation divided by this."""
-
-
 def _typical(
     pieces: _Pieces, count: int, steps: int, outliers: Collection[int], *, on_host: bool
 ) -> list[tuple[float | None, float | None]]:
@@ -168,7 +153,7 @@ def _typical(
         deviation[often] = middle - typical[often]
     else:
         typical[often] = middle
-        deviation[often] = _NORMAL * np.median(np.abs(times - middle[:, None]), axis=1)
+        deviation[often] = NORMAL * np.median(np.abs(times - middle[:, None]), axis=1)
     return list(zip(np.round(typical, 9).tolist(), np.round(deviation, 9).tolist(), strict=True))
 
 
@@ -269,15 +254,5 @@ def _sum(group: Sequence[Module]) -> Module:
     added["typical_us"] = sum(medians) if medians else None
     added["deviation_us"] = float(np.sqrt(np.sum(np.square(deviations)))) if deviations else None
     class_name = next((row.class_name for row in group if row.class_name), "")
-    return msgspec.structs.replace(group[0], class_name=class_name, largest=_added(group), **added)
-
-
-def _added(group: Sequence[Module]) -> list[OwnedWork]:
-    """The largest pieces of several rows together."""
-    pieces: dict[tuple[str, str, str], OwnedWork] = {}
-    for work in (work for row in group for work in row.largest):
-        key = work.operator, work.kernel, work.part
-        known = pieces.get(key, msgspec.structs.replace(work, calls=0, busy_us=0.0))
-        calls, busy_us = known.calls + work.calls, known.busy_us + work.busy_us
-        pieces[key] = msgspec.structs.replace(known, calls=calls, busy_us=busy_us)
-    return sorted(pieces.values(), key=lambda work: -work.busy_us)[:MOST_PIECES]
+    largest = summed(work for row in group for work in row.largest)[:MOST_PIECES]
+    return msgspec.structs.replace(group[0], class_name=class_name, largest=largest, **added)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from proftrack.record.figures import Occupancy, OccupancyLimit
-from proftrack.trace.codes import grouped
+from proftrack.trace.codes import grouped, grouped_values
 from proftrack.trace.table import NONE, EventTable, Ints, LaunchConfig
 
 Floats = npt.NDArray[np.float64]
@@ -218,7 +218,7 @@ def _launched(table: EventTable, rows: Ints) -> Ints:
 def _shapes(table: EventTable, rows: Ints) -> Ints:
     """The same number for rows on one device with equal blocks, registers and shared memory, however large the grid."""
     _, *of_block = _launched(table, rows)
-    return grouped([table.device[rows], *(np.unique(values, return_inverse=True)[1] for values in of_block)])[1]
+    return grouped_values([table.device[rows], *of_block])[1]
 
 
 def _largest(group: Ints, key: npt.NDArray[np.integer], weight: Floats, count: int) -> tuple[Ints, Floats]:

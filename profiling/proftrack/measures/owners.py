@@ -85,7 +85,8 @@ def find_owners(table: EventTable, forest: Forest, *, regions_alone: bool = Fals
     rows, around = marks.forest.rows, np.where(marks.inner == NONE, marks.region, marks.inner)
     code[rows] = np.where(around == NONE, NOBODY, owner[around])
     parts[rows] = np.where(around == NONE, _part("other"), part[around])
-    forwards = rows[_within(marks.forest, _positions(marks.forest, forward))]
+    makers = marks.forest.position_of(len(table))[forward[forward != NONE]]
+    forwards = rows[_within(marks.forest, makers[makers != NONE])]
     parts[forwards[parts[forwards] == _part("other")]] = _part("forward")
     return Owners(named, code, parts, rows[_calls(table, marks, owner, part)])
 
@@ -215,18 +216,10 @@ def _name_regions(table: EventTable, marks: Marks, owner: Codes, named: list[Own
 # ---- what they own ---------------------------------------------------------------------------------------------------
 
 
-def _positions(forest: Forest, rows: Ints) -> Ints:
-    """Where in the forest these rows are, each once; NONE among them is left out."""
-    here = np.zeros(max(int(rows.max(initial=NONE)), int(forest.rows.max(initial=NONE))) + 1, dtype=bool)
-    here[rows[rows != NONE]] = True
-    return np.flatnonzero(here[forest.rows])
-
-
 def _within(forest: Forest, positions: Ints) -> Bools:
-    """Which positions are one of these or below one."""
-    opened = np.zeros(len(forest.rows) + 1, dtype=np.int64)
-    np.add.at(opened, positions, 1)
-    np.add.at(opened, forest.last[positions], -1)
+    """Which positions are one of these, or below one."""
+    count = len(forest.rows) + 1
+    opened = np.bincount(positions, minlength=count) - np.bincount(forest.last[positions], minlength=count)
     return np.asarray(np.cumsum(opened[:-1]) > 0)
 
 

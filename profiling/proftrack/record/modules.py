@@ -13,7 +13,6 @@ The rows are exclusive: what `layers.7.mlp.act` took is not in `layers.7.mlp`, s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,8 +27,8 @@ its parameter groups; a record_function region outside of all these; nothing of 
 
 Pass = Literal["forward", "backward", "recompute", "optimizer", "other"]
 """The part of a training step that work belongs to. `recompute` is a forward that activation checkpointing runs again
-during backward; outside of modules, `forward` is the work of
-operators that the recorded backward passes go back to, and `other` the rest: copies, metrics, all of inference."""
+during backward; outside of modules, `forward` is the work of operators that the recorded backward passes go back to,
+and `other` the rest: copies, metrics, all of inference."""
 PASSES: tuple[Pass, ...] = get_args(Pass)
 
 
@@ -97,8 +96,6 @@ MOST_PIECES = 5
 """How many pieces of GPU work a row lists."""
 DEEPEST = 60
 """Parts of a path that become levels of the tree: a path is untrusted, and may be nothing but dots."""
-_COUNTED = re.compile(r"(.+)_\d+")
-"""How torch names a module that it has no name for: its class and a number."""
 
 
 class Graph(Struct, frozen=True, kw_only=True):
@@ -163,16 +160,45 @@ class Node:
     @property
     def numbered(self) -> str:
         """What numbers of its name count: `*` of `7`, `LlamaMLP_*` of torch's `LlamaMLP_7`; empty if none does."""
-        if self.name.isdecimal():
-            return "*"
-        match = _COUNTED.fullmatch(self.name)
-        return f"{match[1]}_*" if match and match[1] == self.class_name else ""
+        return numbered(self.name, self.class_name)
 
     def walk(self) -> Iterator[Node]:
         """This node and all below it, parents first."""
         yield self
         for child in self.children.values():
             yield from child.walk()
+
+
+def summed(work: Iterable[OwnedWork]) -> list[OwnedWork]:
+    """Pieces of the same operator, kernel and pass as one, largest first."""
+    sums: dict[tuple[str, str, Pass], tuple[int, float]] = {}
+    for each in work:
+        calls, us = sums.get((each.operator, each.kernel, each.part), (0, 0.0))
+        sums[each.operator, each.kernel, each.part] = (calls + each.calls, us + each.busy_us)
+    added = [
+        OwnedWork(operator=operator, kernel=kernel, part=part, calls=calls, busy_us=us)
+        for (operator, kernel, part), (calls, us) in sums.items()
+    ]
+    return sorted(added, key=lambda each: -each.busy_us)
+
+
+def numbered(name: str, class_name: str | None = None) -> str:
+    """What numbers of a name count: `*` of `7`, `LlamaMLP_*` of torch's `LlamaMLP_7`; empty if none does.
+
+    Torch names a module that it has no name for by its class and a number. Without the class, any name that begins as
+    classes do counts as one.
+    """
+    if name.isdecimal():
+        return "*"
+    begin, _, number = name.rpartition("_")
+    looks_like_one = begin.isidentifier() and begin.lstrip("_")[:1].isupper()
+    is_class = looks_like_one if class_name is None else begin == class_name
+    return f"{begin}_*" if begin and is_class and number.isdecimal() else ""
+
+
+def starred(path: str) -> str:
+    """A path with `*` in place of its numbers: `layers.*.mlp`."""
+    return ".".join(numbered(name) or name for name in path.split("."))
 
 
 def names_of(path: str) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import Struct
 
-from proftrack.record.modules import Module, Node, OwnedWork, OwnerKind, Pass, is_block, tree
+from proftrack.record.modules import Module, Node, OwnedWork, OwnerKind, Pass, is_block, summed, tree
 
 LARGE_BLOCK = 0.2
 """A block with a larger share of all time is looked into: a model of three stages has none at the depth of its work."""
@@ -128,17 +128,26 @@ def _blocks(node: Node, siblings: Sequence[Node], least: float, within: bool) ->
 # ---- by name ---------------------------------------------------------------------------------------------------------
 
 
+def paths(name: str, *, or_their_end: bool = False) -> re.Pattern[str]:
+    """What matches in full the paths (or the end of them, from a name on) that a name given by the user stands for.
+
+    `*` stands for any part of one name, `**` for names at any depth: `layers.*.mlp`, `**.down_proj`.
+    """
+    wild = {"**": ".*", "*": "[^.]*"}
+    pattern = "".join(wild.get(part, re.escape(part)) for part in re.split(r"(\*\*|\*)", name))
+    return re.compile(rf"(?:.*\.)?{pattern}" if or_their_end else pattern, re.DOTALL)
+
+
 def matching(modules: Sequence[Module], name: str) -> list[Node]:
     """The owners that a name stands for: a path, the end of one, or a class; the first of these that any has.
 
-    `*` stands for a part of a path, or for some of it: `layers.*.mlp`. A class may be in parentheses.
+    In a path, `*` and `**` stand for others (see `paths`). A class may be in parentheses.
     """
     nodes = [node for node in walk(forest(modules)) if node.own is not None or node.children]
     if not name:
         return []
-    pattern = re.escape(name).replace(r"\*", r"[^.]*")
-    for part in (pattern, rf"(?:.*\.)?{pattern}"):
-        if found := [node for node in nodes if re.fullmatch(part, node.path, re.DOTALL)]:
+    for wanted in (paths(name), paths(name, or_their_end=True)):
+        if found := [node for node in nodes if wanted.fullmatch(node.path)]:
             return found
     return [node for node in nodes if name in (node.class_name, f"({node.class_name})")]
 
@@ -159,18 +168,10 @@ class Pieces(Struct, frozen=True):
 
 def largest(nodes: Sequence[Node]) -> Pieces:
     """The pieces of the nodes and all below them, alike ones summed, largest first."""
-    sums: dict[tuple[str, str, Pass], tuple[int, float]] = {}
-    for node in walk(nodes):
-        for each in node.own.largest if node.own is not None else ():
-            calls, us = sums.get((each.operator, each.kernel, each.part), (0, 0.0))
-            sums[each.operator, each.kernel, each.part] = (calls + each.calls, us + each.busy_us)
-    work = [
-        OwnedWork(operator=operator, kernel=kernel, part=part, calls=calls, busy_us=us)
-        for (operator, kernel, part), (calls, us) in sums.items()
-    ]
+    work = summed(each for node in walk(nodes) if node.own is not None for each in node.own.largest)
     known = sum(each.busy_us for each in work)
     whole = sum(node.busy_us for node in nodes)
-    return Pieces(sorted(work, key=lambda each: -each.busy_us), max(whole - known, 0.0))
+    return Pieces(work, max(whole - known, 0.0))
 
 
 # ---- as a table ------------------------------------------------------------------------------------------------------

@@ -9,6 +9,10 @@ from msgspec import Struct
 Mode = Literal["throughput", "latency"]
 """Which of the two step times is T: that of steps back to back, or of steps each followed by a synchronization."""
 
+NORMAL = 1.4826
+"""The standard deviation of normal times, divided by the distance from their middle within which half of them are:
+their median absolute deviation."""
+
 
 def metric_of(mode: str | None) -> str:
     """The name of the measured figure that is T for this timing.mode, in `times` and among MLflow's metrics."""

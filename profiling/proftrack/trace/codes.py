@@ -67,6 +67,11 @@ def grouped(columns: Iterable[npt.NDArray[Any]]) -> tuple[Ints, Ints]:
     return first, group
 
 
+def grouped_values(columns: Iterable[npt.NDArray[Any]]) -> tuple[Ints, Ints]:
+    """The same for columns of any numbers, not only codes."""
+    return grouped([np.unique(values, return_inverse=True)[1] for values in columns])
+
+
 def paired(first: Codes, second: Codes) -> tuple[Codes, list[tuple[int, int]]]:
     """Two columns of codes combined into one, and the pair that each new code stands for."""
     rows, group = grouped((first, second))

@@ -15,15 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Raw, Struct, field
 
-from proftrack.trace.codes import Numbering, grouped, positions
+from proftrack.trace.codes import Numbering, grouped_values, positions
 from proftrack.trace.table import NONE, Bools, CounterRows, FlowRows, Ints, MemoryRows
 from proftrack.trace.values import ABSENT, INVALID, Column, devices, int64, size_of
 
 MEMORY = "[memory]"
 """Name of the instants that torch writes for each allocation and each release."""
 Columns = dict[str, npt.NDArray[Any]]
-
-
 Times = Callable[[Column], Ints]
 
 
@@ -184,7 +182,7 @@ def _joined(parts: list[Columns]) -> dict[str, Any]:
 def _first_of_equal(columns: Columns) -> Ints:
     """The rows without those that equal an earlier one in all columns."""
     values = [np.nan_to_num(column, nan=np.inf) for column in columns.values()]  # NaN equals NaN here
-    first, _ = grouped([np.unique(column, return_inverse=True)[1] for column in values])
+    first, _ = grouped_values(values)
     return np.sort(first)
 
 

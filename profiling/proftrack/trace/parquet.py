@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from proftrack.errors import TraceError
 from proftrack.trace.categories import Kind
-from proftrack.trace.codes import distinct, grouped, paired, positions
+from proftrack.trace.codes import distinct, grouped_values, paired, positions
 from proftrack.trace.marks import MEMORY
 from proftrack.trace.table import (
     NONE,
@@ -396,7 +396,7 @@ def _configs(fields: list[Ints]) -> tuple[Codes, list[LaunchConfig]]:
     codes = np.full(len(fields[0]), NONE, dtype=np.int32)
     rows = np.flatnonzero(np.any([values != NONE for values in fields], axis=0))
     of_rows = [values[rows] for values in fields]
-    first, codes[rows] = grouped([np.unique(values, return_inverse=True)[1] for values in of_rows])
+    first, codes[rows] = grouped_values(of_rows)
     return codes, [LaunchConfig(*each) for each in zip(*(values[first].tolist() for values in of_rows), strict=True)]
 
 

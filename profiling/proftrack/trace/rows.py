@@ -13,10 +13,10 @@ import numpy.typing as npt
 from msgspec import Raw, Struct, field
 
 from proftrack.trace import legacy
-from proftrack.trace.categories import CALL_KINDS, GPU_KINDS, MODULE, Kind, kind_of
+from proftrack.trace.categories import CALL_KINDS, GPU_KINDS, Kind, is_module, kind_of
 from proftrack.trace.codes import Numbering, paired
 from proftrack.trace.duplicates import duplicates
-from proftrack.trace.marks import Clock, Marks
+from proftrack.trace.marks import Clock, Marks, Times
 from proftrack.trace.table import NONE, Codes, EventTable, Ints, LaunchConfig, Meeting, Notes, TraceMeta
 from proftrack.trace.values import (
     ABSENT,
@@ -156,7 +156,7 @@ class TableBuilder:
         if self._legacy:
             self._operators_on_gpu += sum(r.ph == "s" and r.cat.startswith("cpu_to_") for r in decoded)
 
-    def _add_complete(self, rows: Sequence[Any], times: Callable[[Column], Ints]) -> None:
+    def _add_complete(self, rows: Sequence[Any], times: Times) -> None:
         categories, names = [r.cat for r in rows], [r.name for r in rows]
         pids, tids = [r.pid for r in rows], [r.tid for r in rows]
         ts, dur = times([r.ts for r in rows]), times([r.dur for r in rows])
@@ -304,10 +304,10 @@ class TableBuilder:
 
     def _mark_modules(self, joined: dict[str, npt.NDArray[Any]]) -> None:
         """Give the regions that capture puts around module calls a kind of their own: they are no operators."""
-        is_module = np.array([name.startswith(MODULE) for name in self._names], dtype=bool)
-        if is_module.any():
+        calls = np.array([is_module(name) for name in self._names], dtype=bool)
+        if calls.any():
             kind = joined["kind"]
-            region = is_module[joined["name"]] & np.isin(kind, (Kind.CPU_OP, Kind.ANNOTATION))
+            region = calls[joined["name"]] & np.isin(kind, (Kind.CPU_OP, Kind.ANNOTATION))
             joined["kind"] = np.where(region, np.int8(Kind.MODULE), kind)
 
     def _read_legacy(self, joined: dict[str, npt.NDArray[Any]]) -> int:
